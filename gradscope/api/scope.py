@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 
 
 _MOST_TEXTS = 100
+_MOST_REASONS = 20
 _LOOK_AT_STEP = "looking at an optimizer's step failed in gradscope"
 _LEDGER = (
     *("saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes"),
@@ -287,6 +288,7 @@ class Session:
             peak_saved_bytes=self.state.peak_bytes,
             left_out=len(self.state.left_out),
             uncounted_nodes=self.state.generations.built_since if self.state.lifting.on else 0,
+            unread=dict(self.state.unread.most_common(_MOST_REASONS)),
             notes=(*self.state.notes, *device_peaks()),
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from torch.autograd.graph import Node
@@ -39,7 +39,7 @@ class State:
     ``report`` announces a finding, ``hooked`` says whether the watch has saved-tensor hooks at all;
     the default is a watch that no call goes through, for looks outside of one. ``foreseen`` has the
     predictions of failures by the number of the call that frees, ``left_out`` the places of waste
-    that is not worth telling.
+    that is not worth telling, ``unread`` what has ended a reading of the code ahead, how often.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class State:
         self.lifting = Lifting(self)
         self.foreseen: dict[int, Finding] = {}
         self.left_out: set[Site | None] = set()
+        self.unread: Counter[str] = Counter()
         self.foretold: deque[Finding] = deque(maxlen=_MOST_FORETOLD)
         self.running: list[Call] = []
         self.explained = 0  # the last error that was explained, by its id

@@ -146,6 +146,7 @@ class Summary(Printed):
     did. ``left_out`` findings had too few bytes to be reported. ``estimated_calls`` are those of
     which tensors and bytes are not counted, but reckoned by what earlier ones saved and freed;
     ``uncounted_nodes`` were built after the last call, and what they saved is in no figure.
+    ``unread`` says how often what the program does next could not be read on, by the reason.
     """
 
     backward_calls: int = 0
@@ -165,6 +166,7 @@ class Summary(Printed):
     left_out: int = 0
     estimated_calls: int = 0
     uncounted_nodes: int = 0
+    unread: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 

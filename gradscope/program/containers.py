@@ -6,9 +6,11 @@ import collections
 import functools
 import gc
 import itertools
+import queue
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -229,6 +231,15 @@ def _of_wrapper(_: Contents, holder: object) -> list[Held]:
     return [("inside", None, part) for part in gc.get_referents(holder)]
 
 
+def _of_longest_zip(_: Contents, holder: object) -> list[Held]:
+    """A ``zip_longest``: places in its tuple of iterators are empty, to index one is to crash."""
+    each = (
+        (part,) if type(part) is not tuple else gc.get_referents(part)
+        for part in gc.get_referents(holder)
+    )
+    return [("inside", None, part) for parts in each for part in parts]
+
+
 def _of_function(contents: Contents, function: types.FunctionType) -> Iterator[Held]:
     """Closure, defaults, attributes; for the user's functions also their module's variables."""
     code = function.__code__
@@ -242,6 +253,11 @@ def _of_function(contents: Contents, function: types.FunctionType) -> Iterator[H
     yield from contents.attributes(function.__dict__)
     if owner_of(code) == USER:
         yield "globals", None, function.__globals__
+
+
+def _of_variable(_: Contents, variable: ContextVar[object]) -> list[Held]:
+    """What a context variable is set to here."""
+    return [("inside", None, variable.get(None))]
 
 
 def _of_lru_cache(contents: Contents, cache: Any) -> Iterator[Held]:
@@ -305,8 +321,9 @@ _WRITABLE = frozenset(id(cls) for cls in (str, int, float, bool, bytes, type(Non
 _CONTAINERS: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), collections.deque())
 _WRAPPERS: tuple[Any, ...] = (
     *(enumerate, zip, map, filter, reversed, types.MappingProxyType, types.CellType),
-    *(itertools.chain, itertools.cycle, itertools.islice, type(itertools.tee([])[0])),
+    *(each for each in vars(itertools).values() if getattr(each, "__module__", 0) == "itertools"),
     *map(type, map(iter, _CONTAINERS)),
+    queue.SimpleQueue,
 )
 
 _BY_CLASS: tuple[tuple[Any, _Reader], ...] = (
@@ -327,11 +344,13 @@ _BY_CLASS: tuple[tuple[Any, _Reader], ...] = (
     (functools.partial, _members(functools.partial, "func", "args", "keywords")),
     (BaseException, _members(BaseException, "__traceback__", "__cause__", "__context__", "args")),
     (functools._lru_cache_wrapper, _of_lru_cache),
+    (ContextVar, _of_variable),
     (types.FrameType, _of_frame),
     (types.TracebackType, _of_traceback),
     (types.ModuleType, _of_namespace),
     *((cls, _of_generator) for cls in _GENERATORS),
     *((cls, _of_wrapper) for cls in _WRAPPERS),
+    (itertools.zip_longest, _of_longest_zip),
 )
 _READERS = {id(cls): read for cls, read in _BY_CLASS}
 """By id: a metaclass may define equality, and these classes live as long as the process."""

@@ -96,6 +96,9 @@ class Decoder:
         if origin is UnionType:
             (inner,) = (self._reader(arg) for arg in args if arg is not type(None))
             return lambda plain: None if plain is None else inner(plain)
+        if origin is dict:
+            checked, value = _scalar_reader(dict, None), self._reader(args[1])
+            return lambda plain: {key: value(each) for key, each in checked(plain).items()}
         if origin is tuple:
             return _tuple_reader(self._reader(args[0]))
         return kind if issubclass(kind, Enum) else _scalar_reader(kind, self._most)

@@ -156,8 +156,9 @@ def _total(summaries: Sequence[Summary]) -> Summary:
         return max(values) if name in _LARGEST else sum(values)
 
     notes = dict.fromkeys(note for summary in summaries for note in summary.notes)
-    counts = {field.name: of(field.name) for field in fields(Summary) if field.name != "notes"}
-    return Summary(**counts, notes=tuple(notes))
+    unread = sum((Counter(summary.unread) for summary in summaries), Counter[str]())
+    names = {field.name for field in fields(Summary)} - {"notes", "unread"}
+    return Summary(**{name: of(name) for name in names}, unread=dict(unread), notes=tuple(notes))
 
 
 def _processes(names: Sequence[str], recordings: Sequence[Recording]) -> Iterator[Process]:

@@ -64,9 +64,8 @@ It is a warning only where every way on leads to the later call. Conditions are 
 that runs none of your code: constants, flags, arguments, and the elements that an iterator still
 has. Where a condition is not known yet, it is advice that names the condition; where it is known
 not to hold, nothing is said. Where a branch or a call that cannot be followed may have put
-something else in the variable's place, where `retain_graph` is computed, or where the variable is
-out of reach (in C++, in a library's own objects), nothing is announced here, and GS101 follows when
-the call is made.
+something else in the variable's place, or where the variable is out of reach (in C++, in a
+library's own objects), nothing is announced here, and GS101 follows when the call is made.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class SharedGraph:
     over which the loop of the call runs; ``accumulated``, the holder is a running total that the
     call starts from; ``averaged``, it is a weighted sum of parameters that this loss trains in
     another way; ``trained``, it leads to parameters that something trains; ``stepped_between``, an
-    optimizer steps before ``next_call``.
+    optimizer steps before ``next_call``; ``computed``, the call computes whether to keep its graph.
     ``alive`` are the bytes that all graphs hold as ``call``
     begins, 0 where they are not known. ``conditions`` must hold for the later call to come, in
     words; None where it comes in any case. ``roles`` says who is trained by what.
@@ -124,6 +123,7 @@ class SharedGraph:
     averaged: bool = False
     trained: bool = True
     stepped_between: bool = False
+    computed: bool = False
     alive: int = 0
     conditions: tuple[str, ...] | None = None
     roles: Roles = UNKNOWN
@@ -194,6 +194,9 @@ def _fixes(facts: SharedGraph) -> Iterator[Fix]:
     elif roles.rows and facts.again:
         yield _fix(FixKind.RETAIN_GRAPH, facts, reason="each call asks for a part of one result")
         yield _recomputed(facts)
+    elif facts.computed and not (facts.again and facts.carried):
+        yield _fix(FixKind.RETAIN_GRAPH, facts)
+        yield _recomputed(facts) if facts.again else _forward_again(facts, "")
     elif not facts.again and (is_grad(call) or is_part):
         yield from _of_probe(facts)
     elif facts.elements:
@@ -399,6 +402,9 @@ def _advice(kind: FixKind, facts: SharedGraph, size: int) -> str:
         case FixKind.ITEM:
             add = f"add the value of each loss to `{holder}` with .item()"
             return f"{add}, and call backward on the loss alone"
+        case FixKind.RETAIN_GRAPH if facts.computed:
+            when = " in every run but the last" if facts.again else ""
+            return f"let this call keep the graph{when}, or add the losses"
         case FixKind.RETAIN_GRAPH:
             keeps = f" (keeps {nbytes(size)} of what it shares)" if size else ""
             return f"pass retain_graph=True to this call{keeps}"

@@ -12,8 +12,8 @@ freed part, the call that freed it, and the call that will fail.
 
 A graph belongs to one backward call, unless that keeps it. What is built on a freed graph is joined
 to it all the same. GS102 is announced at the call that frees, where the code shows what will
-happen. Here it did not: `retain_graph` was computed, or a branch decided what the variable would
-hold.
+happen. Here it did not: a branch on something that was not known yet decided what the variable
+would hold.
 
 ## Bad example
 
@@ -21,10 +21,11 @@ hold.
 import torch
 
 net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
-scores = net(torch.randn(4))
-for i in (1, 3):
-    picked = scores[i] ** 2
-    picked.backward(retain_graph=i == 3)
+for level in torch.tensor([0.9, 0.2, 0.1]):
+    if level.item() > 0.5:
+        features = net(torch.randn(4))
+    loss = features.sum() * level
+    loss.backward()
 ```
 
 ## Good example
@@ -33,10 +34,11 @@ for i in (1, 3):
 import torch
 
 net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
-scores = net(torch.randn(4))
-for i in (1, 3):
-    picked = scores[i] ** 2
-    picked.backward(retain_graph=i != 3)
+for level in torch.tensor([0.9, 0.2, 0.1]):
+    if level.item() > 0.5:
+        x = torch.randn(4)
+    loss = net(x).sum() * level
+    loss.backward()
 ```
 
 ## What to do
@@ -80,8 +82,8 @@ class ForwardOnFreed:
 
     ``nodes`` have lost what they saved, ``made`` are the lines that built them; ``next_call`` is
     the backward call that comes of it, and ``after`` the number of the last one. What decides the
-    fix: ``computed``, the call computed whether to keep the graph; ``again``, it and ``next_call``
-    are one line of code; ``carried``, the holder holds something else by then.
+    fix: ``again``, ``freed_by`` and ``next_call`` are one line of code; ``carried``, the holder
+    holds something else by then.
     """
 
     read: Site
@@ -91,7 +93,6 @@ class ForwardOnFreed:
     freed_by: BackwardCall
     next_call: Site
     after: int
-    computed: bool = False
     again: bool = False
     carried: bool = False
 
@@ -119,9 +120,6 @@ def _fix(facts: ForwardOnFreed) -> Fix:
     """Return what an expert would do, judged by these facts."""
     freed = f"the call at {place(facts.freed_by.site)}"
     detach = f"detach() `{facts.holder}`"
-    if facts.computed:
-        message = f"let {freed} keep the graph in every run but the last, or add the losses"
-        return Fix(FixKind.RETAIN_GRAPH, message)
     if is_grad(facts.freed_by) and not facts.again:
         return Fix(FixKind.RETAIN_GRAPH, f"pass retain_graph=True to {freed}, whose result is read")
     if facts.carried:

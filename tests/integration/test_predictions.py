@@ -41,6 +41,18 @@ for i in range(3):
 """
 
 
+UNREAD = """
+import types
+import torch
+w = torch.randn(4, requires_grad=True)
+state = types.MappingProxyType({"h": w})
+for i in range(2):
+    h = state["h"].exp()
+    state = types.MappingProxyType({"h": h})
+    h.sum().backward()
+"""
+
+
 def run(folder: Path, code: str, *options: str) -> subprocess.CompletedProcess[str]:
     script = folder / "script.py"
     script.write_text(code)
@@ -133,3 +145,10 @@ def test_a_prediction_stands_where_only_the_watch_ended() -> None:
     assert [f.severity for f in first.findings] == [Severity.WARNING]
     assert not first.findings[0].withdrawn
     assert (first.summary.predicted, first.summary.came_true) == (1, 0)
+
+
+def test_what_could_not_be_read_is_counted_by_its_reason(tmp_path: Path) -> None:
+    said = run(tmp_path, UNREAD, "--format", "json", "--output", "report.json")
+    assert said.returncode == 1
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["summary"]["unread"] == {"a mappingproxy": 1}

@@ -107,6 +107,9 @@ FIXES = [
     ),
     (replace(SIBLING, same_root=True), "recompute", "forward pass again"),
     (CARRIED, "detach", "detach() `h` after this call"),
+    (replace(CARRIED, computed=True), "detach", "detach() `h`"),
+    (replace(CARRIED, carried=False, computed=True), "retain_graph", "in every run but the last"),
+    (replace(SIBLING, computed=True), "retain_graph", "keep the graph, or add"),
     (replace(CARRIED, averaged=True), "no_grad", "torch.no_grad()"),
     (
         replace(CARRIED, accumulated=True, same_root=True, roles=Roles(total=True)),
@@ -276,7 +279,6 @@ FREED_FIXES = [
     (BUILT_ON, "sum_losses", "add this loss"),
     (replace(BUILT_ON, again=True), "recompute", "compute `scores` again"),
     (replace(BUILT_ON, again=True, carried=True), "detach", "detach() `scores` after"),
-    (replace(BUILT_ON, again=True, computed=True), "retain_graph", "every run but the last"),
 ]
 
 

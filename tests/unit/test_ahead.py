@@ -18,7 +18,8 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
@@ -64,7 +65,12 @@ EXACT: dict[str, Callable[[], Iterator[Any]]] = {
     "filter": lambda: filter(lambda x: x > 10, LIST),
     "generator": lambda: (each * 2 for each in LIST),
     "chain": lambda: itertools.chain(LIST, tuple(LIST)),
+    "repeat": lambda: itertools.repeat(LIST, 4),
+    "count": lambda: zip(LIST, itertools.count(3, 0.5), strict=False),
 }
+if sys.version_info < (3, 12):  # later ones warn of what says where they stand
+    EXACT["slice"] = lambda: itertools.islice(iter(LIST), 1, 4)
+    EXACT["tee"] = lambda: itertools.tee(iter(LIST))[1]
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -105,8 +111,42 @@ CALLS: dict[str, Callable[[], Any]] = {
     "attrgetter": lambda: operator.attrgetter("real")(3),
     "string": lambda: ",".join(f"{x:>2}" for x in (1, 2)),
     "slice": lambda: LIST[1:-1],
+    "tee": lambda: [*map(max, *(a for a in itertools.tee(iter(LIST))))],
+    "sorted pairs": lambda: sorted([(2, {1}), (1, {2}), (2.5, {3})], reverse=True)[0][1],
+    "sorted downwards": lambda: sorted([1, -1, 2, -2], key=abs, reverse=True),
+    "best of pairs": lambda: min([(2, {1}), (1, {2})])[1],
+    "heap": lambda: _from_heap([(3, {1}), (1, {2}), (2, {3})]),
+    "largest": lambda: heapq.nlargest(2, [3, 1, 5, 4]) + heapq.nsmallest(1, [3, 1], key=abs),
+    "asynchronous generator": lambda: _waited_for(_total()),
+    "anext": lambda: _waited_for(_first()),
     "in": lambda: "a" in DICT and 10 in LIST,
 }
+
+
+def _from_heap(found: list[Any]) -> list[Any]:
+    heapq.heapify(found)
+    heapq.heappush(found, (0, {4}))
+    return [heapq.heappop(found), heapq.heapreplace(found, (9, {5})), heapq.heappop(found), *found]
+
+
+async def _later(n: int) -> AsyncIterator[int]:
+    for i in range(n):
+        yield i
+
+
+async def _total() -> list[int]:
+    return [each async for each in _later(3)]
+
+
+async def _first() -> int:
+    return await anext(_later(3))
+
+
+def _waited_for(coroutine: Any) -> Any:
+    try:
+        return coroutine.__await__().send(None)
+    except StopIteration as stop:
+        return stop.value
 
 
 def _caught() -> str:
@@ -172,6 +212,18 @@ def test_what_the_program_would_write_stays_in_the_overlay() -> None:
     assert machine_for().call(change, (), {}) == (1, 2, 7)
     assert held == {"list": [1], "n": 0}
     assert vars(thing) == {}
+
+
+def test_what_is_held_in_c_is_held() -> None:
+    h = torch.ones(3, requires_grad=True).exp()
+    longest = itertools.zip_longest([1, [h]], [])
+    next(longest)  # the place of the second is empty now: to index it is to crash
+    variable = ContextVar[torch.Tensor]("variable")
+    variable.set(h)
+    machine = machine_for(h)
+    for each in (longest, variable, itertools.repeat(h), itertools.cycle([h])):
+        assert machine.held(each)
+    machine.let_go()
 
 
 def test_an_operator_leads_where_its_arguments_lead() -> None:
@@ -273,7 +325,7 @@ def test_none_of_the_users_code_runs() -> None:
 
 
 UNKNOWN_ON_PURPOSE = {
-    *("__build_class__", "copyright", "credits", "license", "help", "anext", "memoryview"),
+    *("__build_class__", "copyright", "credits", "license", "help", "memoryview"),
     *("bytearray", "property", "staticmethod", "classmethod", "object", "__import__"),
 }
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
+import queue
 import sys
 import types
 import weakref
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import pytest
@@ -116,6 +119,24 @@ def test_containers() -> None:
         ),
     }
     assert found["losses[1]"] is t
+
+
+def test_what_is_held_in_c() -> None:
+    t = made()
+    waiting: queue.SimpleQueue[Tensor] = queue.SimpleQueue()
+    waiting.put(t * 1)
+    variable = ContextVar[Tensor]("variable")
+    variable.set(t * 1)
+    longest = itertools.zip_longest([1, [t * 1]], [])
+    next(longest)  # the place of the second is empty now
+    found = scan_variables(
+        longest=longest,
+        again=itertools.repeat(t * 1),
+        left=itertools.starmap(max, [(t * 1,)]),
+        waiting=waiting,
+        variable=variable,
+    )
+    assert set(found) == {"longest[1][0]", "again", "left[0][0]", "waiting[0]", "variable"}
 
 
 def test_attributes_of_objects() -> None:

@@ -182,6 +182,12 @@ def test_totals_are_sums_and_the_highest_peak() -> None:
     assert (summary.backward_calls, summary.saved_bytes, summary.peak_saved_bytes) == (20, 200, 11)
 
 
+def test_what_was_not_read_is_counted_over_all_processes() -> None:
+    first, second = (Summary(unread=each) for each in ({"a": 1, "b": 2}, {"b": 3}))
+    both = [rank(0, ALIKE, summary=first), rank(1, ALIKE, summary=second)]
+    assert merged(both).summary.unread == {"a": 1, "b": 5}
+
+
 def test_calls_that_all_make_alike_are_one_row() -> None:
     text = report_text(
         merged([rank(0, ALIKE), rank(1, ALIKE), rank(2, row(1, 3, 1), row(4, 10, 2))])

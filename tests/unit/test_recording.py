@@ -185,8 +185,18 @@ def test_sources_are_read_once_and_unreadable_ones_passed_over(tmp_path: Path) -
 def test_the_latest_summary_wins() -> None:
     writer = RecordingWriter(None, HEADER)
     writer.follow(lambda: Summary(backward_calls=1))
-    writer.follow(lambda: Summary(backward_calls=2, notes=("a note",)))
-    assert writer.read().summary == Summary(backward_calls=2, notes=("a note",))
+    last = Summary(backward_calls=2, unread={"deep recursion": 3}, notes=("a note",))
+    writer.follow(lambda: last)
+    assert writer.read().summary == last
+
+
+@pytest.mark.parametrize("unread", [["a"], {"a": "b"}, 3])
+def test_what_is_no_count_by_reason_is_refused(unread: object) -> None:
+    written = [
+        unread if name == "unread" else getattr(Summary(), name) for name in codec.LAYOUT["Summary"]
+    ]
+    with pytest.raises(ValueError, match=r"expected (dict|int)"):
+        codec.Decoder().read(Summary, [[] if each == () else each for each in written])
 
 
 # Graphs

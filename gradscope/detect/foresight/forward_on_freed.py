@@ -39,7 +39,6 @@ class _Expected:
     site: Site
     sequence_nr: int
     record: BackwardCall
-    computed: bool
 
 
 class FreedWatch(Observer):
@@ -57,16 +56,10 @@ class FreedWatch(Observer):
         self._coming: list[_Expected] = []
         self._told: set[tuple[Site, Site | None]] = set()
 
-    def expect(
-        self, record: BackwardCall, found: list[tuple[Held, Read]], *, computed: bool
-    ) -> None:
-        """Remember the lines that would build on what a call that begins frees; ``computed``: it
-        computes whether to keep the graph.
-        """
+    def expect(self, record: BackwardCall, found: list[tuple[Held, Read]]) -> None:
+        """Remember the lines that would build on what a call that begins frees."""
         self._coming = [
-            _Expected(read.site, _number(held), record, computed)
-            for held, read in found
-            if _builds(read)
+            _Expected(read.site, _number(held), record) for held, read in found if _builds(read)
         ]
 
     def after_call(
@@ -155,7 +148,6 @@ class FreedWatch(Observer):
             freed_by=known.record,
             next_call=read.backward,
             after=self.watch.calls,
-            computed=known.computed,
             again=read.backward == site,
             carried=read.carried,
         )

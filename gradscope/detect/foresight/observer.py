@@ -116,18 +116,16 @@ class Foresight(Observer):
         wanted = Wanted(reached, freeing.trace, freeing.comes_to)
         start = start_at_call(frames[0])
         foretold = foretell(wanted, start, frames)
+        self.watch.unread.update(foretold.reasons)
         found = foretold.reads
-        computed = _computes_retain(frames[0])
-        if computed or not (found and foretold.comes):
-            self._later.expect(record, found, computed=computed)
-        if computed:
-            return []
+        if not (found and foretold.comes):
+            self._later.expect(record, found)
         self._set_alarm(call, [] if found else foretold.decided)
         if not found:
             return []
         facts = shared_graph(self.watch, look, record, freeing, found, reached, frames, start)
-        if not foretold.comes:
-            facts = replace(facts, conditions=foretold.conditions)
+        conditions = None if foretold.comes else foretold.conditions
+        facts = replace(facts, conditions=conditions, computed=_computes_retain(frames[0]))
         finding = gs102.finding(facts)
         if len(self.watch.foreseen) < _MOST_FORESEEN:
             self.watch.foreseen[record.number] = finding
@@ -144,9 +142,7 @@ def _kind(call: Call, look: Look) -> Hashable:
 
 
 def _computes_retain(frame: FrameType) -> bool:
-    """Return whether the call made in the frame computes ``retain_graph``, so that later ones may
-    differ.
-    """
+    """Return whether the call made in the frame computes ``retain_graph``."""
     call = source.call_at(place_in(frame).site)
     return call is not None and any(
         each.arg in ("retain_graph", "create_graph") and not isinstance(each.value, ast.Constant)

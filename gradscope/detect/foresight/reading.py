@@ -81,13 +81,14 @@ class Foretold:
     come.
 
     ``comes``: every way that the code can go leads there. ``decided`` are the branches that are
-    known.
+    known, ``reasons`` says how the ways end that do not lead there.
     """
 
     reads: list[tuple[Held, Read]] = field(default_factory=list)
     comes: bool = False
     conditions: tuple[str, ...] = ()
     decided: list[tuple[FrameType, int]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
 
 
 class Wanted:
@@ -219,7 +220,7 @@ def foretell(wanted: Wanted, start: FromFrames, frames: Sequence[FrameType]) -> 
     ``frames`` are the user's, innermost first.
     """
     explored = explore(wanted, start)
-    found = Foretold(comes=explored.is_certain, decided=explored.decided)
+    found = Foretold(comes=explored.is_certain, decided=explored.decided, reasons=explored.reasons)
     if not found.comes:
         words = filter(None, map(in_words, explored.parting))
         found.conditions = tuple(dict.fromkeys(words))[:_MOST_CONDITIONS]

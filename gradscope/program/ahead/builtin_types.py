@@ -62,7 +62,7 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
         return tensors.method(m, of, name, given, named)
     if type(of) is v.Getter and name == "__call__":
         return of.call(*given)
-    if is_exactly(of, v.Suspended, types.GeneratorType, types.CoroutineType):
+    if is_exactly(of, v.Suspended, *iteration.GENERATORS):
         return _of_generator(m, of, name, given)
     if type(of) is v.Unknown:
         return m.unknown(f"{name} of {of.why}", of, *given, *named.values())
@@ -113,6 +113,7 @@ def _iterated(m: Machine, of: Any, given: Given) -> Any:
     return iteration.over(m, of) if is_container else iteration.iterator(m, of)
 
 
+_OF_NO_EFFECT: Final = v.words("__exit__ __init__ __init_subclass__ release add_note __post_init__")
 _OF_ALL: Final[dict[str, Callable[[Machine, Any, Given], Any]]] = {
     "__getitem__": lambda m, of, given: iteration.plain_item(m, of, given[0]),
     "__setitem__": lambda m, of, given: iteration.set_plain_item(m, of, *given),
@@ -120,27 +121,24 @@ _OF_ALL: Final[dict[str, Callable[[Machine, Any, Given], Any]]] = {
     "__iter__": _iterated,
     "__len__": lambda m, of, given: iteration.plain_size(m, of),
     "__enter__": lambda m, of, given: of,
-    "__exit__": lambda m, of, given: None,
-    "__init__": lambda m, of, given: None,
-    "__init_subclass__": lambda m, of, given: None,
     "__setattr__": lambda m, of, given: m.store(of, *given),
     "__getattribute__": lambda m, of, given: m.attribute(of, *given),
     "acquire": lambda m, of, given: True,
-    "release": lambda m, of, given: None,
     "with_traceback": lambda m, of, given: of,
-    "add_note": lambda m, of, given: None,
-    "__post_init__": lambda m, of, given: None,
     "__reduce_ex__": lambda m, of, given: v.lost("a pickle"),
+    **dict.fromkeys(_OF_NO_EFFECT, lambda m, of, given: None),
 }
 
 
 def _of_generator(m: Machine, of: Any, name: str, given: Given) -> Any:
     generator = of if type(of) is v.Suspended else iteration.resumed(m, of)
-    if name in ("__iter__", "__await__"):
+    if name in ("__iter__", "__await__", "__aiter__"):
         return generator
-    if name == "close":
+    if name == "__anext__":
+        return iteration.next_awaitable(m, generator)
+    if name in ("close", "aclose"):
         generator.state = "done"
-        return None
+        return None if name == "close" else iteration.of_values()
     try:
         if name in ("send", "__next__"):
             return iteration.send(m, generator, given[0] if given else None)
@@ -169,8 +167,10 @@ _OF_QUEUE: Final = v.words("put put_nowait get get_nowait empty qsize")
 def _of_queue(m: Machine, of: Any, name: str, given: Given) -> Any:
     own = m.overlay.attributes_to_write(of)
     if "items" not in own:
-        lists = [each for each in gc.get_referents(of) if type(each) is list]
-        own["items"] = v.OwnList(lists[0][-of.qsize() :] if lists and of.qsize() else ())
+        held, size = gc.get_referents(of), of.qsize()
+        if sys.version_info < (3, 13):  # a list, of which the first are taken out
+            held = held[0][len(held[0]) - size :]
+        own["items"] = v.OwnList(held[:size])
     items = own["items"]
     if name in ("empty", "qsize"):
         return len(items) if name == "qsize" else not items
@@ -257,10 +257,7 @@ def _changed(m: Machine, of: Any, space: Any, name: str, given: Given, named: Na
     at = given[0] if given and name in ("pop", "insert", "__delitem__") else 0
     if type(at) is v.Unknown or (is_a(at, slice) and not v.is_plain((at.start, at.stop))):
         return _at_unknown(m, space, name, given)
-    try:
-        found = getattr(space, name)(*given)
-    except (IndexError, KeyError, ValueError, TypeError) as error:
-        return m.throw(type(error), str(error))
+    found = m.compute(getattr(space, name), *given)
     return v.value_of(found) if is_a(space, set) else found
 
 

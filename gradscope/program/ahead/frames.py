@@ -6,8 +6,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-from gradscope.code.bytecode import MISSING, Flow, Instruction, Loop, flow_of, site_at
-from gradscope.model import Site
+from gradscope.code.bytecode import MISSING, Flow, Instruction, Loop, flow_of
 from gradscope.program.ahead.values import NULL, Made, Suspended, lost, reading
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.standing import standing
@@ -60,11 +59,6 @@ class Frame(Made):
     def instruction(self) -> Instruction:
         """The instruction it stands at."""
         return self.flow.instructions[self.index]
-
-    @property
-    def site(self) -> Site:
-        """The place of that instruction."""
-        return site_at(self.code, self.index)
 
     @property
     def again(self) -> bool:

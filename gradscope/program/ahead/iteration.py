@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import collections
 import functools
 import gc
@@ -43,7 +44,8 @@ _EMPTY: tuple[Any, ...] = (
 _VIEWS = tuple(type(each) for each in _EMPTY_VIEWS)
 _OVER_SEQUENCES = tuple(type(iter(each)) for each in _EMPTY)
 _BACKWARD: tuple[type, ...] = (type(reversed([])), reversed)
-_GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+_TEE: Any = type(itertools.tee(())[0])
+GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _LOADERS = (data.DataLoader, *LOADER_ITERATORS)
 
 
@@ -118,10 +120,7 @@ def plain_item(m: Machine, of: Any, key: Any) -> Any:
     base = _base_of(payload, *_LISTED)
     if type(key) is v.Unknown or base is None:
         return unknown_element(m, elements_of(m, of))
-    try:
-        found = base.__getitem__(payload, key)
-    except (IndexError, TypeError, ValueError) as error:
-        return m.throw(type(error), str(error))
+    found = m.compute(base.__getitem__, payload, key)
     return v.OwnList(found) if type(key) is slice and base is list else found
 
 
@@ -194,10 +193,7 @@ def set_plain_item(m: Machine, of: Any, key: Any, value: Any) -> None:
         if m.held((value, of)):
             m.doubt = m.doubt or "an element of an unknown index"
         return
-    try:
-        space[key] = drain(m, value) if type(key) is slice else value
-    except (IndexError, TypeError, ValueError) as error:
-        m.throw(type(error), str(error))
+    m.compute(operator.setitem, space, key, drain(m, value) if type(key) is slice else value)
 
 
 def contains(m: Machine, of: Any, value: Any) -> bool | None:
@@ -213,10 +209,7 @@ def contains(m: Machine, of: Any, value: Any) -> bool | None:
     if payload is MISSING or (is_a(payload, str, bytes) and not v.is_plain(value)):
         return None
     if is_a(payload, str, bytes, range):
-        try:
-            return value in payload
-        except TypeError as error:
-            return bool(m.throw(TypeError, str(error)))
+        return bool(m.compute(operator.contains, payload, value))
     if is_a(payload, dict, set, frozenset):
         if not (v.is_plain(value) or compares_by_identity(m, value)):
             return None
@@ -225,12 +218,10 @@ def contains(m: Machine, of: Any, value: Any) -> bool | None:
     if any(one is value for one in each):
         return True
     if v.is_plain(value):
-        return True if any(v.is_plain(one) and one == value for one in each) else _none_if(each)
+        if any(v.is_plain(one) and one == value for one in each):
+            return True
+        return None if any(type(one) is v.Unknown for one in each) else False
     return False if all(map(v.is_plain, each)) or compares_by_identity(m, value) else None
-
-
-def _none_if(each: list[Any]) -> bool | None:
-    return None if any(type(one) is v.Unknown for one in each) else False
 
 
 def compares_by_identity(m: Machine, value: Any) -> bool:
@@ -258,7 +249,7 @@ def iterator(m: Machine, of: Any) -> Any:
         return over(m, of)
     if is_exactly(of, *_VIEWS):
         return v.Elements(_stepping([*of]), of)
-    if is_exactly(of, *_GENERATORS):
+    if is_exactly(of, *GENERATORS):
         return resumed(m, of)
     if is_exactly(of, *_LOADERS):
         return _kept(m, of, lambda: _of_loader(m, of))
@@ -400,11 +391,18 @@ def _continued(m: Machine, of: Any) -> Any:
             return zipped(m, [iterator(m, each) for each in inside])
         return mapped(m, inside[0], [iterator(m, one) for one in inside[1:]])
     inside = [each for each in gc.get_referents(of) if not is_a(each, type)]
-    if is_exactly(of, itertools.count, itertools.repeat):
-        return m.call(type(of), of.__reduce__()[1], {})
+    if is_exactly(of, itertools.count) and all(map(v.is_plain, inside)):
+        return m.call(itertools.count, ast.literal_eval(f"{repr(of)[len('count') : -1]},)"), {})
+    if is_exactly(of, itertools.repeat):
+        left = operator.length_hint(of, -1)
+        return m.call(itertools.repeat, (gc.get_referents(of)[-1], *(left,) * (left >= 0)), {})
     if is_exactly(of, filter):
         function, each = of.__reduce__()[1]
         return filtered(m, function, iterator(m, each))
+    if is_exactly(of, _TEE) and sys.version_info < (3, 12):
+        return _teed(m, of)
+    if class_name(type(of)) == "async_generator_asend":
+        return next_awaitable(m, inside[0])
     if is_exactly(of, itertools.accumulate):
         each, function, *total = _parts(of)
         found = totals(m, each, function, *total)
@@ -431,7 +429,7 @@ def _continued(m: Machine, of: Any) -> Any:
 
 def _parts(of: Any) -> list[Any]:
     """Return what an iterator of Python's own takes from and calls, the iterators first."""
-    if not is_iterator(of) or not type(of).__flags__ & OF_C or is_exactly(of, *_GENERATORS):
+    if not is_iterator(of) or not type(of).__flags__ & OF_C or is_exactly(of, *GENERATORS):
         return []
     if is_exactly(of, enumerate, zip, map, filter):
         inside = [*of.__reduce__()[1]]
@@ -522,6 +520,38 @@ def cycling(found: list[Any], again: list[Any]) -> v.Elements:
     """Return an iterator that gives some elements, and then these again and again."""
     each = itertools.chain(found, itertools.cycle(again))
     return v.Elements(_stepping(each), *found)
+
+
+def _teed(m: Machine, of: Any) -> v.Elements:
+    """Of ``tee``: the elements that another of them has taken, then those that all will take."""
+    made = of.__reduce__()[2]
+    last, at, taken = made[0], made[1], []
+    while True:
+        source, values, following = last.__reduce__()[1]
+        taken += values[at:]
+        if following is None:
+            break
+        last, at = following, 0
+    rest = _kept(m, last, lambda: teeing(m, iterator(m, source)))()
+    return chained(m, of_values(of_values(*taken), rest))
+
+
+def teeing(m: Machine, source: Any) -> Callable[[], v.Elements]:
+    """Return what makes iterators that share what they take from one."""
+    shared: list[Any] = []
+
+    def one() -> v.Elements:
+        places = itertools.count()
+
+        def step() -> Any:
+            at = next(places)
+            if at >= len(shared):
+                shared.append(advance(m, source))
+            return shared[at]
+
+        return v.Elements(step, source, shared)
+
+    return one
 
 
 def _over_sequence(m: Machine, of: Any) -> Any:
@@ -684,8 +714,6 @@ def _suspended(m: Machine, generator: Any) -> Any:
     running = m.suspended.get(id(live))
     if running is not None and running.suspended is not None:
         return running.suspended
-    if is_exactly(generator, types.AsyncGeneratorType):
-        return v.lost("an asynchronous generator")
     frame = frame_of(live, waits=None)
     frame.suspended = v.Suspended(frame, "suspended")
     frame.index += 1
@@ -701,7 +729,7 @@ def _frame_of_generator(generator: Any) -> Any:
 
 def send(m: Machine, generator: Any, value: Any) -> Any:
     """Resume a generator; return what it yields, or raise Exhausted with what it returns."""
-    if is_exactly(generator, *_GENERATORS):
+    if is_exactly(generator, *GENERATORS):
         generator = resumed(m, generator)
     if type(generator) is not v.Suspended:
         if value is not None:
@@ -740,9 +768,20 @@ def resume(m: Machine, generator: v.Suspended, value: Any, raised: Any = None) -
 
 def next_awaitable(m: Machine, of: Any) -> Any:
     """Return what ``anext`` gives: something to wait for."""
-    if type(of) is v.Suspended:
-        return v.lost("an asynchronous generator")
-    return m.method(of, "__anext__")
+    if not is_exactly(of, v.Suspended, types.AsyncGeneratorType):
+        return m.method(of, "__anext__")
+    generator = resumed(m, of) if type(of) is not v.Suspended else of
+
+    def step() -> Any:
+        try:
+            found = resume(m, generator, None)
+        except v.Exhausted:
+            return m.throw(StopAsyncIteration)
+        if type(found) is v.Wrapped:
+            raise v.Exhausted(found.value)
+        return found  # it waits for something itself
+
+    return v.Elements(step, generator)
 
 
 PARTS.elements_of = elements_of

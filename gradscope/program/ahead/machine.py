@@ -8,6 +8,7 @@ import operator
 import types
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, Protocol
 
@@ -57,26 +58,8 @@ it.
 """
 
 
-class _Parts:
-    """What the machine leaves to modules that are built on it, which fill this in."""
-
-    cached_result: Callable[..., Any]
-    call_builtin: Callable[..., Any]
-    call_descriptor: Callable[..., Any]
-    call_method: Callable[..., Any]
-    make: Callable[..., Any]
-    elements_of: Callable[..., Any]
-    size_of: Callable[..., Any]
-    attribute_of_tensor: Callable[..., Any]
-    is_layer: Callable[..., Any]
-    is_operator: Callable[..., Any]
-    layer: Callable[..., Any]
-    operate: Callable[..., Any]
-    set_attribute_of_tensor: Callable[..., Any]
-    of_function: Callable[..., Any]
-
-
-PARTS: Final = _Parts()
+PARTS: Final = types.SimpleNamespace()
+"""What the machine leaves to modules that are built on it: each adds its functions."""
 
 
 class Question(Protocol):
@@ -184,6 +167,13 @@ class Machine:
         """Raise an exception in the program."""
         raise v.Raised(self.exception(kind, *arguments))
 
+    def compute(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Return what a function of plain values gives, or raise its error in the program."""
+        try:
+            return function(*given, **named)
+        except Exception as error:  # whatever it is, the program would get it
+            return self.throw(type(error), str(error))
+
     def exception(self, kind: type[BaseException], *arguments: Any) -> v.Instance:
         """Return an exception of the program's."""
         made = v.Instance(kind, args=arguments)
@@ -268,6 +258,8 @@ class Machine:
             return [overlay.cell(value)]
         if is_a(value, dict):
             return [*dict.values(overlay.view(value))]
+        if kind is tuple:
+            return gc.get_referents(value)  # some places in an iterator's own may be empty
         if is_a(value, *v.CONTAINERS):
             return [*PARTS.elements_of(self, value)]
         if kind is FunctionType:
@@ -278,6 +270,8 @@ class Machine:
             return [value.args, value.keywords]
         if issubclass(kind, v.Made) or is_a(value, type, Module, ModuleType):
             return []
+        if kind is ContextVar:
+            return [overlay.attributes(value).get("value", value.get(None))]
         if kind.__flags__ & OF_C:  # one of C, as an iterator: it may give what it holds
             return gc.get_referents(value)
         return [*overlay.attributes(value).values(), *self.namespace(value).values()]

@@ -134,18 +134,34 @@ model(sorted)(lambda m, given, named: v.OwnList(in_order(m, iteration.drain(m, g
 def in_order(m: Machine, found: list[Any], named: Named) -> list[Any]:
     """Return values as ``sorted`` would order them."""
     key = named.get("key")
-    keys = found if key is None else [m.call(key, (each,), {}) for each in found]
-    if not all(map(v.is_plain, keys)):
+    keys = _plain_keys(m, _asked_for(m, found, key))
+    if keys is None:
         if m.held(found):
             m.doubt = m.doubt or "an unknown order"
         return found
-    try:
-        order = sorted(range(len(found)), key=keys.__getitem__)
-    except TypeError as error:
-        return m.throw(TypeError, str(error))  # type: ignore[no-any-return]
-    if m.known_truth(named.get("reverse", False)):
-        order.reverse()
+    is_down = bool(m.known_truth(named.get("reverse", False)))
+    order = m.compute(sorted, range(len(found)), key=keys.__getitem__, reverse=is_down)
     return [found[at] for at in order]
+
+
+def _asked_for(m: Machine, found: list[Any], key: Any) -> list[Any]:
+    return found if key is None else [m.call(key, (each,), {}) for each in found]
+
+
+def _plain_keys(m: Machine, keys: list[Any]) -> list[Any] | None:
+    """Return plain values that compare as these do, tuples by their beginnings; None if unknown."""
+    if len(keys) < 2:
+        return [0] * len(keys)
+    if all(map(v.is_plain, keys)):
+        return keys
+    plain = []
+    for key in keys:
+        if not is_a(m.overlay.view(key), tuple) or m.method_of_user(key, "__lt__") is not MISSING:
+            return None
+        plain.append(tuple(itertools.takewhile(v.is_plain, iteration.elements_of(m, key))))
+    size = min(map(len, plain))
+    plain = [each[:size] for each in plain]
+    return plain if len(set(plain)) == len(plain) else None
 
 
 @model(sum)
@@ -184,13 +200,10 @@ def _extreme(function: Any) -> Model:
         if not found and "default" in named:
             return named["default"]
         key = named.get("key")
-        keys = found if key is None else [m.call(key, (each,), {}) for each in found]
-        if not all(map(v.is_plain, keys)):
+        keys = _plain_keys(m, _asked_for(m, found, key))
+        if keys is None:
             return iteration.unknown_element(m, found)
-        try:
-            return found[function(range(len(found)), key=keys.__getitem__)]
-        except (TypeError, ValueError) as error:
-            return m.throw(type(error), str(error))
+        return found[m.compute(function, range(len(found)), key=keys.__getitem__)]
 
     return model
 
@@ -224,6 +237,13 @@ def _iter(m: Machine, given: Given, named: Named) -> Any:
     if len(given) > 1:
         return m.unknown("iter of a function", *given)
     return iteration.iterator(m, given[0])
+
+
+@model(anext)
+def _anext(m: Machine, given: Given, named: Named) -> Any:
+    if len(given) > 1:
+        return m.unknown("anext", *given)
+    return iteration.next_awaitable(m, given[0])
 
 
 @model(next)
@@ -436,8 +456,8 @@ model(itertools.takewhile)(
 
 @model(itertools.tee)
 def _tee(m: Machine, given: Given, named: Named) -> Any:
-    found = iteration.drain(m, given[0])
-    return tuple(iteration.of_values(*found) for _ in range(argument(given, named, 1, "n", 2)))
+    one = iteration.teeing(m, iteration.iterator(m, given[0]))
+    return tuple(one() for _ in range(argument(given, named, 1, "n", 2)))
 
 
 @model(itertools.groupby)
@@ -568,21 +588,44 @@ model(
 )(lambda m, given, named: v.Unknown(why="a number"))
 
 
-@model(heapq.heappush)
-def _heappush(m: Machine, given: Given, named: Named) -> None:
-    m.overlay.to_write(given[0]).append(given[1])
-    if len(iteration.elements_of(m, given[0])) > 1 and m.held(given[0]):
-        m.doubt = m.doubt or "a heap"
+def _of_heap(function: Any) -> Model:
+    def model(m: Machine, given: Given, named: Named) -> Any:
+        space = m.overlay.to_write(given[0])
+        size, each = len(space), [*space, *given[1:]]
+        keys = _plain_keys(m, each)
+        if keys is None:
+            m.doubt = m.doubt or ("a heap" if m.held(each) else "")
+            space.extend(given[1:])
+            if function in (heapq.heappush, heapq.heapify):
+                return None
+            space.pop()
+            return iteration.unknown_element(m, each)
+        numbered = [*zip(keys, itertools.count())]
+        heap = numbered[:size]
+        found = m.compute(function, heap, *numbered[size:])
+        space[:] = [each[at] for _, at in heap]
+        return None if found is None else each[found[1]]
+
+    return model
 
 
-@model(heapq.heappop)
-def _heappop(m: Machine, given: Given, named: Named) -> Any:
-    space = m.overlay.to_write(given[0])
-    if not space:
-        m.throw(IndexError, "pop from an empty heap")
-    found = iteration.unknown_element(m, space) if len(space) > 1 else space[0]
-    space.pop()
-    return found
+for _each in (heapq.heappush, heapq.heappop, heapq.heapify, heapq.heappushpop, heapq.heapreplace):
+    model(_each)(_of_heap(_each))
+
+
+def _best(is_down: bool) -> Model:
+    def model(m: Machine, given: Given, named: Named) -> Any:
+        found = iteration.drain(m, argument(given, named, 1, "iterable"))
+        key = argument(given, named, 2, "key")
+        count = argument(given, named, 0, "n")
+        ordered = in_order(m, found, {"key": key, "reverse": is_down})
+        return v.OwnList(ordered[: count if type(count) is int else None])
+
+    return model
+
+
+model(heapq.nlargest)(_best(True))
+model(heapq.nsmallest)(_best(False))
 
 
 @model(sys.exit, os._exit, BUILTINS.get("exit"), BUILTINS.get("quit"))
@@ -629,10 +672,15 @@ def _map_in_threads(m: Machine, given: Given, named: Named) -> Any:
     return iteration.of_values(*found)
 
 
+UNDER_WAY: Final = "work of another thread"
+"""The doubt while work is not waited for that the reading began in: who is first is not known."""
+
+
 @model(concurrent.futures.Future.result)
 def _result(m: Machine, given: Given, named: Named) -> Any:
     future = given[0]
     if type(future) is v.Instance and "_result" in future.fields:
+        m.doubt = "" if m.doubt == UNDER_WAY else m.doubt
         return future.fields["_result"]
     space = m.namespace(future)
     if space.get("_state") == "FINISHED" and space.get("_exception") is None:

@@ -11,32 +11,21 @@ from typing import Any, Final
 
 from gradscope.code.bytecode import MISSING, NULL_FIRST, Instruction
 from gradscope.program.ahead import iteration, models, operators
+from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import Frame
 from gradscope.program.ahead.machine import RULES, Machine
-from gradscope.program.ahead.values import (
-    NULL,
-    Cell,
-    Exhausted,
-    Function,
-    OwnDict,
-    OwnList,
-    OwnSet,
-    Raised,
-    Super,
-    Suspended,
-    Unknown,
-    is_plain,
-    key_of,
-    kind_of,
-    lost,
-)
 from gradscope.program.layouts import derives, is_a
 
 Rule = Callable[["Machine", Frame, Instruction], "tuple[str, Any] | None"]
 _OLD: Final = sys.version_info < (3, 12)
 
 
-def _rule(names: str) -> Callable[[Rule], Rule]:
+# A rule is named as its instruction: ``_on_make_cell``.
+
+
+def _also(names: str) -> Callable[[Rule], Rule]:
+    """Return what has a rule do other instructions as well."""
+
     def add(rule: Rule) -> Rule:
         RULES.update(dict.fromkeys(names.split(), rule))
         return rule
@@ -44,34 +33,28 @@ def _rule(names: str) -> Callable[[Rule], Rule]:
     return add
 
 
-@_rule(
-    "NOP RESUME CACHE PRECALL KW_NAMES EXTENDED_ARG SETUP_ANNOTATIONS NOT_TAKEN TO_BOOL "
-    "GET_AITER_ NEXT_ASYNC_"
-)
-def _nothing(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("RESUME CACHE PRECALL KW_NAMES EXTENDED_ARG SETUP_ANNOTATIONS NOT_TAKEN TO_BOOL")
+def _on_nop(m: Machine, f: Frame, i: Instruction) -> None:
     """Do nothing: TO_BOOL leaves it to the jump that follows."""
 
 
-@_rule("MAKE_CELL")
-def _make_cell(m: Machine, f: Frame, i: Instruction) -> None:
-    f.variables[i.slot] = Cell(f.variables[i.slot])
+def _on_make_cell(m: Machine, f: Frame, i: Instruction) -> None:
+    f.variables[i.slot] = v.Cell(f.variables[i.slot])
 
 
-@_rule("COPY_FREE_VARS")
-def _copy_free_variables(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_copy_free_vars(m: Machine, f: Frame, i: Instruction) -> None:
     f.variables[len(f.variables) - i.arg :] = f.closure
 
 
 # the stack
 
 
-@_rule("POP_TOP POP_ITER END_FOR")
-def _pop(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("POP_ITER END_FOR")
+def _on_pop_top(m: Machine, f: Frame, i: Instruction) -> None:
     f.pop(-i.effect)
 
 
-@_rule("SWAP")
-def _swap(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_swap(m: Machine, f: Frame, i: Instruction) -> None:
     f.stack[-1], f.stack[-i.arg] = f.stack[-i.arg], f.stack[-1]
 
 
@@ -80,27 +63,26 @@ def _swap(m: Machine, f: Frame, i: Instruction) -> None:
 
 def _load(m: Machine, f: Frame, slot: int, name: str) -> None:
     value = f.variables[slot]
-    if value is NULL:
+    if value is v.NULL:
         m.throw(UnboundLocalError, name)
     f.stack.append(value)
     m.note_read(value, f, first=f.live is not None and slot not in f.stored)
 
 
-@_rule("LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_CLOSURE")
-def _load_fast(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_CLOSURE")
+def _on_load_fast(m: Machine, f: Frame, i: Instruction) -> None:
     _load(m, f, i.slot, i.name)
 
 
-@_rule("LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW")
-def _load_two(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("LOAD_FAST_BORROW_LOAD_FAST_BORROW")
+def _on_load_fast_load_fast(m: Machine, f: Frame, i: Instruction) -> None:
     _load(m, f, i.slot, i.name)
     _load(m, f, i.second_slot, i.second)
 
 
-@_rule("LOAD_FAST_AND_CLEAR")
-def _load_and_clear(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_load_fast_and_clear(m: Machine, f: Frame, i: Instruction) -> None:
     f.stack.append(f.variables[i.slot])
-    f.variables[i.slot] = NULL
+    f.variables[i.slot] = v.NULL
 
 
 def _store(f: Frame, slot: int) -> None:
@@ -108,32 +90,28 @@ def _store(f: Frame, slot: int) -> None:
     f.stored.add(slot)
 
 
-@_rule("STORE_FAST STORE_FAST_MAYBE_NULL")
-def _store_fast(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("STORE_FAST_MAYBE_NULL")
+def _on_store_fast(m: Machine, f: Frame, i: Instruction) -> None:
     _store(f, i.slot)
 
 
-@_rule("STORE_FAST_STORE_FAST")
-def _store_two(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_store_fast_store_fast(m: Machine, f: Frame, i: Instruction) -> None:
     _store(f, i.slot)
     _store(f, i.second_slot)
 
 
-@_rule("STORE_FAST_LOAD_FAST")
-def _store_and_load(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_store_fast_load_fast(m: Machine, f: Frame, i: Instruction) -> None:
     _store(f, i.slot)
     _load(m, f, i.second_slot, i.second)
 
 
-@_rule("DELETE_FAST")
-def _delete_fast(m: Machine, f: Frame, i: Instruction) -> None:
-    f.variables[i.slot] = NULL
+def _on_delete_fast(m: Machine, f: Frame, i: Instruction) -> None:
+    f.variables[i.slot] = v.NULL
 
 
-@_rule("LOAD_DEREF")
-def _load_deref(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_load_deref(m: Machine, f: Frame, i: Instruction) -> None:
     value = m.overlay.cell(f.variables[i.slot])
-    if value is NULL:
+    if value is v.NULL:
         m.throw(NameError, i.name)
     f.stack.append(value)
     m.note_read(value, f, first=m.overlay.is_untouched(f.variables[i.slot]))
@@ -147,28 +125,28 @@ def _global(m: Machine, f: Frame, name: str) -> Any:
     return m.throw(NameError, name) if found is MISSING else found
 
 
-@_rule("LOAD_GLOBAL LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS")
-def _load_global(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("LOAD_NAME LOAD_FROM_DICT_OR_GLOBALS")
+def _on_load_global(m: Machine, f: Frame, i: Instruction) -> None:
     if i.opname == "LOAD_FROM_DICT_OR_GLOBALS":
-        lost("a class body")
+        v.lost("a class body")
     if i.null and NULL_FIRST:
-        f.stack.append(NULL)
+        f.stack.append(v.NULL)
     names = m.overlay.view(f.names) if i.opname == "LOAD_NAME" else {}
     value = names[i.name] if i.name in names else _global(m, f, i.name)
     f.stack.append(value)
     m.note_read(value, f, first=f.space.get(i.name) is value)
     if i.null and not NULL_FIRST:
-        f.stack.append(NULL)
+        f.stack.append(v.NULL)
 
 
-@_rule("STORE_NAME STORE_GLOBAL")
-def _store_name(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("STORE_GLOBAL")
+def _on_store_name(m: Machine, f: Frame, i: Instruction) -> None:
     space = f.names if i.opname == "STORE_NAME" else f.space
     m.overlay.to_write(space)[i.name] = f.stack.pop()
 
 
-@_rule("DELETE_NAME DELETE_GLOBAL")
-def _delete_name(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("DELETE_GLOBAL")
+def _on_delete_name(m: Machine, f: Frame, i: Instruction) -> None:
     space = f.names if i.opname == "DELETE_NAME" else f.space
     m.overlay.to_write(space).pop(i.name, None)
 
@@ -176,34 +154,26 @@ def _delete_name(m: Machine, f: Frame, i: Instruction) -> None:
 # attributes and elements
 
 
-@_rule("LOAD_ATTR LOAD_METHOD LOAD_SUPER_ATTR")
-def _load_attribute(m: Machine, f: Frame, i: Instruction) -> None:
-    owner = Super(*f.pop(3)[1:]) if i.opname == "LOAD_SUPER_ATTR" else f.stack.pop()
+@_also("LOAD_METHOD LOAD_SUPER_ATTR")
+def _on_load_attr(m: Machine, f: Frame, i: Instruction) -> None:
+    owner = v.Super(*f.pop(3)[1:]) if i.opname == "LOAD_SUPER_ATTR" else f.stack.pop()
     value = m.attribute(owner, i.name)
-    f.stack += [NULL, value] if i.null and NULL_FIRST else [value, NULL] if i.null else [value]
+    f.stack += [v.NULL, value] if i.null and NULL_FIRST else [value, v.NULL] if i.null else [value]
     m.note_read(value, f, first=m.overlay.is_untouched(owner))
 
 
-@_rule("BINARY_SLICE")
-def _slice(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_binary_slice(m: Machine, f: Frame, i: Instruction) -> None:
     owner, start, stop = f.pop(3)
     f.stack.append(iteration.item(m, owner, slice(start, stop)))
 
 
-@_rule("STORE_SUBSCR")
-def _store_subscript(m: Machine, f: Frame, i: Instruction) -> None:
-    value, owner, key = f.pop(3)
-    iteration.set_item(m, owner, key, value)
+@_also("STORE_SLICE")
+def _on_store_subscr(m: Machine, f: Frame, i: Instruction) -> None:
+    value, owner, *key = f.pop(-i.effect)
+    iteration.set_item(m, owner, slice(*key) if len(key) > 1 else key[0], value)
 
 
-@_rule("STORE_SLICE")
-def _store_slice(m: Machine, f: Frame, i: Instruction) -> None:
-    value, owner, start, stop = f.pop(4)
-    iteration.set_item(m, owner, slice(start, stop), value)
-
-
-@_rule("DELETE_SUBSCR")
-def _delete_subscript(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_delete_subscr(m: Machine, f: Frame, i: Instruction) -> None:
     owner, key = f.pop(2)
     m.method(owner, "__delitem__", key)
 
@@ -216,6 +186,7 @@ _SYMBOLS: Final = (
 )
 """The operators of BINARY_OP by its argument; those in place follow in the same order."""
 _SUBSCRIPT: Final = 26
+_COMMON: Final = (AssertionError, NotImplementedError, tuple, all, any)
 _COMPARED: Final = 0 if _OLD else 4 if sys.version_info < (3, 13) else 5
 _COMPARE: Final = {
     "<": operator.lt,
@@ -227,8 +198,8 @@ _COMPARE: Final = {
 }
 
 
-@_rule("BINARY_OP BINARY_SUBSCR")
-def _binary(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("BINARY_SUBSCR")
+def _on_binary_op(m: Machine, f: Frame, i: Instruction) -> None:
     left, right = f.pop(2)
     if i.opname == "BINARY_SUBSCR" or i.arg == _SUBSCRIPT:
         value = iteration.item(m, left, right)
@@ -239,37 +210,33 @@ def _binary(m: Machine, f: Frame, i: Instruction) -> None:
     f.stack.append(value)
 
 
-@_rule("COMPARE_OP")
-def _compare(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_compare_op(m: Machine, f: Frame, i: Instruction) -> None:
     left, right = f.pop(2)
     symbol = dis.cmp_op[i.arg >> _COMPARED]
     f.stack.append(operators.compare(m, _COMPARE[symbol], left, right))
 
 
-@_rule("IS_OP")
-def _is(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_is_op(m: Machine, f: Frame, i: Instruction) -> None:
     left, right = f.pop(2)
-    if type(left) is Unknown or type(right) is Unknown:
-        f.stack.append(Unknown(why="is"))
+    if type(left) is v.Unknown or type(right) is v.Unknown:
+        f.stack.append(v.Unknown(why="is"))
     else:
         f.stack.append((left is right) ^ bool(i.arg))
 
 
-@_rule("CONTAINS_OP")
-def _contains(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_contains_op(m: Machine, f: Frame, i: Instruction) -> None:
     value, owner = f.pop(2)
     found = iteration.contains(m, owner, value)
-    f.stack.append(Unknown(why="in") if found is None else found ^ bool(i.arg))
+    f.stack.append(v.Unknown(why="in") if found is None else found ^ bool(i.arg))
 
 
-@_rule("UNARY_NOT")
-def _not(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_unary_not(m: Machine, f: Frame, i: Instruction) -> None:
     found = m.known_truth(f.stack.pop())
-    f.stack.append(Unknown(why="not") if found is None else not found)
+    f.stack.append(v.Unknown(why="not") if found is None else not found)
 
 
-@_rule("UNARY_NEGATIVE UNARY_POSITIVE UNARY_INVERT")
-def _unary(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("UNARY_POSITIVE UNARY_INVERT")
+def _on_unary_negative(m: Machine, f: Frame, i: Instruction) -> None:
     names = {"NEGATIVE": "neg", "POSITIVE": "pos", "INVERT": "invert"}
     f.stack.append(operators.unary(m, names[i.opname.removeprefix("UNARY_")], f.stack.pop()))
 
@@ -277,81 +244,62 @@ def _unary(m: Machine, f: Frame, i: Instruction) -> None:
 # making
 
 
-@_rule("BUILD_STRING")
-def _build_string(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_build_string(m: Machine, f: Frame, i: Instruction) -> None:
     parts = f.pop(i.arg)
     is_known = all(type(part) is str for part in parts)
-    f.stack.append("".join(parts) if is_known else Unknown(why="text"))
+    f.stack.append("".join(parts) if is_known else v.Unknown(why="text"))
 
 
-@_rule("BUILD_MAP")
-def _build_map(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_build_map(m: Machine, f: Frame, i: Instruction) -> None:
     found = f.pop(2 * i.arg)
-    f.stack.append(OwnDict(zip(map(key_of, found[::2]), found[1::2], strict=True)))
+    f.stack.append(v.OwnDict(zip(map(v.key_of, found[::2]), found[1::2], strict=True)))
 
 
-@_rule("BUILD_CONST_KEY_MAP")
-def _build_map_of_constants(m: Machine, f: Frame, i: Instruction) -> None:
-    keys = f.stack.pop()
-    f.stack.append(OwnDict(zip(keys, f.pop(i.arg), strict=True)))
-
-
-@_rule("LIST_APPEND SET_ADD")
-def _append(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("SET_ADD")
+def _on_list_append(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
     to = m.overlay.to_write(f.stack[-i.arg])
-    to.append(value) if i.opname == "LIST_APPEND" else to.add(key_of(value))
+    to.append(value) if i.opname == "LIST_APPEND" else to.add(v.key_of(value))
 
 
-@_rule("MAP_ADD")
-def _map_add(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_map_add(m: Machine, f: Frame, i: Instruction) -> None:
     key, value = f.pop(2)
-    m.overlay.to_write(f.stack[-i.arg])[key_of(key)] = value
+    m.overlay.to_write(f.stack[-i.arg])[v.key_of(key)] = value
 
 
-@_rule("LIST_EXTEND SET_UPDATE")
-def _extend(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("SET_UPDATE")
+def _on_list_extend(m: Machine, f: Frame, i: Instruction) -> None:
     found = iteration.drain(m, f.stack.pop())
     to = m.overlay.to_write(f.stack[-i.arg])
-    to.extend(found) if i.opname == "LIST_EXTEND" else to.update(map(key_of, found))
+    to.extend(found) if i.opname == "LIST_EXTEND" else to.update(map(v.key_of, found))
 
 
-@_rule("DICT_UPDATE DICT_MERGE")
-def _update(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("DICT_MERGE")
+def _on_dict_update(m: Machine, f: Frame, i: Instruction) -> None:
     found = iteration.as_dict(m, f.stack.pop())
     m.overlay.to_write(f.stack[-i.arg]).update(found)
 
 
-@_rule("UNPACK_SEQUENCE")
-def _unpack(m: Machine, f: Frame, i: Instruction) -> None:
-    f.stack += reversed(iteration.unpack(m, f.stack.pop(), i.arg))
-
-
-@_rule("UNPACK_EX")
-def _unpack_rest(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_unpack_ex(m: Machine, f: Frame, i: Instruction) -> None:
     before, after = i.arg & 0xFF, i.arg >> 8
     found = iteration.unpack(m, f.stack.pop(), before + after, more=True)
     end = len(found) - after
-    rest = OwnList(found[before:end])
+    rest = v.OwnList(found[before:end])
     f.stack += reversed([*found[:before], rest, *found[end:]])
 
 
-@_rule("FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE")
-def _format(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE")
+def _on_format_value(m: Machine, f: Frame, i: Instruction) -> None:
     spec = f.stack.pop() if i.effect < 0 else ""
     value = f.stack.pop()
-    if type(spec) is str and is_plain(value) and i.opname != "CONVERT_VALUE":
-        try:
-            f.stack.append(format(value, spec))
-        except (TypeError, ValueError) as error:
-            m.throw(type(error), str(error))
+    if type(spec) is str and v.is_plain(value) and i.opname != "CONVERT_VALUE":
+        f.stack.append(m.compute(format, value, spec))
     else:
-        f.stack.append(Unknown(why="text"))
+        f.stack.append(v.Unknown(why="text"))
 
 
-@_rule("MAKE_FUNCTION")
-def _make_function(m: Machine, f: Frame, i: Instruction) -> None:
-    made = Function(f.stack.pop(), f.space)
+def _on_make_function(m: Machine, f: Frame, i: Instruction) -> None:
+    made = v.Function(f.stack.pop(), f.space)
     f.stack.append(made)
     if sys.version_info < (3, 13):
         f.stack.pop()
@@ -361,14 +309,13 @@ def _make_function(m: Machine, f: Frame, i: Instruction) -> None:
         f.stack.append(made)
 
 
-@_rule("SET_FUNCTION_ATTRIBUTE")
-def _set_function_attribute(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_set_function_attribute(m: Machine, f: Frame, i: Instruction) -> None:
     made = f.stack.pop()
     _set_part(m, made, i.arg, f.stack.pop())
     f.stack.append(made)
 
 
-def _set_part(m: Machine, made: Function, flag: int, value: Any) -> None:
+def _set_part(m: Machine, made: v.Function, flag: int, value: Any) -> None:
     if flag == 8:
         made.closure = value
     elif flag == 2:
@@ -384,12 +331,12 @@ def _called(f: Frame) -> tuple[Any, list[Any]]:
     """Take off what is called, and what it is called on."""
     first, second = f.pop(2)
     if NULL_FIRST:
-        return (second, []) if first is NULL else (first, [second])
-    return (first, []) if second is NULL else (first, [second])
+        return (second, []) if first is v.NULL else (first, [second])
+    return (first, []) if second is v.NULL else (first, [second])
 
 
-@_rule("CALL CALL_KW")
-def _call(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("CALL_KW")
+def _on_call(m: Machine, f: Frame, i: Instruction) -> None:
     names = f.stack.pop() if i.opname == "CALL_KW" else i.keywords
     given = f.pop(i.arg)
     what, on = _called(f)
@@ -400,28 +347,28 @@ def _call(m: Machine, f: Frame, i: Instruction) -> None:
     m.note_read(value, f)
 
 
-@_rule("CALL_FUNCTION_EX")
-def _call_with_all(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_call_function_ex(m: Machine, f: Frame, i: Instruction) -> None:
     has_named = bool(i.arg & 1) or sys.version_info >= (3, 14)
-    rest = f.stack.pop() if has_named else NULL
-    named = {} if rest is NULL else iteration.as_dict(m, rest)
+    rest = f.stack.pop() if has_named else v.NULL
+    named = {} if rest is v.NULL else iteration.as_dict(m, rest)
     given = iteration.drain(m, f.stack.pop())
     what, on = _called(f)
-    f.stack.append(m.call(what, (*on, *given), {str(k): v for k, v in named.items()}))
+    f.stack.append(m.call(what, (*on, *given), {str(name): each for name, each in named.items()}))
 
 
-@_rule("CALL_INTRINSIC_1")
-def _intrinsic(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_call_intrinsic_1(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
     if i.arg == 5:  # unary plus
         value = operators.unary(m, "pos", value)
+    elif i.arg == 4:
+        value = v.Wrapped(value)
     elif i.arg == 6:
         value = tuple(value)
     elif i.arg == 3:  # a StopIteration that leaves a generator
         if m.is_instance(value, StopIteration) is True:
             value = m.exception(RuntimeError, "generator raised StopIteration")
     else:
-        lost("an intrinsic function")
+        v.lost("an intrinsic function")
     f.stack.append(value)
 
 
@@ -432,18 +379,16 @@ def _jump(f: Frame, i: Instruction) -> None:
     f.index = i.jump - 1
 
 
-@_rule("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_BACKWARD_QUICK")
-def _jump_always(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_BACKWARD_QUICK")
+def _on_jump_forward(m: Machine, f: Frame, i: Instruction) -> None:
     if f.goes_back():
         m.clear_if_over()
     _jump(f, i)
 
 
-@_rule(
-    "POP_JUMP_IF_TRUE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_IF_FALSE "
-    "POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_FALSE"
-)
-def _jump_if(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("POP_JUMP_FORWARD_IF_TRUE POP_JUMP_BACKWARD_IF_TRUE")
+@_also("POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_FALSE")
+def _on_pop_jump_if_true(m: Machine, f: Frame, i: Instruction) -> None:
     _take(m, f, i, m.known_truth(f.stack.pop()), jumps_if="TRUE" in i.opname)
 
 
@@ -462,18 +407,16 @@ def _take(m: Machine, f: Frame, i: Instruction, known: bool | None, *, jumps_if:
     return jumps
 
 
-@_rule(
-    "POP_JUMP_IF_NONE POP_JUMP_FORWARD_IF_NONE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_IF_NOT_NONE "
-    "POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_NOT_NONE"
-)
-def _jump_if_none(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("POP_JUMP_FORWARD_IF_NONE POP_JUMP_BACKWARD_IF_NONE")
+@_also("POP_JUMP_IF_NOT_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_NOT_NONE")
+def _on_pop_jump_if_none(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
-    known = None if type(value) is Unknown else value is None
+    known = None if type(value) is v.Unknown else value is None
     _take(m, f, i, known, jumps_if="NOT_NONE" not in i.opname)
 
 
-@_rule("JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP")
-def _jump_or_pop(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("JUMP_IF_FALSE_OR_POP")
+def _on_jump_if_true_or_pop(m: Machine, f: Frame, i: Instruction) -> None:
     known = m.known_truth(f.stack[-1])
     if not _take(m, f, i, known, jumps_if="TRUE" in i.opname):
         f.stack.pop()
@@ -482,27 +425,25 @@ def _jump_or_pop(m: Machine, f: Frame, i: Instruction) -> None:
 # iterating
 
 
-@_rule("FOR_ITER")
-def _for_iter(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_for_iter(m: Machine, f: Frame, i: Instruction) -> None:
     try:
         f.stack.append(iteration.advance(m, f.stack[-1]))
         m.read_at.pop(id(f.stack[-1]), None)  # it has another name now
-    except Exhausted:
+    except v.Exhausted:
         end_loop(f)
 
 
 def end_loop(f: Frame) -> None:
     """Leave a ``for`` loop whose iterator has no more elements."""
-    f.stack.pop() if _OLD else f.stack.append(NULL)  # END_FOR takes the filler away
+    f.stack.pop() if _OLD else f.stack.append(v.NULL)  # END_FOR takes the filler away
     _jump(f, f.instruction)
 
 
-@_rule("SEND")
-def _send(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_send(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
     try:
         f.stack.append(iteration.send(m, f.stack[-1], value))
-    except Exhausted as over:
+    except v.Exhausted as over:
         end_send(f, over.value)
 
 
@@ -514,120 +455,96 @@ def end_send(f: Frame, value: Any) -> None:
     _jump(f, f.instruction)
 
 
-@_rule("END_SEND")
-def _end_send(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_end_send(m: Machine, f: Frame, i: Instruction) -> None:
     del f.stack[-2]
 
 
-@_rule("GET_AWAITABLE")
-def _get_awaitable(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_get_awaitable(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack[-1]
-    if not (type(value) is Suspended or is_a(value, types.CoroutineType)):
-        if type(value) is Unknown:
-            lost(f"await of {value.why}")
+    if type(value) is v.Unknown:
+        v.lost(f"await of {value.why}")
+    if not is_a(value, v.Suspended, v.Elements, types.CoroutineType):
         f.stack[-1] = m.method(value, "__await__")
 
 
-@_rule("GET_AITER")
-def _get_aiter(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_get_aiter(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
-    f.stack.append(value if type(value) is Suspended else m.method(value, "__aiter__"))
+    f.stack.append(value if type(value) is v.Suspended else m.method(value, "__aiter__"))
 
 
-@_rule("END_ASYNC_FOR")
-def _end_async_for(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_end_async_for(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
     if m.is_instance(value, StopAsyncIteration) is not True:
-        raise Raised(value)
+        raise v.Raised(value)
     f.pop(-i.effect - 1)
 
 
-@_rule("RETURN_GENERATOR")
-def _return_generator(m: Machine, f: Frame, i: Instruction) -> tuple[str, Any]:
-    f.suspended = Suspended(f)
+def _on_return_generator(m: Machine, f: Frame, i: Instruction) -> tuple[str, Any]:
+    f.suspended = v.Suspended(f)
     return "return", f.suspended
 
 
 # with, try
 
 
-@_rule("BEFORE_WITH BEFORE_ASYNC_WITH")
-def _enter(m: Machine, f: Frame, i: Instruction) -> None:
+@_also("BEFORE_ASYNC_WITH")
+def _on_before_with(m: Machine, f: Frame, i: Instruction) -> None:
     manager = f.stack.pop()
     prefix = "a" if "ASYNC" in i.opname else ""
     leave = m.attribute(manager, f"__{prefix}exit__")
     f.stack += [leave, m.method(manager, f"__{prefix}enter__")]
 
 
-@_rule("LOAD_SPECIAL")
-def _load_special(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_load_special(m: Machine, f: Frame, i: Instruction) -> None:
     names = ("__enter__", "__exit__", "__aenter__", "__aexit__")
-    f.stack += [m.attribute(f.stack.pop(), names[i.arg]), NULL]
+    f.stack += [m.attribute(f.stack.pop(), names[i.arg]), v.NULL]
 
 
-@_rule("WITH_EXCEPT_START")
-def _leave(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_with_except_start(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack[-1]
     leave = f.stack[-4] if sys.version_info < (3, 14) else f.stack[-5]
-    given = (kind_of(value), value, None)
+    given = (v.kind_of(value), value, None)
     found = m.call(leave, given, {})
-    f.stack.append(False if type(found) is Unknown else m.truth(found))
+    f.stack.append(False if type(found) is v.Unknown else m.truth(found))
 
 
-@_rule("PUSH_EXC_INFO")
-def _push_exception(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_push_exc_info(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
     f.stack += [None, value]
     f.handled.append(value)
 
 
-@_rule("POP_EXCEPT")
-def _pop_exception(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_pop_except(m: Machine, f: Frame, i: Instruction) -> None:
     f.stack.pop()
     if f.handled:
         f.handled.pop()
 
 
-@_rule("CHECK_EXC_MATCH")
-def _check_exception(m: Machine, f: Frame, i: Instruction) -> None:
-    kind = f.stack.pop()
-    f.stack.append(m.is_instance(f.stack[-1], kind))
+def _on_reraise(m: Machine, f: Frame, i: Instruction) -> None:
+    raise v.Raised(f.stack.pop())
 
 
-@_rule("RERAISE")
-def _reraise(m: Machine, f: Frame, i: Instruction) -> None:
-    raise Raised(f.stack.pop())
-
-
-@_rule("RAISE_VARARGS")
-def _raise(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_raise_varargs(m: Machine, f: Frame, i: Instruction) -> None:
     given = f.pop(i.arg)
-    value = given[0] if given else f.handled[-1] if f.handled else lost("raise")
-    raise Raised(m.call(value, (), {}) if is_a(value, type) else value)
-
-
-@_rule("LOAD_COMMON_CONSTANT")
-def _load_common(m: Machine, f: Frame, i: Instruction) -> None:
-    f.stack.append((AssertionError, NotImplementedError, tuple, all, any)[i.arg])
+    value = given[0] if given else f.handled[-1] if f.handled else v.lost("raise")
+    raise v.Raised(m.call(value, (), {}) if is_a(value, type) else value)
 
 
 # the rest
 
 
-@_rule("IMPORT_NAME")
-def _import(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_import_name(m: Machine, f: Frame, i: Instruction) -> None:
     level, names = f.pop(2)
     module = sys.modules.get(i.name) if level == 0 else None
     if module is None:
-        lost(f"import of {i.name}")
+        v.lost(f"import of {i.name}")
     f.stack.append(module if names else sys.modules[i.name.partition(".")[0]])
 
 
-@_rule("MATCH_CLASS")
-def _match_class(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_match_class(m: Machine, f: Frame, i: Instruction) -> None:
     value, kind, names = f.pop(3)
     found = m.is_instance(value, kind)
-    if not (m.decide() if type(found) is Unknown else found):
+    if not (m.decide() if type(found) is v.Unknown else found):
         f.stack.append(None)
         return
     own = (int, float, str, bool, list, tuple, dict, set, bytes)
@@ -637,38 +554,29 @@ def _match_class(m: Machine, f: Frame, i: Instruction) -> None:
     f.stack.append(tuple(value if each is None else m.attribute(value, each) for each in asked))
 
 
-@_rule("MATCH_KEYS")
-def _match_keys(m: Machine, f: Frame, i: Instruction) -> None:
+def _on_match_keys(m: Machine, f: Frame, i: Instruction) -> None:
     keys, space = f.stack[-1], m.overlay.view(f.stack[-2])
     found = all(key in space for key in keys)
     f.stack.append(tuple(space[key] for key in keys) if found else None)
 
 
-@_rule("MATCH_SEQUENCE")
-def _match_sequence(m: Machine, f: Frame, i: Instruction) -> None:
-    kind = kind_of(f.stack[-1])
-    f.stack.append(derives(kind, list) or derives(kind, tuple))
-
-
-@_rule("MATCH_MAPPING")
-def _match_mapping(m: Machine, f: Frame, i: Instruction) -> None:
-    f.stack.append(derives(kind_of(f.stack[-1]), dict))
-
-
+for _name, _rule in [*globals().items()]:
+    if _name.startswith("_on_"):
+        RULES[_name.removeprefix("_on_").upper()] = _rule
 RULES.update(
     {
-        "PUSH_NULL": lambda m, f, i: f.stack.append(NULL),
+        "PUSH_NULL": lambda m, f, i: f.stack.append(v.NULL),
         "COPY": lambda m, f, i: f.stack.append(f.stack[-i.arg]),
         "LOAD_CONST": lambda m, f, i: f.stack.append(i.constant),
         "LOAD_SMALL_INT": lambda m, f, i: f.stack.append(i.constant),
         "LOAD_CONST_IMMORTAL": lambda m, f, i: f.stack.append(i.constant),
         "STORE_DEREF": lambda m, f, i: m.overlay.set_cell(f.variables[i.slot], f.stack.pop()),
-        "DELETE_DEREF": lambda m, f, i: m.overlay.set_cell(f.variables[i.slot], NULL),
+        "DELETE_DEREF": lambda m, f, i: m.overlay.set_cell(f.variables[i.slot], v.NULL),
         "STORE_ATTR": lambda m, f, i: m.set_attribute(f.stack.pop(), i.name, f.stack.pop()),
         "DELETE_ATTR": lambda m, f, i: m.set_attribute(f.stack.pop(), i.name, MISSING),
         "BUILD_TUPLE": lambda m, f, i: f.stack.append(tuple(f.pop(i.arg))),
-        "BUILD_LIST": lambda m, f, i: f.stack.append(OwnList(f.pop(i.arg))),
-        "BUILD_SET": lambda m, f, i: f.stack.append(OwnSet(map(key_of, f.pop(i.arg)))),
+        "BUILD_LIST": lambda m, f, i: f.stack.append(v.OwnList(f.pop(i.arg))),
+        "BUILD_SET": lambda m, f, i: f.stack.append(v.OwnSet(map(v.key_of, f.pop(i.arg)))),
         "BUILD_SLICE": lambda m, f, i: f.stack.append(slice(*f.pop(i.arg))),
         "LIST_TO_TUPLE": lambda m, f, i: f.stack.append(tuple(f.stack.pop())),
         "GET_ITER": lambda m, f, i: f.stack.append(iteration.iterator(m, f.stack.pop())),
@@ -677,7 +585,21 @@ RULES.update(
         "RETURN_VALUE": lambda m, f, i: ("return", f.stack.pop()),
         "RETURN_CONST": lambda m, f, i: ("return", i.constant),
         "YIELD_VALUE": lambda m, f, i: ("yield", f.stack.pop()),
-        "ASYNC_GEN_WRAP": lambda m, f, i: lost("an asynchronous generator"),
+        "ASYNC_GEN_WRAP": lambda m, f, i: f.stack.append(v.Wrapped(f.stack.pop())),
+        "CHECK_EXC_MATCH": lambda m, f, i: f.stack.append(
+            m.is_instance(f.stack[-2], f.stack.pop())
+        ),
+        "MATCH_SEQUENCE": lambda m, f, i: f.stack.append(
+            any(derives(v.kind_of(f.stack[-1]), each) for each in (list, tuple))
+        ),
+        "MATCH_MAPPING": lambda m, f, i: f.stack.append(derives(v.kind_of(f.stack[-1]), dict)),
+        "BUILD_CONST_KEY_MAP": lambda m, f, i: f.stack.append(
+            v.OwnDict(zip(f.stack.pop(), f.pop(i.arg), strict=True))
+        ),
+        "UNPACK_SEQUENCE": lambda m, f, i: f.stack.extend(
+            reversed(iteration.unpack(m, f.stack.pop(), i.arg))
+        ),
+        "LOAD_COMMON_CONSTANT": lambda m, f, i: f.stack.append(_COMMON[i.arg]),
         "LOAD_ASSERTION_ERROR": lambda m, f, i: f.stack.append(AssertionError),
         "IMPORT_FROM": lambda m, f, i: f.stack.append(m.attribute(f.stack[-1], i.name)),
         "GET_LEN": lambda m, f, i: f.stack.append(m.call(len, (f.stack[-1],), {})),

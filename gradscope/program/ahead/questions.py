@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, thread
 from dataclasses import dataclass, field
 from functools import partial, reduce
-from inspect import CO_COROUTINE
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -34,6 +34,7 @@ _MOST_BEYOND = 10_000
 _MOST_FRAMES = 60
 _WORK = thread._WorkItem.run.__code__
 _RESULT = Future.result.__code__
+_SUBMIT = thread.ThreadPoolExecutor.submit.__code__
 _ENTRIES = {
     id(torch.Tensor.backward.__code__): False,
     id(torch.autograd.backward.__code__): False,
@@ -46,7 +47,7 @@ gradients.
 
 @dataclass(slots=True)
 class Explored:
-    """Where the ways come: ``hazards``, and how the others end.
+    """Where the ways come: ``hazards``, and how the others end; ``reasons`` why it is not known.
 
     ``parting`` are the forks, as the way to the first hazard takes them, of which another way
     leads elsewhere. ``decided`` are branches of live frames whose condition was known.
@@ -109,8 +110,11 @@ def _conclude(found: Explored, machine: Machine, kind: str, why: str, fork: Fork
         if fork is not None and found.ends and not found.hazards:
             found.parting.append(fork._replace(taken=not fork.taken))
         found.hazards.append(machine.hazard)
+        if not machine.hazard.sure:
+            found.reasons.append(machine.doubt or "what a call starts from is not known")
         return
-    found.reasons.append(f"{kind}: {why}")
+    if kind in ("lost", "raised"):
+        found.reasons.append(why)
     if kind == "raised" and machine.forks:
         return  # a gap in a model, or an error that would come first: no evidence of either
     found.ends.append(kind)
@@ -164,6 +168,12 @@ class FromFrames:
         inner: Frame | None = None
         for depth, frame in enumerate(frames):
             machine.outer = frames[depth + 1 :]
+            if frame.code is _SUBMIT:  # its work is done in another thread already
+                if how == "raise":
+                    v.lost("a future that has failed")
+                value, inner = v.Instance(Future, _result=value), frame
+                machine.doubt = machine.doubt or models.UNDER_WAY
+                continue
             if inner is not None and _is_skipped(machine, frame, inner):
                 inner = frame if frame.of_user else inner
                 continue
@@ -202,12 +212,16 @@ def _of_program(innermost: FrameType) -> list[FrameType]:
 
 
 def _waiting_for(work: Any) -> FrameType | None:
-    """Return the frame that has asked a future for its result and waits until this work is done."""
+    """Return the frame that has asked a future for its result and waits until this work is done,
+    or which submits it yet.
+    """
     for innermost in sys._current_frames().values():
         for each in frames_from(innermost):
-            if each.f_code is _RESULT:
-                asked = dict(local_variables(each))
-                if asked["timeout"] is None and asked["self"] is getattr(work, "future", None):
+            if each.f_code is _RESULT or each.f_code is _SUBMIT:
+                own = dict(local_variables(each))
+                if own.get("w", 0) is work:
+                    return each
+                if own["self"] is getattr(work, "future", each) and own.get("timeout", 1) is None:
                     return each.f_back
     return None
 
@@ -283,7 +297,11 @@ def _take(machine: Machine, frame: Frame, inner: Frame | None, how: str, value: 
         except v.Exhausted:
             opcodes.end_loop(frame)
     elif name == "SEND":
-        if how == "yield":
+        if how == "return" and inner is not None and inner.code.co_flags & CO_ASYNC_GENERATOR:
+            machine.throw(StopAsyncIteration)
+        if type(value) is v.Wrapped:
+            opcodes.end_send(frame, value.value)
+        elif how == "yield":
             frame.stack.append(value)
         else:
             opcodes.end_send(frame, value)
@@ -302,7 +320,6 @@ _HANDS_ON = ("next", "send", "run", "__next__", "anext")
 
 def _through(machine: Machine, frame: Frame, inner: Frame | None, how: str, value: Any) -> Any:
     """Return what the call gives that a frame stands at, when the frame within it has ended."""
-    code = None if inner is None else inner.code
     if inner is not None and inner.code.co_name == "__init__" and inner.code.co_argcount:
         made = inner.variables[0]
         return machine.overlay.cell(made) if is_exactly(made, types.CellType) else made
@@ -314,17 +331,15 @@ def _through(machine: Machine, frame: Frame, inner: Frame | None, how: str, valu
             machine.throw(StopIteration, *(() if value is None else (value,)))
         return value
     function, *given = _operands(frame)
-    within = iteration.is_iterator if code is None else partial(iteration.runs, code=code)
+    within = iteration.is_iterator if inner is None else partial(iteration.runs, code=inner.code)
     each = next((one for one in given if within(one)), None)
     if function is reduce:
         total = value if each is given[0] else v.Unknown(why="reduce, partly read")
         return machine.call(function, (*given[:2], total), {})
     if is_generator or iteration.is_iterator(each):
         rest = inner.suspended if inner is not None and each is None else each
-        if each is not None:
-            found = [_element(machine, each, inner, how, value)]
-        else:
-            found = [value] if how == "yield" else []
+        given = [value] if how == "yield" else []
+        found = given if each is None else [_element(machine, each, inner, how, value)]
         if called == "next":
             return found[0]
         found += iteration.drain(machine, rest)

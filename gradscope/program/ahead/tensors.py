@@ -208,7 +208,8 @@ _NO_OPTIONS: Final = ("out", "pin_memory", "generator", "device")
 
 
 def _holds_twin(value: Any) -> bool:
-    return type(value) is tuple and any(type(each) is v.Twin or _holds_twin(each) for each in value)
+    is_sequence = type(value) is tuple or type(value) is list
+    return is_sequence and any(type(each) is v.Twin or _holds_twin(each) for each in value)
 
 
 def _shaped(m: Machine, value: Any) -> Any:
@@ -397,10 +398,7 @@ def _asked(
     found = shape(tensor)
     if found is None or not v.is_plain((given, tuple(named.values()))):
         return v.Unknown(why="a shape")
-    try:
-        return getattr(found, name)(*given, **named)
-    except (TypeError, IndexError, RuntimeError) as error:
-        return m.throw(type(error), str(error))
+    return m.compute(getattr(found, name), *given, **named)
 
 
 # layers

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import types
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Final
@@ -18,7 +16,7 @@ from gradscope.program.ahead.machine import PARTS, Machine
 from gradscope.program.ahead.models import argument, in_thread, model
 from gradscope.program.ahead.operators import Given, Named
 from gradscope.program.ahead.ways import Event, What
-from gradscope.program.layouts import class_namespace, derives, is_a, is_exactly
+from gradscope.program.layouts import class_namespace, derives, is_a
 
 # backward calls
 from gradscope.torch_private import (
@@ -236,9 +234,7 @@ def _step(m: Machine, function: FunctionType, given: Given, named: Named) -> Any
         found = m.call_code(inner.__code__, inner.__globals__, inner, given, named)
     else:
         closure = argument(given, named, 1, "closure")
-        if is_exactly(closure, v.Function, FunctionType, v.Method, types.MethodType) or is_a(
-            closure, functools.partial
-        ):
+        if closure is not None:
             times = 2 if derives(v.kind_of(given[0]), torch.optim.LBFGS) else 1
             found, *_ = [in_thread(m, closure, (), {}) for _ in range(times)]
     m.events.append(Event(What.STEP, given[0]))

@@ -266,6 +266,15 @@ class Elements(Made):
         reading.holding.add(self)
 
 
+class Wrapped(Made):
+    """What an asynchronous generator gives, to tell it from what that itself waits for."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 class Getter(Made):
     """What ``operator.attrgetter``, ``itemgetter`` or ``methodcaller`` gives."""
 

@@ -233,10 +233,8 @@ def _of_wrapper(_: Contents, holder: object) -> list[Held]:
 
 def _of_longest_zip(_: Contents, holder: object) -> list[Held]:
     """A ``zip_longest``: places in its tuple of iterators are empty, to index one is to crash."""
-    each = (
-        (part,) if type(part) is not tuple else gc.get_referents(part)
-        for part in gc.get_referents(holder)
-    )
+    held = gc.get_referents(holder)
+    each = (gc.get_referents(part) if type(part) is tuple else [part] for part in held)
     return [("inside", None, part) for parts in each for part in parts]
 
 

@@ -34,6 +34,7 @@ from gradscope.program.layouts import (
     is_a,
     is_exactly,
 )
+from gradscope.program.sites import frames_from
 
 
 def call_builtin(m: Machine, function: Any, given: Given, named: Named) -> Any:
@@ -155,6 +156,8 @@ def _of_variable(m: Machine, of: ContextVar[Any], name: str, given: Given) -> An
     if name != "get":
         m.overlay.attributes_to_write(of)["value"] = given[0] if name == "set" else v.NULL
         return v.Unknown(why="a token")
+    if m.base is not None and all(each is not m.base.live for each in frames_from(sys._getframe())):
+        return v.Unknown(why="a context variable of another thread")
     found = m.overlay.attributes(of).get("value", of.get(v.NULL))
     if found is v.NULL:
         return given[0] if given else m.throw(LookupError, of)

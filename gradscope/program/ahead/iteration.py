@@ -13,7 +13,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import CodeType
-from typing import Any, Final
+from typing import Any
 
 from torch.utils import data
 
@@ -22,6 +22,7 @@ from gradscope.program.ahead import tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import frame_of
 from gradscope.program.ahead.machine import OF_C, PARTS, Machine
+from gradscope.program.containers import GENERATORS as OF_GENERATORS
 from gradscope.program.layouts import (
     class_bases,
     class_name,
@@ -648,12 +649,8 @@ def advance(m: Machine, each: Any) -> Any:
         return m.method(each, "__next__")
     except v.Raised as raised:
         if m.is_instance(raised.value, StopIteration) is True:
-            raise v.Exhausted(_value_of_stop(raised.value)) from None
+            raise v.Exhausted(m.attribute(raised.value, "value", None)) from None
         raise
-
-
-def _value_of_stop(raised: Any) -> Any:
-    return raised.fields.get("value") if type(raised) is v.Instance else None
 
 
 def drain(m: Machine, of: Any) -> list[Any]:
@@ -708,7 +705,7 @@ def resumed(m: Machine, generator: Any) -> Any:
 
 
 def _suspended(m: Machine, generator: Any) -> Any:
-    live = _frame_of_generator(generator)
+    live = getattr(generator, OF_GENERATORS[id(type(generator))][0])
     if live is None:
         return v.Suspended(None, "done")
     running = m.suspended.get(id(live))
@@ -719,12 +716,6 @@ def _suspended(m: Machine, generator: Any) -> Any:
     frame.index += 1
     frame.live = None
     return frame.suspended
-
-
-def _frame_of_generator(generator: Any) -> Any:
-    names: Final = {types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame"}
-    kind = next((each for each in names if type(generator) is each), None)
-    return generator.ag_frame if kind is None else getattr(generator, names[kind])
 
 
 def send(m: Machine, generator: Any, value: Any) -> Any:

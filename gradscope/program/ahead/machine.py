@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import gc
 import operator
+import threading
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -46,6 +48,8 @@ _C_METHODS = (
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 OF_C = 1 << 8  # of a class that is written in C
 _GETS_FIELD = type(class_namespace(v.Mark)["held"])
+_WITHOUT_OWN = (threading.local, weakref.ProxyType, weakref.CallableProxyType)
+"""What has the attributes of something else: of each thread, or of what it refers to."""
 _MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 
 
@@ -372,6 +376,8 @@ class Machine:
             return of.fields if is_made else self.overlay.dict_of(of, self.namespace(of))
         if type(of) is v.Instance and name in ("__traceback__", "__cause__", "__context__"):
             return of.fields.get(name)
+        if is_a(of, *_WITHOUT_OWN):
+            return v.Unknown(why=f"an attribute of a {class_name(cls)}")
         written = self.lookup(cls, "__getattribute__")
         if is_function(written):
             return self.call(written, (of, name), {})

@@ -241,9 +241,8 @@ def _iter(m: Machine, given: Given, named: Named) -> Any:
 
 @model(anext)
 def _anext(m: Machine, given: Given, named: Named) -> Any:
-    if len(given) > 1:
-        return m.unknown("anext", *given)
-    return iteration.next_awaitable(m, given[0])
+    has_default = len(given) > 1
+    return m.unknown("anext", *given) if has_default else iteration.next_awaitable(m, given[0])
 
 
 @model(next)

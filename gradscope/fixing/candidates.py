@@ -11,7 +11,7 @@ from functools import cached_property
 
 from gradscope.code import source
 from gradscope.fixing.edits import Pieces, all_of, block_with, written
-from gradscope.fixing.marks import Place
+from gradscope.fixing.marks import Span
 from gradscope.fixing.placed import (
     FUNCTIONS,
     PATHS,
@@ -38,7 +38,7 @@ from gradscope.fixing.placed import (
     with_followers,
     without_graph,
 )
-from gradscope.fixing.rehearsal import Change, Event, Kind, Record, Simulation, Spot
+from gradscope.fixing.rehearsal import Event, Kind, Option, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording
 from gradscope.rules.gs102 import CARRIED
 from gradscope.units import lines_told, listed
@@ -136,9 +136,9 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     return {kind: fixes[:_MOST] for kind, fixes in found.items()}
 
 
-def _levels(event: Event) -> list[Place]:
+def _levels(event: Event) -> list[Span]:
     """Return the place of an event, and the lines of the program that led there."""
-    return [event.site, *(Place(file, line, 0, line, 0) for file, line in event.stack)]
+    return [event.site, *(Span(file, line, 0, line, 0) for file, line in event.stack)]
 
 
 def _fails_at(finding: Finding) -> Spot | None:
@@ -280,11 +280,11 @@ class _Search:
         if not self._freed or events[self._fail].roots in before:
             return []  # the same loss once more: its gradients would be there twice
         keeps = set(spots)
-        left = set(self._run(Change(keeps=frozenset(keeps))).hazards)
+        left = set(self._run(Option(keeps=frozenset(keeps))).hazards)
         if left & self._meant:
             return []
         for spot in sorted(spots):
-            if set(self._run(Change(keeps=frozenset(keeps - {spot}))).hazards) <= left:
+            if set(self._run(Option(keeps=frozenset(keeps - {spot}))).hazards) <= left:
                 keeps.discard(spot)
         sites = {e.spot: e.site for e in self._record.events if e.kind == "call"}
         edits = all_of(with_flag(sites[spot], "retain_graph") for spot in sorted(keeps))
@@ -299,7 +299,7 @@ class _Search:
         events = self._record.events
         calls = {i: events[i] for fail in self._meant for i in events[fail].uses}
         sites = {each.spot: each.site for each in calls.values() if not each.keep}
-        if not sites or not self._mends(self._run(Change(keeps=frozenset(sites)))):
+        if not sites or not self._mends(self._run(Option(keeps=frozenset(sites)))):
             return []
         edits = all_of(with_flag(site, "create_graph") for site in sites.values())
         lines = lines_told(line for _, line in sites)
@@ -318,7 +318,7 @@ class _Search:
             between = record.events[first + 1 : second]
             trained = record.leaves_of(self._base.ran[first])
             is_apart = any(each.leaves for each in between) or trained & set(other.cleared)
-            if is_apart or not self._mends(self._run(Change(keeps=frozenset({one.spot})))):
+            if is_apart or not self._mends(self._run(Option(keeps=frozenset({one.spot})))):
                 continue
             if one.spot == other.spot:
                 edits = written(*summed_loop(other.site))
@@ -368,7 +368,7 @@ class _Search:
         harmless = [fix for fix in fixes if not fix.effects]
         return [*dict.fromkeys((*harmless[:_MOST], *self._built_later(changed), *fixes[:_MOST]))]
 
-    def _built_later(self, changed: Iterable[Place]) -> Iterator[Fix]:
+    def _built_later(self, changed: Iterable[Span]) -> Iterator[Fix]:
         """Yield the fixes that build what is changed, and what is computed from it, only once that
         is over.
         """
@@ -382,7 +382,7 @@ class _Search:
                 if any(is_in(place, file, each) for place in happened for each in nodes):
                     continue
                 built = self._built_again(self._all_built(file, nodes), frozenset(), fails)
-                own = Place.of(file, node)
+                own = Span.of(file, node)
                 if self._mends(built) and (edits := written(*moved(own, site, *nodes[1:]))):
                     lines = lines_told(each.lineno for each in nodes)
                     message = f"move {lines} after line {change.lineno}"
@@ -431,23 +431,23 @@ class _Search:
             is_call = place in self._calls_at
             if is_call and fixes:
                 break  # the head of a loop says it as well
-            alone = {n: Change(head=head, names=at) for n, at in names.items()}
+            alone = {n: Option(head=head, names=at) for n, at in names.items()}
             harmless = [n for n, change in alone.items() if not self._harm(self._run(change))]
             every = frozenset().union(*(names[n] for n in harmless)) if harmless else frozenset()
-            changed = self._run(Change(head=head, names=every))
+            changed = self._run(Option(head=head, names=every))
             if not harmless or not self._mends(changed) or self._harm(changed):
                 continue
             for name in harmless.copy():
                 rest = [other for other in harmless if other != name]
                 fewer = frozenset().union(*(names[n] for n in rest)) if rest else frozenset()
-                if self._mends(self._run(Change(head=head, names=fewer))):
+                if self._mends(self._run(Option(head=head, names=fewer))):
                     harmless.remove(name)
             chosen = {name: names[name] for name in harmless}
             fixes += self._rebinding(place, chosen, changed, "a state is carried on")
         return fixes[:_MOST]
 
     @cached_property
-    def _calls_at(self) -> frozenset[Place]:
+    def _calls_at(self) -> frozenset[Span]:
         return frozenset(self._record.events[i].site for i in self._record.calls)
 
     def let_go(self) -> list[Fix]:
@@ -456,7 +456,7 @@ class _Search:
         for head, place in enumerate(record.heads):
             names = self._carried(head, place)
             at = frozenset().union(*names.values())
-            changed = self._run(Change(head=head, names=at))
+            changed = self._run(Option(head=head, names=at))
             if not names or self._harm(changed):
                 continue
             begun = record.begun[head][-1]
@@ -467,7 +467,7 @@ class _Search:
         return fixes[:_MOST]
 
     def _rebinding(
-        self, place: Place, names: dict[str, frozenset[int]], changed: Simulation, why: str
+        self, place: Span, names: dict[str, frozenset[int]], changed: Simulation, why: str
     ) -> list[Fix]:
         """Return the fix that detaches variables at the head that a place begins."""
         read = {n: variable_at(p, place) for n, p in enumerate(self._record.places)}
@@ -486,7 +486,7 @@ class _Search:
             return []  # a step comes too early
         if not places or min(places) < 0 or self._freed or len(places) > _MOST:
             return []
-        if not self._mends(self._run(Change(clones=frozenset(places)))):
+        if not self._mends(self._run(Option(clones=frozenset(places)))):
             return []
         edits, where = self._edits_at(places, "clone")
         message = f"clone() {where}: it is changed before backward needs it"
@@ -590,7 +590,7 @@ class _Search:
         head = next((h for h, p in enumerate(self._record.heads) if region_of(p) is owner), -1)
         if head < 0 or not edits:
             return
-        changed = self._run(Change(again=self._all_built(file, nodes), head=head))
+        changed = self._run(Option(again=self._all_built(file, nodes), head=head))
         if self._mends(changed) and not self._harm(changed):
             lines = lines_told(node.lineno for node in nodes)
             is_loop = isinstance(owner, source.LOOPS)
@@ -644,9 +644,9 @@ class _Search:
 
     def _built_again(self, own: frozenset[int], cuts: frozenset[int], *spots: Spot) -> Simulation:
         calls = frozenset(spots or {self._record.events[i].spot for i in self._record.calls})
-        return self._run(Change(cuts=cuts, again=own, for_calls=calls))
+        return self._run(Option(cuts=cuts, again=own, for_calls=calls))
 
-    def _carried(self, head: int, place: Place) -> dict[str, frozenset[int]]:
+    def _carried(self, head: int, place: Span) -> dict[str, frozenset[int]]:
         """Return the variables whose values go on beyond a head, and the places that read them."""
         record = self._record
         begun = record.begun.get(head, [])
@@ -677,7 +677,7 @@ class _Search:
             if bound is None or name.partition(".")[0] in bound
         }
 
-    def _bound_at(self, head: int, place: Place) -> frozenset[str] | None:
+    def _bound_at(self, head: int, place: Span) -> frozenset[str] | None:
         """Return the variables that there always are at a head: of a call, at that of its loop,
         for what an iteration binds anew no other one has had. None if any may be.
         """
@@ -691,7 +691,7 @@ class _Search:
         heads = (h for h in record.bound if region_of(record.heads[h]) is loop)
         return next((record.bound[h] for h in heads), None)
 
-    def _run(self, change: Change) -> Simulation:
+    def _run(self, change: Option) -> Simulation:
         return Simulation(self._record, change).run()
 
     def _kinds(self, numbers: Iterable[int]) -> frozenset[Kind]:
@@ -723,7 +723,7 @@ class _Search:
         return sorted(found)[:_MOST_CUTS]
 
     def _cut(self, cuts: Iterable[int]) -> Simulation:
-        return self._run(Change(cuts=frozenset(cuts)))
+        return self._run(Option(cuts=frozenset(cuts)))
 
     def _mends(self, changed: Simulation) -> bool:
         left = set(changed.hazards)

@@ -18,7 +18,7 @@ from gradscope.fixing.edits import (
     together,
     written,
 )
-from gradscope.fixing.marks import Place
+from gradscope.fixing.marks import Span
 from gradscope.fixing.placed import with_flag, without_flag, without_graph
 from gradscope.model import Finding, Fix, FixKind, Recording, Site
 from gradscope.rules.gs104 import SETTING
@@ -68,8 +68,8 @@ def _pieces(finding: Finding, fix: Fix) -> Pieces:
     return ()
 
 
-def _place(site: Site) -> Place:
-    return Place(site.file, site.line, site.column, site.end_line, site.end_column)
+def _place(site: Site) -> Span:
+    return Span(site.file, site.line, site.column, site.end_line, site.end_column)
 
 
 def _with_inside(site: Site) -> Pieces:
@@ -108,7 +108,7 @@ def _not_reentrant(made: Site) -> Pieces:
         for call in source.calls_in(source.tree(made.file))
         if source.called_name(call) == _CHECKPOINT
     ]
-    places = (Place.of(made.file, call) for call in calls)
+    places = (Span.of(made.file, call) for call in calls)
     return together(*(with_flag(place, "use_reentrant", "False") for place in places))
 
 

@@ -32,7 +32,7 @@ HEAD = "__gradscope_head__"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Span:
     """An expression of the program; ``is_added`` marks the target of an ``x += y``.
 
     Lines count from 1, columns are indices of UTF-8 bytes from 0, as in ``ast``.
@@ -46,7 +46,7 @@ class Place:
     is_added: bool = False
 
     @classmethod
-    def of(cls, file: str, node: ast.expr | ast.stmt, *, is_added: bool = False) -> Place:
+    def of(cls, file: str, node: ast.expr | ast.stmt, *, is_added: bool = False) -> Span:
         """Return the place of a node in a file."""
         end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
         return cls(file, node.lineno, node.col_offset, end_line, end, is_added)
@@ -56,8 +56,8 @@ class Marker(ast.NodeTransformer):
     """Wraps the expressions of one file after the other, and numbers their places."""
 
     def __init__(self) -> None:
-        self.places: list[Place] = []
-        self.heads: list[Place] = []
+        self.places: list[Span] = []
+        self.heads: list[Span] = []
         """The first statement of each function and loop that is there to run: no declaration."""
         self._file = ""
 
@@ -100,7 +100,7 @@ class Marker(ast.NodeTransformer):
         if first is None:
             return body
         at = body[first]
-        self.heads.append(Place.of(self._file, at))
+        self.heads.append(Span.of(self._file, at))
         call = _call(at, HEAD, ast.Constant(len(self.heads) - 1))
         begin: ast.stmt = ast.copy_location(ast.Expr(call), at)
         marked: list[ast.stmt] = [self.visit(each) for each in body[first:]]  # type: ignore[misc]
@@ -160,7 +160,7 @@ class Marker(ast.NodeTransformer):
         return self._mark(node)
 
     def _number(self, node: ast.expr, *, is_added: bool = False) -> int:
-        self.places.append(Place.of(self._file, node, is_added=is_added))
+        self.places.append(Span.of(self._file, node, is_added=is_added))
         return len(self.places) - 1
 
     def _mark(self, node: ast.expr) -> ast.AST:

@@ -22,7 +22,7 @@ from gradscope.fixing.edits import (
     together,
     under,
 )
-from gradscope.fixing.marks import Place
+from gradscope.fixing.marks import Span
 
 if TYPE_CHECKING:  # it is not needed in the user's process
     from gradscope.fixing.rehearsal import Kind, Spot
@@ -42,30 +42,30 @@ _POSITIONS = {
 """Where a call takes a flag that is not named."""
 
 
-def expression_at(place: Place) -> ast.expr | None:
+def expression_at(place: Span) -> ast.expr | None:
     """Return the expression at a place."""
     span = place.line, place.column, place.end_line, place.end_column
     return source.parsed(place.file).expressions.get(span)
 
 
-def text_at(place: Place) -> str:
+def text_at(place: Span) -> str:
     """Return the text of an expression; empty if there is none."""
     node = expression_at(place)
     return "" if node is None else ast.unparse(node)
 
 
-def statement_around(place: Place) -> tuple[str, ast.stmt]:
+def statement_around(place: Span) -> tuple[str, ast.stmt]:
     """Return the file and the statement of a place."""
     return place.file, source.enclosing(place.file, place.line)[-1]
 
 
-def is_in(place: Place, file: str, node: ast.AST) -> bool:
+def is_in(place: Span, file: str, node: ast.AST) -> bool:
     """Return whether a place is within a node of a file."""
     first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1 << 60)
     return place.file == file and first <= place.line <= last
 
 
-def region_of(place: Place) -> Owner | None:
+def region_of(place: Span) -> Owner | None:
     """Return the function or loop that a statement begins."""
     around = source.enclosing(place.file, place.line)
     kinds = (*FUNCTIONS, *source.LOOPS)
@@ -74,7 +74,7 @@ def region_of(place: Place) -> Owner | None:
     )
 
 
-def variable_at(place: Place, head: Place) -> str:
+def variable_at(place: Span, head: Span) -> str:
     """Return the variable that a place reads, if it is the same in the function or loop that begins
     at the head; else nothing.
     """
@@ -92,7 +92,7 @@ def variable_at(place: Place, head: Place) -> str:
 # values
 
 
-def with_call(place: Place, kinds: frozenset[Kind], method: str) -> Pieces:
+def with_call(place: Span, kinds: frozenset[Kind], method: str) -> Pieces:
     """Return the edit that detaches or clones what a place gives, or takes its number."""
     node = expression_at(place)
     if node is None or place.is_added:  # ``x += y`` has no place for a call on the old ``x``
@@ -137,7 +137,7 @@ def _cut(text: str, kinds: frozenset[Kind], method: str, *, is_call: bool = Fals
 
 
 def rebinding(
-    place: Place, kinds: dict[str, frozenset[Kind]], *, is_leaf: bool, is_behind: bool = False
+    place: Span, kinds: dict[str, frozenset[Kind]], *, is_leaf: bool, is_behind: bool = False
 ) -> Pieces:
     """Return the edit that detaches variables before the statement at a place, or behind it."""
     lines = []
@@ -171,7 +171,7 @@ def rebinding(
 # calls of the engine
 
 
-def call_at(place: Place) -> ast.Call | None:
+def call_at(place: Span) -> ast.Call | None:
     """Return the call at a place, or the only one of the engine in its statement."""
     node = expression_at(place)
     if isinstance(node, ast.Call):
@@ -182,7 +182,7 @@ def call_at(place: Place) -> ast.Call | None:
     return calls[0] if len(calls) == 1 else None
 
 
-def with_flag(place: Place, name: str, value: str = "True") -> Pieces:
+def with_flag(place: Span, name: str, value: str = "True") -> Pieces:
     """Return the edit that passes ``name=value`` in a call, in the place of what it passes now."""
     call = call_at(place)
     if call is None or any(keyword.arg is None for keyword in call.keywords):
@@ -208,7 +208,7 @@ def with_argument(call: ast.Call, file: str, text: str) -> Pieces:
     return (instead_of(call, file, f"{written[: written.rindex('(')]}({text})"),)
 
 
-def without_flag(place: Place, name: str) -> Pieces:
+def without_flag(place: Span, name: str) -> Pieces:
     """Return the edit that leaves ``name=True`` out of a call."""
     call = call_at(place)
     keyword = next((k for k in call.keywords if k.arg == name), None) if call else None
@@ -223,7 +223,7 @@ def without_flag(place: Place, name: str) -> Pieces:
     return (Piece(place.file, start_of(first), end_of(last), kept),)
 
 
-def summed(first: Place, second: Place) -> Pieces:
+def summed(first: Span, second: Span) -> Pieces:
     """Return the edit that makes one backward call of two that stand in one block: the later one,
     of the sum of both losses.
     """
@@ -280,7 +280,7 @@ def _targets(node: ast.AST) -> set[str]:
     return bound | {(each.asname or each.name).partition(".")[0] for each in names}
 
 
-def summed_loop(place: Place) -> Pieces:
+def summed_loop(place: Span) -> Pieces:
     """Return the edit that makes one backward call of those in a loop over losses."""
     file, last = statement_around(place)
     loop = next(iter(source.enclosing(file, last.lineno)[-2:-1]), None)
@@ -491,7 +491,7 @@ def _draws(node: ast.AST) -> bool:
     return any(word in name for name in called if name for word in words)
 
 
-def moved(at: Place, behind: Place, *others: ast.stmt) -> Pieces:
+def moved(at: Span, behind: Span, *others: ast.stmt) -> Pieces:
     """Return the edit that moves the statement around a place behind that around another one,
     together with ``others`` of its block that come after it.
     """
@@ -536,7 +536,7 @@ def _has_torch(file: str) -> bool:
     )
 
 
-def decorated_function(place: Place) -> tuple[str, ast.FunctionDef] | None:
+def decorated_function(place: Span) -> tuple[str, ast.FunctionDef] | None:
     """Return the function around a place that has a decorator."""
     for each in reversed(source.enclosing(place.file, place.line)):
         if isinstance(each, ast.FunctionDef):

@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing.patch import Change, Source, apply, bare, read, same_lines, shown_lines, split
+from gradscope.fixing.patch import (
+    Rewrite,
+    Source,
+    apply,
+    bare,
+    read,
+    same_lines,
+    shown_lines,
+    split,
+)
 from gradscope.model import Edit, Finding, Fix, FixKind, Recording
 from gradscope.units import listed
 
@@ -79,7 +88,7 @@ class Plan:
     """The proposals of a recording, and the changes of those that apply, one for each file."""
 
     proposals: tuple[Proposal, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[Rewrite, ...]
     notes: tuple[str, ...] = ()
 
     @property

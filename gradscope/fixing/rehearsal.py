@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from gradscope.fixing.marks import Place
+from gradscope.fixing.marks import Span
 
 Spot: TypeAlias = tuple[str, int]
 """A file and a line in it."""
@@ -76,7 +76,7 @@ class Event:
     """
 
     kind: str
-    site: Place
+    site: Span
     roots: tuple[int, ...] = ()
     targets: tuple[int | None, ...] | None = None
     keep: bool = False
@@ -112,7 +112,7 @@ class Record:
     ``ended``: how the rehearsal did.
     """
 
-    places: Sequence[Place]
+    places: Sequence[Span]
     kinds: dict[int, frozenset[Kind]]
     after: Sequence[Sequence[int]]
     made: Sequence[int]
@@ -126,7 +126,7 @@ class Record:
     leaves: Sequence[str] = ()
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
     optimizers: Sequence[str] = ()
-    heads: Sequence[Place] = ()
+    heads: Sequence[Span] = ()
     begun: dict[int, list[int]] = field(default_factory=dict)
     bound: dict[int, frozenset[str]] = field(default_factory=dict)
     ended: str = ""
@@ -166,7 +166,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Option:
     """What is simulated.
 
     ``cuts``: places whose value is detached. ``head`` and ``names``: at the head of a function or
@@ -198,7 +198,7 @@ class Simulation:
     """
 
     record: Record
-    change: Change = field(default_factory=Change)
+    change: Option = field(default_factory=Option)
     hazards: list[int] = field(default_factory=list)
     fruitless: list[int] = field(default_factory=list)
     flows: set[Flow] = field(default_factory=set)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing.patch import Change, bare, read
+from gradscope.fixing.patch import Rewrite, bare, read
 from gradscope.fixing.plan import CODE
 from gradscope.fixing.rehearsal import Line, Record, Spot
 from gradscope.model import Finding, Header, Outcome, Recording
@@ -42,7 +42,7 @@ _GRACE = 5  # seconds
 _MOST_CALLS = 10_000
 
 
-class Process(Protocol):
+class ChildProcess(Protocol):
     """What of ``subprocess.Popen`` is used here."""
 
     pid: int
@@ -53,7 +53,7 @@ class Process(Protocol):
     def kill(self) -> None: ...  # noqa: D102
 
 
-Start: TypeAlias = Callable[[str, Path, str, dict[str, str], Any], Process]
+Start: TypeAlias = Callable[[str, Path, str, dict[str, str], Any], ChildProcess]
 """Has a module of ``launch`` do a job: its name, the job's file, the folder to run in, the
 environment, and the open file for what is printed.
 """
@@ -86,7 +86,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LossLog:
     """The values that the backward calls of one line started from, and where that is told to be."""
 
     of: Line
@@ -125,7 +125,7 @@ class Run:
     """
 
     recording: Recording | None
-    losses: tuple[Loss, ...]
+    losses: tuple[LossLog, ...]
     exit_status: int | None
     output: str
     seconds: float = 0
@@ -192,7 +192,7 @@ def start_process(
 def _done(
     module: str,
     recording: Recording,
-    changes: Sequence[Change],
+    changes: Sequence[Rewrite],
     bounds: Bounds,
     guarded: bool,
     start: Start,
@@ -220,7 +220,7 @@ def _done(
 
 def run(
     recording: Recording,
-    changes: Sequence[Change],
+    changes: Sequence[Rewrite],
     bounds: Bounds,
     *,
     guarded: bool = False,
@@ -251,7 +251,7 @@ def recorded(header: Header, seconds: float) -> Recording:
 def rehearse(
     recording: Recording,
     bounds: Bounds,
-    changes: Sequence[Change] = (),
+    changes: Sequence[Rewrite] = (),
     *,
     guarded: bool,
     start: Start = start_process,
@@ -287,7 +287,7 @@ def _only_rank(header: Header) -> dict[str, str]:
     }
 
 
-def _ended(process: Process, seconds: float) -> int | None:
+def _ended(process: ChildProcess, seconds: float) -> int | None:
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -315,12 +315,12 @@ def read_notes(file: Path) -> dict[Line, list[float]]:
     return found
 
 
-def _losses(values: dict[Line, list[float]], changes: dict[str, Change]) -> tuple[Loss, ...]:
+def _losses(values: dict[Line, list[float]], changes: dict[str, Rewrite]) -> tuple[LossLog, ...]:
     """Return the values of the calls that started from a single number, by their lines."""
     losses = []
     for line, found in values.items():
         file, number = told_place(line, values)
-        losses.append(Loss(line, file, number, text_at(file, number, changes), tuple(found)))
+        losses.append(LossLog(line, file, number, text_at(file, number, changes), tuple(found)))
     return tuple(losses)
 
 
@@ -333,7 +333,7 @@ def told_place(line: Line, lines: Iterable[Line]) -> Spot:
     return line[0] if line else ("", 0)
 
 
-def text_at(file: str, line: int, changes: dict[str, Change]) -> str:
+def text_at(file: str, line: int, changes: dict[str, Rewrite]) -> str:
     """Return a line of the program as it ran; empty where it cannot be read."""
     lines: Sequence[str] = ()
     with suppress(OSError, ValueError, SyntaxError):

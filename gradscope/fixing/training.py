@@ -25,7 +25,7 @@ Losses: TypeAlias = frozenset[Line]
 _MOST_NAMES = 3
 
 
-class Change(StrEnum):
+class TrainingChange(StrEnum):
     """What a fix may do to the training of a parameter, the worst first."""
 
     UNTRAINED = "untrained"
@@ -35,7 +35,7 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainingStep:
     """A step of an optimizer, or a call of a program that has none (-1): the losses whose
     gradients it used, of each leaf.
     """
@@ -52,10 +52,10 @@ class Difference:
     their optimizer.
     """
 
-    change: Change
+    change: TrainingChange
     keys: tuple[Key, ...]
     loss: Line
-    step: Step
+    step: TrainingStep
     rest: tuple[Line, ...] = ()
     times: tuple[int, int] = (0, 0)
 
@@ -136,7 +136,7 @@ class _Run:
                 found.add(self.record.made[node])
         return frozenset(found)
 
-    def ways(self, step: Step, key: Key) -> int:
+    def ways(self, step: TrainingStep, key: Key) -> int:
         """Return how many nodes the calls differentiate for the gradient of a leaf that a step
         uses: a view, or a sum, has nothing to be differentiated.
         """
@@ -154,7 +154,7 @@ class _Run:
 class Comparison:
     """What a rehearsal of the program trained, and one of the program with the ``changes``."""
 
-    def __init__(self, base: Record, after: Record, changes: Sequence[patch.Change]) -> None:
+    def __init__(self, base: Record, after: Record, changes: Sequence[patch.Rewrite]) -> None:
         self._base, self._after = _Run(base), _Run(after)
         self._changes = changes
         self._fails = min(self._base.seen.hazards, default=-1)
@@ -267,12 +267,12 @@ class Comparison:
         return frozenset(map(self._base.spot, self._makers.get(line, ())))
 
     @cached_property
-    def before(self) -> tuple[Step, ...]:
+    def before(self) -> tuple[TrainingStep, ...]:
         """The steps of the unchanged program."""
         return tuple(_steps(self._base, self._losses_before))
 
     @cached_property
-    def after(self) -> tuple[Step, ...]:
+    def after(self) -> tuple[TrainingStep, ...]:
         """The steps of the changed program."""
         return tuple(_steps(self._after, self._losses_after))
 
@@ -303,16 +303,16 @@ class Comparison:
         """All that is trained otherwise, the worst first, each with all its parameters."""
         keys = dict.fromkeys(key for step in (*self.before, *self.after) for key in step.losses)
         found = [each for key in keys for each in self._of_leaf(key)]
-        untrained = {each.keys for each in found if each.change is Change.UNTRAINED}
+        untrained = {each.keys for each in found if each.change is TrainingChange.UNTRAINED}
         merged: dict[object, Difference] = {}
-        for each in sorted(found, key=lambda one: [*Change].index(one.change)):
-            if each.change is Change.UNTRAINED or each.keys not in untrained:
+        for each in sorted(found, key=lambda one: [*TrainingChange].index(one.change)):
+            if each.change is TrainingChange.UNTRAINED or each.keys not in untrained:
                 what = (each.change, each.loss, each.optimizer, each.rest)
                 known = merged[what].keys if what in merged else ()
                 merged[what] = replace(each, keys=(*known, *each.keys))
         return tuple(merged.values())
 
-    def _pairs(self, key: Key) -> list[tuple[Step, Step]]:
+    def _pairs(self, key: Key) -> list[tuple[TrainingStep, TrainingStep]]:
         """Return the steps of a leaf's optimizer, those of both runs side by side; if the changed
         program should have come to the first one and did not, that with nothing that it trains.
         """
@@ -343,22 +343,22 @@ class Comparison:
         # Whoever reads the gradients of a leaf that nothing steps may want those of some calls.
         if (was and 2 * now <= was) if key[0] >= 0 else (was > 1 and 4 * now <= was):
             main = max(counts, key=lambda line: counts[line][0])
-            yield Difference(Change.UNTRAINED, (key,), main, pairs[0][0], (), trained)
+            yield Difference(TrainingChange.UNTRAINED, (key,), main, pairs[0][0], (), trained)
             return
         for line, (was, now) in counts.items() if key[0] >= 0 else ():
             step = pairs[0][0]
             if was and 2 * now <= was:
                 rest = tuple(other for other in counts if counts[other][1] > now)
-                yield Difference(Change.LOST, (key,), line, step, rest, (was, now))
+                yield Difference(TrainingChange.LOST, (key,), line, step, rest, (was, now))
             is_new = 2 * was < now and (key, line) not in self._carried
             if is_new or (now and self._is_of_others(key, line)):
-                yield Difference(Change.GAINED, (key,), line, step, (), (was, now))
+                yield Difference(TrainingChange.GAINED, (key,), line, step, (), (was, now))
         for step, other in pairs:  # what worked all along must train by as many ways
             losses = step.losses.get(key, nothing)
             is_same = losses and losses == other.losses.get(key) and self._failing not in losses
             worked = step.index < self._fails and is_same
             if worked and self._after.ways(other, key) < self._base.ways(step, key):
-                yield Difference(Change.OTHER, (key,), min(losses), step)
+                yield Difference(TrainingChange.OTHER, (key,), min(losses), step)
 
     def _is_of_others(self, key: Key, line: Line) -> bool:
         """Return whether a loss that failed at first belongs to other optimizers than a
@@ -372,23 +372,23 @@ class Comparison:
         return bool(homes and is_new) and key[0] not in homes
 
 
-def _steps(run: _Run, losses_of: Callable[[int], dict[Key, Losses]]) -> Iterator[Step]:
+def _steps(run: _Run, losses_of: Callable[[int], dict[Key, Losses]]) -> Iterator[TrainingStep]:
     """Yield the steps of a run, or its calls if it has no optimizer."""
     record = run.record
     losses = {call: losses_of(call) for call in record.calls}
     for index, event in enumerate(record.events):
         if not record.optimizers and event.kind == "call":
-            yield Step(index, -1, event.stack, losses[index])
+            yield TrainingStep(index, -1, event.stack, losses[index])
         elif event.kind == "step" and event.optimizer >= 0:
             found: dict[Key, Losses] = defaultdict(frozenset)
             for leaf, calls in run.seen.used.get(index, {}).items():
                 key = run.key(leaf)
                 for call in calls:
                     found[key] |= losses[call].get(key, frozenset())
-            yield Step(index, event.optimizer, event.stack, found)
+            yield TrainingStep(index, event.optimizer, event.stack, found)
 
 
-def _trained_in(steps: Iterable[Step]) -> dict[Key, Losses]:
+def _trained_in(steps: Iterable[TrainingStep]) -> dict[Key, Losses]:
     """Return the losses that train each leaf in at least half of the steps that use it."""
     counts: dict[Key, Counter[Line]] = defaultdict(Counter)
     times: Counter[Key] = Counter()

@@ -30,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradscope.collect.calls import EngineCall
-from gradscope.fixing.marks import ADD, HEAD, MARK, Marker, Place
+from gradscope.fixing.marks import ADD, HEAD, MARK, Marker, Span
 from gradscope.fixing.rehearsal import Event, Kind, Record, leading, reached
 from gradscope.fixing.runs import Job
 from gradscope.hooks import (
@@ -469,7 +469,7 @@ class Rehearsal(TorchFunctionMode):
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and frame.f_code.co_filename not in self._files:
             frame = frame.f_back
-        site = Place("", 0, 0, 0, 0) if frame is None else _place(frame)
+        site = Span("", 0, 0, 0, 0) if frame is None else _place(frame)
         nodes, stack = len(self._graph.after), tuple(line_of(frame))
         self._events.append(Event(kind, site, nodes=nodes, stack=stack, **facts))
 
@@ -477,7 +477,7 @@ class Rehearsal(TorchFunctionMode):
         """Write down what was seen, and end the process at once: no code of the program's runs."""
         graph, heads = self._graph, self._marker.heads
         self._look_what_is_kept(len(self._events) + 1)
-        calls: dict[Place, list[int]] = defaultdict(list)
+        calls: dict[Span, list[int]] = defaultdict(list)
         for event in self._events:
             if event.kind == "call":
                 calls[event.site].append(event.nodes)
@@ -546,10 +546,10 @@ def _is_clear(tensor: Any) -> bool:
         return not bool((tensor.grad != 0).any())
 
 
-def _place(frame: FrameType) -> Place:
+def _place(frame: FrameType) -> Span:
     code, at = frame.f_code, frame.f_lasti // 2
     line, end_line, column, end = next(islice(code.co_positions(), at, None))
-    return Place(code.co_filename, line or frame.f_lineno, column or 0, end_line or 0, end or 0)
+    return Span(code.co_filename, line or frame.f_lineno, column or 0, end_line or 0, end or 0)
 
 
 def main(job_file: str) -> NoReturn:

@@ -12,7 +12,7 @@ import pytest
 
 from gradscope.code import source
 from gradscope.fixing.edits import Piece, Pieces, block_with, written
-from gradscope.fixing.marks import Place
+from gradscope.fixing.marks import Span
 from gradscope.fixing.patch import apply, read
 from gradscope.fixing.placed import (
     FUNCTIONS,
@@ -33,7 +33,7 @@ from gradscope.fixing.placed import (
 )
 from gradscope.fixing.rehearsal import Kind
 
-At: TypeAlias = Callable[[str], Place]
+At: TypeAlias = Callable[[str], Span]
 Write: TypeAlias = Callable[[At], Pieces]
 Case: TypeAlias = tuple[str, Write, str]
 """A program, what is written at its places, and the program then; empty if it is refused."""
@@ -41,7 +41,7 @@ Case: TypeAlias = tuple[str, Write, str]
 REFUSED = ""
 
 
-def place(file: str, code: str, text: str) -> Place:
+def place(file: str, code: str, text: str) -> Span:
     """Where a text stands for the first time, or for the second where it begins with ``2:``."""
     is_second = text.startswith("2:")
     text = text.removeprefix("2:")
@@ -52,7 +52,7 @@ def place(file: str, code: str, text: str) -> Place:
         head = code[:at]
         return head.count("\n") + 1, len(head[head.rfind("\n") + 1 :].encode())
 
-    return Place(file, *spot(start), *spot(start + len(text)))
+    return Span(file, *spot(start), *spot(start + len(text)))
 
 
 def edited(data: bytes, write: Write, folder: Path) -> bytes:
@@ -105,7 +105,7 @@ def added(text: str) -> Write:
     def write(at: At) -> Pieces:
         here = at(text)
         span = here.line, here.column, here.end_line, here.end_column
-        return with_call(Place(here.file, *span, is_added=True), TENSOR, "detach")
+        return with_call(Span(here.file, *span, is_added=True), TENSOR, "detach")
 
     return write
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gradscope.fixing.marks import ADD, HEAD, MARK, Marker, Place
-from gradscope.fixing.rehearsal import Change, Event, Record, Simulation
+from gradscope.fixing.marks import ADD, HEAD, MARK, Marker, Span
+from gradscope.fixing.rehearsal import Event, Option, Record, Simulation
 
 PROGRAM = """
 import functools, dataclasses
@@ -105,8 +105,8 @@ def test_a_marked_program_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     assert {"total", "self.x", "super().name()", "key(a)", "i * i"} <= texts
 
 
-def _place(line: int) -> Place:
-    return Place("train.py", line, 0, line, 9)
+def _place(line: int) -> Span:
+    return Span("train.py", line, 0, line, 9)
 
 
 def _call(line: int, *roots: int, cleared: tuple[int, ...] = (), keep: bool = False) -> Event:
@@ -148,7 +148,7 @@ def test_the_second_call_of_a_gan_fails() -> None:
 
 def test_cutting_what_no_step_needs_mends_it_and_loses_nothing() -> None:
     base = Simulation(gan()).run()
-    right = Simulation(gan(), Change(frozenset({0}))).run()
+    right = Simulation(gan(), Option(frozenset({0}))).run()
     assert right.hazards == []
     assert base.lost(right) == 0
     assert base.needed <= right.flows
@@ -156,18 +156,18 @@ def test_cutting_what_no_step_needs_mends_it_and_loses_nothing() -> None:
 
 def test_cutting_the_other_loss_loses_what_trains_the_generator() -> None:
     base = Simulation(gan()).run()
-    wrong = Simulation(gan(), Change(frozenset({1}))).run()
+    wrong = Simulation(gan(), Option(frozenset({1}))).run()
     assert wrong.hazards == []
     assert not base.needed <= wrong.flows
 
 
 def test_a_kept_graph_can_be_run_again() -> None:
-    kept = Simulation(gan(), Change(keeps=frozenset({("train.py", 22)}))).run()
+    kept = Simulation(gan(), Option(keeps=frozenset({("train.py", 22)}))).run()
     assert kept.hazards == []
 
 
 def test_a_call_with_nothing_left_to_reach_is_told() -> None:
     record = gan()
     record.identities[5] = 7
-    cut = Simulation(record, Change(frozenset({7}))).run()
+    cut = Simulation(record, Option(frozenset({7}))).run()
     assert cut.fruitless == [0]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gradscope.fixing import verify
-from gradscope.fixing.marks import Place
-from gradscope.fixing.patch import Change, Source, apply, split
+from gradscope.fixing.marks import Span
+from gradscope.fixing.patch import Rewrite, Source, apply, split
 from gradscope.fixing.plan import plan
 from gradscope.fixing.rehearsal import Event, Line, Record
 from gradscope.fixing.runs import Bounds, Run, read_notes, told_place
@@ -39,7 +39,7 @@ class Rehearsed:
     def __init__(self) -> None:
         self.after: list[list[int]] = [[], [], []]
         self.made = [-1, -1, -1]
-        self.places: list[Place] = []
+        self.places: list[Span] = []
         self.events: list[Event] = []
         self.stepped: tuple[int, ...] = ()
 
@@ -47,7 +47,7 @@ class Rehearsed:
         """A node that a line has made."""
         self.after.append([*after])
         self.made.append(len(self.places))
-        self.places.append(Place(LOSSES, made, 0, made, 9))
+        self.places.append(Span(LOSSES, made, 0, made, 9))
         return len(self.after) - 1
 
     def call(self, line: int, *after: int, fails: bool = False) -> int:
@@ -60,14 +60,14 @@ class Rehearsed:
     def run(
         self, *line: tuple[str, int], root: int, stale: Sequence[tuple[int, int, int]] = ()
     ) -> None:
-        at = Place(*line[0], 0, line[0][1], 9)
+        at = Span(*line[0], 0, line[0][1], 9)
         facts = {"stale": tuple(stale), "cleared": self.stepped, "nodes": len(self.after)}
         self.events.append(Event("call", at, (root,), stack=line, **facts))  # type: ignore[arg-type]
         self.stepped = ()
 
     def step(self, optimizer: int, *leaves: int) -> None:
         line = 90 + optimizer
-        at, stack = Place(FILE, line, 0, line, 9), ((FILE, line),)
+        at, stack = Span(FILE, line, 0, line, 9), ((FILE, line),)
         self.events.append(Event("step", at, leaves=leaves, optimizer=optimizer, stack=stack))
         self.stepped = (*self.stepped, *leaves)
 
@@ -179,7 +179,7 @@ def test_a_loss_that_trains_by_fewer_ways_before_the_failure_gives_another_gradi
 TEXT = "a.backward()\nx = 1\nb.backward()\ny = 2\n"
 
 
-def changed(*edits: tuple[int, str]) -> Change:
+def changed(*edits: tuple[int, str]) -> Rewrite:
     return apply(Source(FILE, split(TEXT)), [Edit(FILE, *edit) for edit in edits])
 
 
@@ -244,7 +244,7 @@ def test_losses_that_their_lines_compute_are_known_by_what_is_there_of_them() ->
         shared = run.node(50, G)
         for line in lines:
             root = run.node(line, shared, D)
-            run.places[-1] = Place(FILE, line, 0, line, 9)
+            run.places[-1] = Span(FILE, line, 0, line, 9)
             run.run((FILE, line), root=root)
         run.step(0, G)
         run.step(1, D)

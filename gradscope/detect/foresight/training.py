@@ -18,7 +18,7 @@ from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.reading import Read
 from gradscope.detect.foresight.shared_graphs import Freeing, Held
 from gradscope.model import BackwardCall, Site
-from gradscope.program.ahead.ways import Event, What
+from gradscope.program.ahead.ways import GradEvent, What
 from gradscope.program.layouts import class_name
 from gradscope.program.reach import Budget, Walk
 from gradscope.program.sites import place_in
@@ -26,6 +26,8 @@ from gradscope.program.tensors import describe, held_node, leaves_of
 from gradscope.program.undisturbed import Uncollected, Untraced
 from gradscope.rules.base import is_grad
 from gradscope.rules.roles import Cut, Link, Loss, Roles
+
+Events = Sequence[GradEvent]
 
 _BUDGET = Budget(max_objects=4_000, max_depth=6, max_items=64)
 
@@ -46,7 +48,7 @@ class Optimizers:
         self.all = _found(frames)
         self.parameters = frozenset(p for each in self.all for p in each.parameters)
 
-    def stepping(self, before: Sequence[Event], after: Sequence[Event]) -> tuple[Optimizer, ...]:
+    def stepping(self, before: Events, after: Events) -> tuple[Optimizer, ...]:
         """Return what steps after a backward call: before the next one if any does, else before its
         gradients are reset. Of several, return those whose gradients are reset for this very call.
         """
@@ -76,7 +78,7 @@ class Optimizers:
         return next((each for each in self.all if each.identity == id(of)), unnamed)
 
 
-def makes_step(events: Sequence[Event]) -> bool:
+def makes_step(events: Events) -> bool:
     """Return whether an optimizer steps."""
     return any(event.what is What.STEP for event in events)
 
@@ -133,7 +135,7 @@ def roles_of(
     reading: Read,
     reached: Sequence[Held],
     frames: Sequence[FrameType],
-    around: tuple[Sequence[Event], Sequence[Event]],
+    around: tuple[Events, Events],
 ) -> Roles:
     """Return what the part that is freed is for, and what trains it.
 
@@ -179,7 +181,7 @@ def reason_for_a_constant(
     reading: Read,
     leaves: Sequence[torch.Tensor],
     frames: Sequence[FrameType],
-    around: tuple[Sequence[Event], Sequence[Event]],
+    around: tuple[Events, Events],
 ) -> str:
     """Return why a variable is a constant for the call that comes; empty if it is none."""
     optimizers, names = Optimizers(frames), _Leaves(watch, frames)
@@ -381,7 +383,7 @@ def _loss_text(site: Site) -> str:
     return ast.unparse(func.value) if isinstance(func, ast.Attribute) else ""
 
 
-def _asks_for_rows(record: BackwardCall, reading: Read, between: Sequence[Event]) -> bool:
+def _asks_for_rows(record: BackwardCall, reading: Read, between: Events) -> bool:
     """Return whether the calls of a loop ask for gradients of parts of one result, with no step
     between: the rows of a Jacobian.
     """

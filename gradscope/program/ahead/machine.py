@@ -20,7 +20,7 @@ from torch.nn import Module
 from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import Frame
-from gradscope.program.ahead.ways import Event, Fork, Hazard, Way, What
+from gradscope.program.ahead.ways import Fork, GradEvent, Hazard, Way, What
 from gradscope.program.containers import layout_of
 from gradscope.program.layouts import (
     class_bases,
@@ -93,7 +93,7 @@ class Machine:
         self.overlay = v.Overlay()
         self.choices = choices
         self.forks: list[Fork] = []
-        self.events: list[Event] = []
+        self.events: list[GradEvent] = []
         self.decided: list[tuple[Any, int]] = []
         self.steps = 0
         self.most_steps = steps

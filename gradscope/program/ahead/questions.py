@@ -22,7 +22,7 @@ from gradscope.program.ahead import iteration, models, opcodes
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import SUSPENDED, Frame, frame_of
 from gradscope.program.ahead.machine import Machine, Question
-from gradscope.program.ahead.ways import Event, Fork, Hazard, Way, What
+from gradscope.program.ahead.ways import Fork, GradEvent, Hazard, Way, What
 from gradscope.program.layouts import class_name, is_a, is_exactly
 from gradscope.program.sites import USER, frames_from, owner_of
 from gradscope.program.variables import local_variables, on_stack
@@ -435,7 +435,7 @@ class _Anything(dict[str, Any]):
         return sys.modules["torch"] if name == "torch" else v.Unknown(why=name)
 
 
-class _Nothing:
+class _NoQuestion:
     """No question: the program is read on past the call that will fail, and until ``calls`` more
     calls are made.
     """
@@ -460,9 +460,9 @@ class _Nothing:
         return frozenset()
 
 
-def events_around(start: FromFrames, way: Way) -> tuple[list[Event], list[Event]]:
+def events_around(start: FromFrames, way: Way) -> tuple[list[GradEvent], list[GradEvent]]:
     """Return what is done with gradients before the call that a way leads to, and after it."""
-    machine = Machine(_Nothing(way.calls + 2), way.choices, way.steps + _MOST_BEYOND)
+    machine = Machine(_NoQuestion(way.calls + 2), way.choices, way.steps + _MOST_BEYOND)
     events = machine.events
     try:
         _way(machine, start)
@@ -473,7 +473,7 @@ def events_around(start: FromFrames, way: Way) -> tuple[list[Event], list[Event]
     return events[:at], events[at:]
 
 
-class _AnyCall(_Nothing):
+class _AnyCall(_NoQuestion):
     """The question whether a backward call comes of a result."""
 
     def __init__(self) -> None:

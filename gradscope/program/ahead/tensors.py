@@ -15,7 +15,7 @@ from torch.nn import Module
 from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import PARTS, Machine
-from gradscope.program.ahead.ways import Event, What
+from gradscope.program.ahead.ways import GradEvent, What
 from gradscope.program.layouts import class_bases, class_namespace, is_a, is_exactly
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
 from gradscope.program.tensors import requires_grad
@@ -328,7 +328,7 @@ def set_attribute(m: Machine, tensor: Any, name: str, value: Any) -> None:
             tensor.twin = twin(value) if v.is_tensor(value) else v.NO_TWIN
         return
     if name == "grad" and value is None:
-        m.events.append(Event(What.ZERO, tensor))
+        m.events.append(GradEvent(What.ZERO, tensor))
     if name in ("grad", "requires_grad"):
         return
     m.store(tensor, name, value)

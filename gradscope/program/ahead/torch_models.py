@@ -15,7 +15,7 @@ from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import PARTS, Machine
 from gradscope.program.ahead.models import argument, in_thread, model
 from gradscope.program.ahead.operators import Given, Named
-from gradscope.program.ahead.ways import Event, What
+from gradscope.program.ahead.ways import GradEvent, What
 from gradscope.program.layouts import class_namespace, derives, is_a
 
 # backward calls
@@ -40,7 +40,7 @@ def _of_backward(m: Machine, roots: list[Any], inputs: Any) -> None:
             m.meet(sure, sure=True)
         if m.question.meets(marks, each) is not False:
             m.meet(marks, sure=False)
-    m.events.append(Event(What.BACKWARD))
+    m.events.append(GradEvent(What.BACKWARD))
 
 
 @model(torch.Tensor.backward)
@@ -237,13 +237,13 @@ def _step(m: Machine, function: FunctionType, given: Given, named: Named) -> Any
         if closure is not None:
             times = 2 if derives(v.kind_of(given[0]), torch.optim.LBFGS) else 1
             found, *_ = [in_thread(m, closure, (), {}) for _ in range(times)]
-    m.events.append(Event(What.STEP, given[0]))
+    m.events.append(GradEvent(What.STEP, given[0]))
     return found
 
 
 def _of_optimizer(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
     if function.__name__ == "zero_grad":
-        m.events.append(Event(What.ZERO, given[0]))
+        m.events.append(GradEvent(What.ZERO, given[0]))
     return v.Unknown(why=function.__name__)
 
 
@@ -266,7 +266,7 @@ def _of_module(m: Machine, function: FunctionType, given: Given, named: Named) -
             m.store(each, "training", mode)
         return module
     if name == "zero_grad":
-        m.events.append(Event(What.ZERO, module))
+        m.events.append(GradEvent(What.ZERO, module))
     if name in _OF_MODULE_QUIET:
         return module
     return v.Unknown(v.unsure(m.held(given[1:])), name)

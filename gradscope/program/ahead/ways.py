@@ -27,7 +27,7 @@ class What(Enum):
     ZERO = 3
 
 
-class Event(NamedTuple):
+class GradEvent(NamedTuple):
     """One thing done with gradients ahead; ``of`` is the optimizer, module or tensor."""
 
     what: What

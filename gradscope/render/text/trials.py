@@ -14,8 +14,8 @@ from rich.text import Text
 
 from gradscope.fixing.plan import Proposal
 from gradscope.fixing.rehearsal import Line, Spot
-from gradscope.fixing.runs import Loss, Run, text_at, told_place
-from gradscope.fixing.training import Change, Comparison, Difference, Key, owners
+from gradscope.fixing.runs import LossLog, Run, text_at, told_place
+from gradscope.fixing.training import Comparison, Difference, Key, TrainingChange, owners
 from gradscope.fixing.verify import NEVER_CAME, Trial, Tried, Verdict
 from gradscope.render.text.terminal import (
     plain,
@@ -144,7 +144,7 @@ def _end(run: Run, verdict: Verdict) -> str:
     return f"with exit status {run.exit_status} after {calls}"
 
 
-def _course(loss: Loss) -> str:
+def _course(loss: LossLog) -> str:
     """Return the course of a loss with the fix."""
     course = f"{_number(loss.first)} in one call"
     if len(loss.values) > 1:
@@ -222,16 +222,16 @@ def _refusal(difference: Difference, comparison: Comparison) -> str:
     loss = f"{_loss(difference.loss, lines)} ({_short(told_place(difference.loss, lines))})"
     step = _step(difference, comparison)
     match difference.change:
-        case Change.UNTRAINED:
+        case TrainingChange.UNTRAINED:
             was, now = difference.times
             but = f"only in {now} of {counted(was, 'step')}" if now else "not"
             return f"{who} would {but} be trained by {loss} any more{step}"
-        case Change.LOST:
+        case TrainingChange.LOST:
             rest = ", ".join(_loss(line, lines) for line in difference.rest) or "other losses"
             return f"{who} would get no gradient from {loss} any more, only from {rest},{step}"
-        case Change.GAINED:
+        case TrainingChange.GAINED:
             return f"{who} would be trained by {loss}, which did not train it before,{step}"
-        case Change.OTHER:
+        case TrainingChange.OTHER:
             return (
                 f"{who} would get another gradient from {loss} than without the fix, where that"
                 f" call works,{step}"

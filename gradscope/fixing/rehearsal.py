@@ -41,7 +41,8 @@ def reached(after: Sequence[Sequence[int]], starts: Iterable[int], cut: Cut = _N
         node = waiting.pop()
         if node not in seen:
             seen.add(node)
-            waiting += [n for n in after[node] if not cut(node, n)]
+            following = after[node]
+            waiting += following if cut is _NO_CUT else [n for n in following if not cut(node, n)]
     return seen
 
 
@@ -250,6 +251,8 @@ class Simulation:
 
     def _cuts_of(self, call: int) -> Cut:
         """Return what cuts an edge, and notes that it is lost to a call."""
+        if not (self._carried or self.change.names or self.change.cuts):
+            return _NO_CUT
 
         def cut(node: int, following: int) -> bool:
             is_cut = self.cut(node, following)

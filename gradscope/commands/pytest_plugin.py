@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known, and watch if that was asked for."""
     config.addinivalue_line("markers", MARKER)
     if config.getoption("gradscope"):
-        from gradscope.commands.pytest_watch import Watching
+        from gradscope.commands.pytest_verdicts import Watching
 
         config.pluginmanager.register(Watching(config), WATCHING)
 

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gradscope.commands.pytest_watch import marked
+from gradscope.commands.pytest_verdicts import marked
 from tests.zygote import python
 
 ROOT = Path(__file__).parents[2]

@@ -42,7 +42,7 @@ def to_html(recording: Recording) -> str:
             graphs.append(block)
             embedded.append(number)
     data = _data_block("report-data", page_data(recording, embedded))
-    style = _state_colours() + _asset("report.css")
+    style = "\n".join((_state_colours(), _asset("report.css"), _asset("flames.css")))
     names = [file.name for file in ASSETS.iterdir() if file.name.endswith(".js")]
     names = [*sorted(set(names).difference(LAST)), *LAST]
     script = '"use strict";\n(() => {\n' + "\n".join(map(_asset, names)) + "})();\n"

@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
+from gradscope.api.findings import FoundOnce
 from gradscope.code.bytecode import forget_flows
 from gradscope.collect import facts
 from gradscope.collect.backward import Backward
@@ -310,12 +311,10 @@ class Scope(Printed):
         suppressor: Suppressor | None,
     ) -> None:
         self.writer = writer
-        self.findings = Findings()
-        """What was found so far, each cause once, in the order in which it was met."""
+        self._found = FoundOnce(writer, self._judged, on_finding)
         self.outcome: Outcome | None = None
         self._raise_on = raise_on
         self._stop_after = stop_after
-        self._on_finding = on_finding
         self._on_call = on_call
         self._suppressor = suppressor
         self._session: Session | None = None
@@ -400,35 +399,16 @@ class Scope(Printed):
         if self._session is not None and (finding := self._session.explained(error)) is not None:
             self._session.report(finding)
 
-    def report(self, finding: Finding) -> None:
-        """Take a finding; call ``on_finding`` the first time that its cause is met.
+    @property
+    def findings(self) -> Findings:
+        """What was found so far, each cause once, in the order in which it was met."""
+        return self._found.findings
 
-        A count of 0 brings the figures of a finding up to date. What is suppressed is kept with the
-        reason, and nobody is called. The recording has it as it was made: its readers judge again.
+    def report(self, finding: Finding) -> None:
+        """Take a finding; call ``on_finding`` the first time that its cause is met, unless it is
+        suppressed.
         """
-        met = (i for i, f in enumerate(self.findings) if f.cause == finding.cause)
-        known = next(met, None)
-        new = known is None
-        if known is not None and not finding.count:
-            self.findings[known] = self._judged(replace(finding, count=self.findings[known].count))
-        elif new and not finding.count:
-            return  # said before this watch began
-        for place in (
-            finding.site,
-            *(related.site for related in finding.related),
-            *(edit for fix in finding.fixes for edit in fix.edits),
-        ):
-            if place is not None:
-                self.writer.source(place.file)
-        self.writer.finding(finding)
-        if new:
-            judged = self._judged(finding)
-            self.findings.append(judged)
-            for number, earlier in enumerate(self.findings):
-                if earlier.is_fulfilled_by(finding):
-                    self._settle(number, replace(earlier, came_true=True))
-            if self._on_finding is not None and judged.suppression is None:
-                self._on_finding(judged)
+        self._found.add(finding)
 
     def _judged(self, finding: Finding) -> Finding:
         """Return the finding with the reason for which it does not count, if there is one."""
@@ -438,29 +418,15 @@ class Scope(Printed):
         what = "judging a finding failed in gradscope, so it counts"
         return session.state.notes.attempt(what, lambda: suppressor.judged(finding), finding)
 
-    def _settle(self, number: int, prediction: Finding) -> None:
-        self.findings[number] = prediction
-        self.writer.settle(replace(prediction, suppression=None))
-
     def withdraw(self) -> None:
         """Withdraw what was predicted and did not come, if the program has run to its end."""
-        if self.outcome is None or self._is_stopped:
-            return
-        raised = (self.outcome.exception or "").partition(":")[0]
-        if raised == "KeyboardInterrupt":
-            return
-        why = f" with {raised}" if raised else ""
-        for number, finding in enumerate(self.findings):
-            if finding.predicts_error and not finding.came_true:
-                reason = f"the program ended{why} before that backward call"
-                self._settle(number, replace(finding, withdrawn=reason))
+        if self.outcome is not None and not self._is_stopped:
+            self._found.withdraw(self.outcome)
 
     def with_predictions(self, summary: Summary) -> Summary:
         """Return the totals with what became of the predictions, and why the program stopped."""
-        predicted = [finding for finding in self.findings if finding.predicts_error]
-        came_true = sum(finding.came_true for finding in predicted)
-        notes = (*summary.notes, *self._notes)
-        return replace(summary, predicted=len(predicted), came_true=came_true, notes=notes)
+        summary = self._found.with_predictions(summary)
+        return replace(summary, notes=(*summary.notes, *self._notes))
 
     def refusal(self, finding: Finding) -> BaseException | None:
         """Return the exception to raise in the engine's place, where the user asked for that."""

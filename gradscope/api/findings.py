@@ -1,0 +1,75 @@
+"""Keeps what one watch has found, each cause once, and what became of what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gradscope.model import Finding, Findings, Outcome, Summary
+from gradscope.record.writer import RecordingWriter
+
+
+class FoundOnce:
+    """The findings of a watch; ``judge`` returns one with the reason for which it does not count,
+    and ``tell`` is called with each that counts, the first time that its cause is met.
+    """
+
+    def __init__(
+        self,
+        writer: RecordingWriter,
+        judge: Callable[[Finding], Finding],
+        tell: Callable[[Finding], None] | None,
+    ) -> None:
+        self.findings = Findings()
+        self._writer = writer
+        self._judge = judge
+        self._tell = tell
+
+    def add(self, finding: Finding) -> None:
+        """Take a finding. A count of 0 brings the figures of one up to date.
+
+        The recording has it as it was made: its readers judge again.
+        """
+        met = (i for i, f in enumerate(self.findings) if f.cause == finding.cause)
+        known = next(met, None)
+        if known is not None and not finding.count:
+            self.findings[known] = self._judge(replace(finding, count=self.findings[known].count))
+        elif known is None and not finding.count:
+            return  # said before this watch began
+        for place in (
+            finding.site,
+            *(related.site for related in finding.related),
+            *(edit for fix in finding.fixes for edit in fix.edits),
+        ):
+            if place is not None:
+                self._writer.source(place.file)
+        self._writer.finding(finding)
+        if known is None:
+            judged = self._judge(finding)
+            self.findings.append(judged)
+            for number, earlier in enumerate(self.findings):
+                if earlier.is_fulfilled_by(finding):
+                    self._settle(number, replace(earlier, came_true=True))
+            if self._tell is not None and judged.suppression is None:
+                self._tell(judged)
+
+    def _settle(self, number: int, prediction: Finding) -> None:
+        self.findings[number] = prediction
+        self._writer.settle(replace(prediction, suppression=None))
+
+    def withdraw(self, outcome: Outcome) -> None:
+        """Withdraw what was predicted and did not come, as the program has run to its end."""
+        raised = (outcome.exception or "").partition(":")[0]
+        if raised == "KeyboardInterrupt":
+            return
+        why = f" with {raised}" if raised else ""
+        for number, finding in enumerate(self.findings):
+            if finding.predicts_error and not finding.came_true:
+                reason = f"the program ended{why} before that backward call"
+                self._settle(number, replace(finding, withdrawn=reason))
+
+    def with_predictions(self, summary: Summary) -> Summary:
+        """Return the totals with what became of the predictions."""
+        predicted = [finding for finding in self.findings if finding.predicts_error]
+        came_true = sum(finding.came_true for finding in predicted)
+        return replace(summary, predicted=len(predicted), came_true=came_true)

@@ -8,65 +8,29 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Header
 from gradscope.record import header
 
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """``python path args``: a file, or a directory or zip file with a ``__main__.py``."""
-
-    path: str
-    args: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return self.path
+Target: TypeAlias = Sequence[str]
+"""A program, by the words that follow ``python`` and its options: a path (a file, or a directory or
+zip file with a ``__main__.py``), ``-`` (standard input), ``-m name`` or ``-c text``; then its
+arguments.
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
-    """``python -m name args``."""
-
-    name: str
-    args: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"-m {self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """``python -c text args``."""
-
-    text: str
-    args: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return "-c"
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """``python - args``: a program on standard input, as it was read from there."""
-
-    content: bytes
-    args: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return "-"
-
-
-Target = Script | Module | Code | Input
+def name_of(target: Target) -> str:
+    """Return how a sentence names a program: its path, ``-m module``, ``-c`` or ``-``."""
+    return " ".join(target[:2]) if target[0] == "-m" else target[0]
 
 
 def header_of(target: Target, hooks: bool) -> Header:
     """Return the header for a program that is about to run, and has no torch yet."""
-    code = target.text if isinstance(target, Code) else None
-    return header.header_of(str(target), target.args, hooks=hooks, code=code)
+    args = target[2:] if target[0] in ("-m", "-c") else target[1:]
+    code = target[1] if target[0] == "-c" else None
+    return header.header_of(name_of(target), tuple(args), hooks=hooks, code=code)
 
 
 _FLAGS = frozenset("bBdEIOPqsSuv")
@@ -99,16 +63,6 @@ def command_of(executable: str, argv: Sequence[str]) -> Command | None:
     if beside and _names_this_interpreter(executable):
         return Command([], [executable, *argv[1:]])
     return None
-
-
-def target_of(program: Sequence[str]) -> Target:
-    """Return what a command line runs."""
-    first, *rest = program
-    if first == "-m":
-        return Module(rest[0], tuple(rest[1:]))
-    if first == "-c":
-        return Code(rest[0], tuple(rest[1:]))
-    return Script(first, tuple(rest))
 
 
 def watched(argv: Sequence[str]) -> str | None:
@@ -217,17 +171,17 @@ def program_of(name: str, args: Sequence[str]) -> Target | Again:
             raise GradscopeError(f"{shlex.join(words)} names no program: name a script, -m or -c")
         return Again([python, *words[1:at]], words[at:])
     if is_path or is_here:
-        return Script(name, tuple(args))
+        return words
     beside = os.path.join(os.path.dirname(sys.executable), name)
     on_path = shutil.which(name)
     for file in filter(None, (beside, on_path)):
         if _names_this_interpreter(file):
-            return Script(file, tuple(args))
+            return [file, *args]
     code = _code_of_command(name)
     if code is not None:
-        return Code(code, tuple(args))
+        return ["-c", code, *args]
     if on_path is None:
-        return Script(name, tuple(args))
+        return words
     other = _python_of(on_path)
     if not other:
         raise GradscopeError(f"{name} is no Python program; {_what_to_type(words)}")

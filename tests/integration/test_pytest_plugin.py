@@ -236,4 +236,4 @@ def test_comments_settings_and_a_baseline_hold_as_for_the_commands(tmp_path: Pat
     (tmp_path / "pyproject.toml").write_text("[tool.gradscope]\nignore = 1", encoding="utf-8")
     wrong = run_pytest(tmp_path, "--gradscope")
     assert wrong.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "needs a list of codes for ignore" in wrong.stderr
+    assert "needs a list of codes, as" in wrong.stderr

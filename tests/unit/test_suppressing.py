@@ -125,10 +125,13 @@ def test_codes_are_ignored_everywhere_or_in_files(tmp_path: Path) -> None:
     ("line", "says"),
     [
         ('ignroe = ["GS101"]', "[tool.gradscope] has no setting 'ignroe'; did you mean 'ignore'?"),
-        ('ignore = "GS101"', "needs a list of codes for ignore, as [\"GS303\"], not 'GS101'"),
+        ('ignore = "GS101"', "needs a list of codes, as [\"GS303\"], for ignore, not 'GS101'"),
         ('ignore = ["GS1O1"]', "ignore: there is no finding 'GS1O1'; did you mean 'GS101'?"),
-        ("per-file-ignores = 3", "needs a table for per-file-ignores, not 3"),
-        ('per-file-ignores = {"a.py" = 3}', 'needs a list of codes for "a.py"'),
+        ("per-file-ignores = 3", "for per-file-ignores, not 3"),
+        (
+            'per-file-ignores = {"a.py" = 3}',
+            "needs a table of lists of codes for per-file-ignores",
+        ),
         ('fail-on = "errors"', "needs one of error, warning, advice, never for fail-on"),
         ("baseline = 3", "needs a file's path for baseline, not 3"),
         ("ignore = [", "cannot read"),

@@ -78,8 +78,8 @@ RULE = rule(__doc__, "GS305", "forward-never-backpropagated", Severity.ADVICE, C
 class NeverBackpropagated:
     """What is known: by way of the line ``made``, ``times`` forward passes saved ``nbytes`` each.
 
-    ``built`` is where their graphs are built, None if that line is also trained through, by
-    ``also_trained`` backward calls. ``holder`` is a variable that held such a graph, ``stored`` the
+    ``built`` is where their graphs are built, None if that line is also trained through.
+    ``holder`` is a variable that held such a graph, ``stored`` the
     line that assigns it, ``after`` the number of the last backward call. There may have been more
     of them where that is not ``exactly`` known.
     """
@@ -90,7 +90,6 @@ class NeverBackpropagated:
     stored: Site | None
     times: int
     nbytes: int
-    also_trained: int = 0
     exactly: bool = True
     after: int = 0
 
@@ -102,10 +101,6 @@ def finding(facts: NeverBackpropagated) -> Finding:
     if facts.built is not None:
         message = f"{size} saved for backward by each forward pass"
         related.append(Related("created", facts.built, message))
-    elif facts.also_trained:
-        calls = counted(facts.also_trained, "backward call")
-        message = f"the line that builds them was run backward by {calls}, none of them from here"
-        related.append(Related("linked_by", None, message))
     if facts.holder is not None:
         message = f"`{facts.holder}` holds the graph until it is assigned again"
         related.append(Related("held_by", facts.stored or facts.made, message))

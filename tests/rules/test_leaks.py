@@ -324,11 +324,10 @@ def test_gs303_and_gs305_say_bytes() -> None:
 
 
 def test_gs305_says_how_often_and_names_no_line_that_is_trained_through() -> None:
-    facts = gs305.NeverBackpropagated(STORED, None, None, None, 5, 4096, 1_200, exactly=False)
+    facts = gs305.NeverBackpropagated(STORED, None, None, None, 5, 4096, exactly=False)
     finding = gs305.finding(facts)
     assert finding.label == "4 KiB saved and dropped, at least 5 times; never run backward"
-    assert [note.site for note in finding.related] == [None]
-    assert "run backward by 1,200 backward calls, none of them from here" in str(finding.related)
+    assert not finding.related
 
 
 @pytest.mark.parametrize("kind", ["ctx", "hook", "grad"])

@@ -8,7 +8,7 @@ import ast
 import inspect
 import sys
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from types import CodeType, FrameType, FunctionType, ModuleType
@@ -68,9 +68,9 @@ class Unused(Observer):
         self.watch = watch
         self._growth = growth
         self._dropped: dict[Route, _Dropped] = {}
-        self._met: Counter[frozenset[Route | None]] = Counter()
+        self._met: set[frozenset[Route | None]] = set()
         self._repeats: Counter[Shape] = Counter()
-        self._lines: Counter[_Line] = Counter()
+        self._lines: set[_Line] = set()
         self._has_repeated = False
         # What is under way when the watch begins is larger than the watch.
         self._around = {watch.saving.routes.of(sys._getframe())}
@@ -93,7 +93,7 @@ class Unused(Observer):
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
     ) -> None:
         """Note by way of which lines the graph was built, and the call is made."""
-        self._met[frozenset(token.route for token in look.tokens)] += 1
+        self._met.add(frozenset(token.route for token in look.tokens))
         if len(self._met) > _MOST_GRAPHS:
             self._fold()
         self._around.add(self.watch.saving.routes.of(frame))
@@ -138,7 +138,7 @@ class Unused(Observer):
         yield gs305.finding(facts)
 
     def _facts(
-        self, site: Site, route: Route, times: int, nbytes: int, trained: dict[_Line, int]
+        self, site: Site, route: Route, times: int, nbytes: int, trained: Set[_Line]
     ) -> gs305.NeverBackpropagated:
         built = route.places[0]
         name = self._growth.named.get(built)
@@ -148,7 +148,6 @@ class Unused(Observer):
         return gs305.NeverBackpropagated(
             made=site,
             built=built.site if _line(built) not in trained else None,
-            also_trained=trained.get(_line(built), 0),
             holder=None if name is None else name.text,
             stored=stored,
             times=times,
@@ -157,22 +156,17 @@ class Unused(Observer):
             after=self.watch.calls,
         )
 
-    def _trained(self) -> dict[_Line, int]:
-        """Return the lines that are trained through, and by how many backward calls."""
+    def _trained(self) -> Set[_Line]:
+        """Return the lines that are trained through."""
         self._fold()
-        lines = dict(self._lines)
-        for place in (place for route in self._around for place in route.places):
-            lines.setdefault(_line(place), 0)
-        return lines
+        return self._lines | {_line(place) for route in self._around for place in route.places}
 
     def _fold(self) -> None:
-        """Count the calls for each line by way of which their graphs were built."""
-        for routes, calls in self._met.items():
-            places = {place for route in routes if route is not None for place in route.places}
-            self._lines.update(dict.fromkeys(map(_line, places), calls))
-        for shape, calls in self._repeats.items():
-            places = {place for place in shape.places if place is not None}
-            self._lines.update(dict.fromkeys(map(_line, places), calls))
+        """Note the lines by way of which the graphs were built that calls have met."""
+        routes = (route for met in self._met for route in met if route is not None)
+        self._lines |= {_line(place) for route in routes for place in route.places}
+        places = (place for shape in self._repeats for place in shape.places)
+        self._lines |= {_line(place) for place in places if place is not None}
         self._met.clear()
         self._repeats.clear()
 
@@ -294,7 +288,7 @@ def _shape(place: Place) -> str:
     return repr((constants, [keyword.arg for keyword in call.keywords]))
 
 
-def _outermost(route: Route, trained: dict[_Line, int], yet: _YetToTrain) -> Site | None:
+def _outermost(route: Route, trained: Set[_Line], yet: _YetToTrain) -> Site | None:
     """Return the outermost line of a route that is not trained through, one in a loop if there is.
 
     What a generator or coroutine runs goes on at lines that only resume it: they are left out.

@@ -45,10 +45,10 @@ _SHELL_TALK = re.compile(r"[|&;<>$`()]")
 
 
 class Command(NamedTuple):
-    """A command line of this interpreter: its options, and what it runs with its arguments."""
+    """A command line of Python: the interpreter with its options, and the program."""
 
-    options: list[str]
-    program: list[str]
+    python: list[str]
+    program: Target
 
 
 def command_of(executable: str, argv: Sequence[str]) -> Command | None:
@@ -57,11 +57,11 @@ def command_of(executable: str, argv: Sequence[str]) -> Command | None:
         at = _first_of_program(argv)
         if at is None or _is_helper(argv[at : at + 2]):
             return None
-        return Command(list(argv[1:at]), list(argv[at:]))
+        return Command(list(argv[:at]), argv[at:])
     # A script beside this Python that begins by naming it, as ``torchrun`` does.
     beside = os.path.dirname(executable) == os.path.dirname(sys.executable)
     if beside and _names_this_interpreter(executable):
-        return Command([], [executable, *argv[1:]])
+        return Command([argv[0]], [executable, *argv[1:]])
     return None
 
 
@@ -142,17 +142,11 @@ def _python_of(file: str) -> list[str]:
     return words if words and _PYTHON.fullmatch(os.path.basename(words[0])) else []
 
 
-class Again(NamedTuple):
-    """The Python, with its options, that has to run gradscope, and the program for it."""
+def program_of(name: str, args: Sequence[str]) -> Target | Command:
+    """Return what a user wants to run who names a script, a launcher on the PATH, or Python: a
+    Command where another Python, or one with options, has to run gradscope.
 
-    python: list[str]
-    program: list[str]
-
-
-def program_of(name: str, args: Sequence[str]) -> Target | Again:
-    """Return what a user wants to run who names a script, a launcher on the PATH, or Python.
-
-    Raise GradscopeError with the line to type if that is no Python program.
+    Raise GradscopeError if that is no Python program.
     """
     import shutil
 
@@ -169,7 +163,7 @@ def program_of(name: str, args: Sequence[str]) -> Target | Again:
         at = _first_of_program(words)
         if at is None:
             raise GradscopeError(f"{shlex.join(words)} names no program: name a script, -m or -c")
-        return Again([python, *words[1:at]], words[at:])
+        return Command([python, *words[1:at]], words[at:])
     if is_path or is_here:
         return words
     beside = os.path.join(os.path.dirname(sys.executable), name)
@@ -184,8 +178,9 @@ def program_of(name: str, args: Sequence[str]) -> Target | Again:
         return words
     other = _python_of(on_path)
     if not other:
-        raise GradscopeError(f"{name} is no Python program; {_what_to_type(words)}")
-    return Again(other, [on_path, *args])
+        put = "put `gradscope run` before the Python program that it starts"
+        raise GradscopeError(f"{name} is no Python program; {put}")
+    return Command(other, [on_path, *args])
 
 
 def _code_of_command(name: str) -> str | None:
@@ -196,14 +191,3 @@ def _code_of_command(name: str) -> str | None:
         function = f"from {entry.module} import {entry.attr.partition('.')[0]}"
         return f"import sys\n{function}\nsys.argv[0] = {name!r}\nsys.exit({entry.attr}())"
     return None
-
-
-def _what_to_type(words: Sequence[str]) -> str:
-    """Return what to do about a command that may start a Python program later in its line."""
-    for at in range(1, len(words)):
-        rest = words[at:]
-        is_script = rest[0].endswith(".py")
-        line = shlex.join(["gradscope", "run", *rest]) if is_script else watched(rest)
-        if line is not None:
-            return f"type: {shlex.join(words[:at])} {line}"
-    return "put `gradscope run` before the Python program that it starts"

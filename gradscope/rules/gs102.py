@@ -102,8 +102,7 @@ class SharedGraph:
     over which the loop of the call runs; ``accumulated``, the holder is a running total that the
     call starts from; ``averaged``, it is computed from parameters alone; ``trained``, it leads to
     parameters that something trains; ``stepped_between``, an optimizer steps before ``next_call``.
-    ``alive`` are the bytes that all graphs hold as ``call``
-    begins, 0 where they are not known. ``conditions`` must hold for the later call to come, in
+    ``conditions`` must hold for the later call to come, in
     words; None where it comes in any case. ``roles`` says who is trained by what.
     """
 
@@ -123,7 +122,6 @@ class SharedGraph:
     averaged: bool = False
     trained: bool = True
     stepped_between: bool = False
-    alive: int = 0
     conditions: tuple[str, ...] | None = None
     roles: Roles = UNKNOWN
 
@@ -380,9 +378,7 @@ def _cost(kind: FixKind, facts: SharedGraph) -> str:
         return ""
     retaining = f"; retain_graph=True instead would keep {nbytes(keeps)}"
     if kind is FixKind.SUM_LOSSES:
-        is_known = facts.alive and not facts.elements
-        peak = f" (holds {nbytes(facts.alive)} at the peak, as now)" if is_known else ""
-        return f"{peak}{retaining} from one call to the next"
+        return f"{retaining} from one call to the next"
     if facts.again and facts.carried:
         return f"{retaining} more with each iteration"
     return f"{retaining} {'from one call to the next' if facts.again else 'until the later call'}"

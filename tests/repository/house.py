@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 28_692
+CODE = 28_683
 FILES = 206
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

@@ -21,16 +21,12 @@ arguments.
 """
 
 
-def name_of(target: Target) -> str:
-    """Return how a sentence names a program: its path, ``-m module``, ``-c`` or ``-``."""
-    return " ".join(target[:2]) if target[0] == "-m" else target[0]
-
-
 def header_of(target: Target, hooks: bool) -> Header:
     """Return the header for a program that is about to run, and has no torch yet."""
     args = target[2:] if target[0] in ("-m", "-c") else target[1:]
     code = target[1] if target[0] == "-c" else None
-    return header.header_of(name_of(target), tuple(args), hooks=hooks, code=code)
+    name = " ".join(target[:2]) if target[0] == "-m" else target[0]
+    return header.header_of(name, tuple(args), hooks=hooks, code=code)
 
 
 _FLAGS = frozenset("bBdEIOPqsSuv")

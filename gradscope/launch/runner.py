@@ -23,10 +23,9 @@ from gradscope.launch.ending import (
     Ending,
     conclude,
     die_of_interrupt,
-    remove_own_frames,
     wait_for_threads,
 )
-from gradscope.launch.interpreter import Target, name_of
+from gradscope.launch.interpreter import Target
 from gradscope.launch.torch_import import when_torch_is_imported
 from gradscope.model import Outcome
 
@@ -75,11 +74,7 @@ def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope
 
     program = prepare(target)
     watching.callback(when_torch_is_imported(start))
-    try:
-        ending = _run_to_its_end(program, target, scopes, failures)
-    except GradscopeError:
-        watching.close()
-        raise
+    ending = _run_to_its_end(program, target, scopes, failures)
     if os.getpid() != process:
         if ending.interrupted:
             die_of_interrupt()
@@ -108,12 +103,6 @@ def _run_to_its_end(
 ) -> Ending:
     """Run the program and its threads; print what Python prints of the exception that ends it."""
     error = _run(program)
-    if _was_not_found(error):
-        assert error is not None
-        reason = str(error.__context__).rstrip(".")
-        raise GradscopeError(
-            f"cannot run {name_of(target)}: {reason}; see that it can be imported from here"
-        ) from None
     if scopes and isinstance(error, StopRun):
         error = None
         scopes[0].note_stop()
@@ -141,14 +130,6 @@ def _run(program: Program) -> BaseException | None:
     except BaseException as error:  # a program may end in any way
         return error
     return None
-
-
-def _was_not_found(error: BaseException | None) -> bool:
-    """Return whether runpy did not find what to run, and exits with its own text."""
-    if not isinstance(error, SystemExit) or type(error.__context__).__module__ != "runpy":
-        return False
-    remove_own_frames(error)
-    return error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,7 +268,10 @@ def test_focus_opens_what_it_names_and_joins_the_rest() -> None:
     ("asked", "said"),
     [
         (Options(focus="layer.77"), "'layer.77'; did you mean 'layer.7'?"),
-        (Options(focus="xyz"), "'xyz': it has loss, layer.0, layer.1, layer.2, layer.3, layer.4 and"),
+        (
+            Options(focus="xyz"),
+            "'xyz': it has loss, layer.0, layer.1, layer.2, layer.3, layer.4 and",
+        ),
         (Options(focus="finding"), "'finding': it has loss"),
         (Options(focus="los"), "'los'; did you mean 'loss'?"),
         (Options(focus="#900-999"), "'#900-999': it has loss"),

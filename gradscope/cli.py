@@ -22,7 +22,7 @@ from gradscope.commands import explain as explain_command
 from gradscope.commands import report as report_command
 from gradscope.commands.outputs import tell
 from gradscope.errors import GradscopeError
-from gradscope.launch.interpreter import Again, Code, Input, Module, Target, program_of
+from gradscope.launch.interpreter import Command, program_of
 from gradscope.render.machine import Format
 from gradscope.render.pictures.options import Options
 from gradscope.rules.settings import FailOn, settings_at
@@ -183,9 +183,10 @@ def run(
     """
     from gradscope.commands import run as command
 
-    kind = Module if module else Code if code else _named
-    target = kind(program, tuple(args or ()))
-    if isinstance(target, Again):
+    how = ["-m"] if module else ["-c"] if code else []
+    words = [*how, program, *(args or ())]
+    target = words if how or program == "-" else program_of(program, words[1:])
+    if isinstance(target, Command):
         return partial(_run_again, target, len(args or ()))
     settings = settings_at().overridden(ignore, fail_on, baseline, write_baseline)
     options = command.RunOptions(
@@ -195,20 +196,11 @@ def run(
     return partial(command.run, target, options)
 
 
-def _run_again(again: Again, args: int) -> NoReturn:
+def _run_again(again: Command, args: int) -> NoReturn:
     """Run this command line by the Python that it names: ``run --guard python -u train.py``."""
     own = sys.argv[1 : len(sys.argv) - args - 1]
     own = own[:-1] if own[-1] == "--" else own
     os.execv(again.python[0], [*again.python, "-m", "gradscope", *own, *again.program])
-
-
-def _named(program: str, args: tuple[str, ...]) -> Target | Again:
-    """Return the program of a name; ``-`` is what stdin has to its end."""
-    if program != "-":
-        return program_of(program, args)
-    if sys.stdin is None:
-        raise GradscopeError("there is no program to read: stdin is closed; name a script")
-    return Input(sys.stdin.buffer.read(), args)
 
 
 @app.command()

@@ -47,31 +47,23 @@ _LOOKS_ON = "torch._functorch._aot_autograd.runtime_wrappers"
 """Has the mode in which compiled code runs for the first time; it looks at custom operators."""
 
 
-class Handle:
-    """Undoes one change, once: a second ``remove`` does nothing."""
+class Handle(ExitStack):
+    """Undoes changes, once: last first, each one even if another's undoing failed."""
 
-    def __init__(self, undo: Callable[[], None]) -> None:
-        self._undo: Callable[[], None] | None = undo
+    def __init__(self, *undo: Callable[[], object]) -> None:
+        super().__init__()
+        for each in undo:
+            self.callback(each)
+
+    def add(self, *handles: Handle) -> Handle:
+        """Take charge of more changes."""
+        for handle in handles:
+            self.callback(handle.remove)
+        return self
 
     def remove(self) -> None:
-        """Take the change back."""
-        undo, self._undo = self._undo, None
-        if undo is not None:
-            undo()
-
-
-class Handles(Handle):
-    """Several changes undone together, last first, each one even if another's undoing failed."""
-
-    def __init__(self, *handles: Handle) -> None:
-        self._stack = ExitStack()
-        super().__init__(self._stack.close)
-        for handle in handles:
-            self.add(handle)
-
-    def add(self, handle: Handle) -> None:
-        """Take charge of one more change."""
-        self._stack.callback(handle.remove)
+        """Take the changes back."""
+        self.close()
 
 
 def replace(owner: Any, name: str, new: Any) -> Handle:
@@ -131,7 +123,7 @@ def wrap_engine(run: Callable[..., Any]) -> Handle:
     The name is bound in ``torch.autograd.graph`` and in ``torch.autograd``; both are replaced, and
     each keeps its own original.
     """
-    handles = Handles()
+    handles = Handle()
     for module in (torch.autograd.graph, torch.autograd):
         original = module._engine_run_backward
         instead = functools.wraps(original)(functools.partial(run, original))
@@ -154,9 +146,9 @@ def on_optimizer_step(before: Callable[[Any], None], after: Callable[[Any], None
         if not is_compiling():
             after(optimizer)
 
-    return Handles(
-        Handle(register_optimizer_step_pre_hook(pre).remove),
-        Handle(register_optimizer_step_post_hook(post).remove),
+    return Handle(
+        register_optimizer_step_pre_hook(pre).remove,
+        register_optimizer_step_post_hook(post).remove,
     )
 
 
@@ -228,7 +220,7 @@ def on_unraisable(take: Callable[[Any], bool]) -> Handle:
     names = ["unraisablehook"]
     if original is sys.__unraisablehook__:  # programs ask whether it is still Python's own
         names.append("__unraisablehook__")
-    return Handles(*(replace(sys, name, unraisablehook) for name in names))
+    return Handle().add(*(replace(sys, name, unraisablehook) for name in names))
 
 
 class DefaultHookFunctions(NamedTuple):
@@ -263,7 +255,7 @@ class DefaultHookFunctions(NamedTuple):
 
 def replace_default_hook_functions(new: DefaultHookFunctions) -> Handle:
     """Bind other functions in all places where torch looks them up."""
-    handles = Handles()
+    handles = Handle()
     for owner in (_AUTOGRAD, torch.autograd):
         handles.add(replace(owner, _PUSH, new.push))
         handles.add(replace(owner, _POP, new.pop))
@@ -291,7 +283,7 @@ def wrap_unpack_hooks(wrap: Callable[[Unpack], Unpack]) -> Handle:
         pair = original(*given)
         return None if pair is None else (pair[0], getattr(pair[1], _THEIRS, pair[1]))
 
-    handles = Handles()
+    handles = Handle()
     for owner in (_AUTOGRAD, torch.autograd):
         handles.add(replace(owner, _PUSH, functools.partial(put, getattr(owner, _PUSH))))
     if hasattr(_AUTOGRAD, _TOP):
@@ -322,7 +314,7 @@ def around_dispatch_modes(
         finally:
             after_pop()
 
-    return Handles(replace(dispatch, "_push_mode", push), replace(dispatch, "_pop_mode", pop))
+    return Handle().add(replace(dispatch, "_push_mode", push), replace(dispatch, "_pop_mode", pop))
 
 
 def on_compiled_autograd(before_on: Callable[[], object], after_off: Callable[[], None]) -> Handle:
@@ -332,7 +324,7 @@ def on_compiled_autograd(before_on: Callable[[], object], after_off: Callable[[]
     owner = getattr(getattr(torch._C, "_dynamo", None), "compiled_autograd", None)
     original = getattr(owner, "set_autograd_compiler", None)
     if original is None:
-        return Handle(lambda: None)
+        return Handle()
 
     @itself_hidden_from_compiler
     def set_autograd_compiler(compiler: Any, *args: Any) -> Any:
@@ -380,7 +372,7 @@ def replace_unpack(unpack: Callable[[Callable[[Any], torch.Tensor], Any], torch.
     """Send ``SavedTensor.unpack`` (torch 2.12 and later) through ``unpack(original, saved)``."""
     original = getattr(_AUTOGRAD.SavedTensor, "unpack", None)
     if original is None:
-        return Handle(lambda: None)
+        return Handle()
 
     @itself_hidden_from_compiler
     def unpacked(saved: Any) -> torch.Tensor:

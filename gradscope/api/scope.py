@@ -33,7 +33,6 @@ from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
 from gradscope.hooks import (
     DefaultHookFunctions,
     Handle,
-    Handles,
     on_optimizer_step,
     on_unraisable,
     replace_register_hooks,
@@ -111,7 +110,7 @@ class Session:
             Waste(self.state),
         )
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
-        self._handles = Handles()
+        self._handles = Handle()
         try:
             self._install(hooks, off)
         except BaseException:

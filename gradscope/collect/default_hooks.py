@@ -18,7 +18,6 @@ from gradscope.collect.slots import foreign
 from gradscope.hooks import (
     DefaultHookFunctions,
     Handle,
-    Handles,
     Pack,
     Pair,
     Unpack,
@@ -94,15 +93,14 @@ class DefaultHooks:
             self._enable_for_them,
         )
         begin, end = self._begin_compiling, self._end_compiling
-        handles = Handles(
+        handles = Handle().add(
             replace_default_hook_functions(theirs),
             around_dispatch_modes(self._tried(self._step_aside), self._tried(self._step_back)),
             on_compiled_autograd(self._tried(begin), self._tried(end)),
             on_thread_start(self._tried(self._enter), self._tried(self._leave)),
         )
         self._enter()
-        handles.add(Handle(self._leave))
-        return handles
+        return handles.add(Handle(self._leave))
 
     def _tried(self, work: Callable[[], T]) -> Callable[[], T | None]:
         return partial(self._attempt, work)

@@ -98,7 +98,7 @@ def _recorded(
 ) -> Recording:
     """Return the recording in a file, or that of a script, which is run for it."""
     from gradscope.fixing.runs import recorded
-    from gradscope.launch.interpreter import Script, header_of
+    from gradscope.launch.interpreter import header_of
     from gradscope.record.processes import load_run
 
     if file.suffix != ".py" or not file.exists():
@@ -106,7 +106,7 @@ def _recorded(
             raise GradscopeError(f"{file} is a recording, and takes no arguments: {' '.join(args)}")
         return load_run(file)
     tell(f"runs {file}")
-    return recorded(header_of(Script(str(file), args), hooks=True), options.timeout)
+    return recorded(header_of((str(file), *args), hooks=True), options.timeout)
 
 
 def _rehearsed(

@@ -29,7 +29,7 @@ from gradscope.model import (
     SuppressionKind,
 )
 from gradscope.record.codec import Decoder, dumps
-from gradscope.render.text.finding import print_list, print_note, tally
+from gradscope.render.text.finding import print_list, tally
 from gradscope.render.text.forms import findings_text
 from gradscope.render.text.terminal import console_in_memory, written_on
 from gradscope.rules import by_code
@@ -53,8 +53,6 @@ class Watched:
     watching: ExitStack = field(default_factory=ExitStack)
     in_raises: set[Cause] = field(default_factory=set)
     """The errors that were met where the test expects an exception."""
-    files: set[str] = field(default_factory=set)
-    """Where backward calls were made."""
     calls: int = 0
     failure: str = ""
 
@@ -81,8 +79,6 @@ class Watched:
 
     def _called(self, call: BackwardCall) -> None:
         self.calls += call.count
-        if call.site is not None:
-            self.files.add(call.site.file)
 
     def end(self, error: BaseException | None) -> list[Finding]:
         """End the watch; return what was found, with the reasons for what does not count."""
@@ -167,7 +163,6 @@ class _Ended(NamedTuple):
     """What is known of a test once its watch has ended; ``failure`` is one of gradscope's."""
 
     findings: list[Any]
-    files: list[str]
     calls: int
     failure: str
 
@@ -181,7 +176,6 @@ class Watching:
         self._watched: Watched | None = None
         self._ended: _Ended | None = None
         self._findings: dict[str, list[Finding]] = {}
-        self._files: set[str] = set()
         self._tests = self._calls = 0
         self._failures: list[str] = []
 
@@ -232,8 +226,7 @@ class Watching:
         if watched is None:
             return []
         found = [self._suppressor.judged(finding) for finding in watched.end(error)]
-        files = {*watched.files, str(watched.item.path)}
-        self._ended = _Ended(found, sorted(files), watched.calls, watched.failure)
+        self._ended = _Ended(found, watched.calls, watched.failure)
         return found
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -256,13 +249,9 @@ class Watching:
         told = _Ended(**report.gradscope)
         self._tests += 1
         self._calls += told.calls
-        self._files.update(told.files)
         if told.failure:
             self._failures.append(f"{report.nodeid}: not watched: {told.failure}")
-        # Judged once more where xdist has another process watch: what was of use is noted here.
-        self._findings[report.nodeid] = [
-            self._suppressor.judged(Decoder().loads(Finding, text)) for text in told.findings
-        ]
+        self._findings[report.nodeid] = [Decoder().loads(Finding, text) for text in told.findings]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """List the findings of each test."""
@@ -277,8 +266,6 @@ class Watching:
                 print_list(shown, console)
         for line in self._failures:
             print_line(console, line)
-        for note in self._suppressor.unused(sorted(self._files)):
-            print_note(note, console)
         if self._settings.write_baseline is not None:
             every = [finding for found in self._findings.values() for finding in found]
             print_line(console, write_baseline(self._settings.write_baseline, every))

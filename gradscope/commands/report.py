@@ -35,7 +35,7 @@ def report(
     names = [str(file) for file in files]
     if are_of_one_run(recordings):
         recordings, names = [merged(recordings)], [" ".join(names)]
-    recordings = [Suppressor(settings).applied(recording) for recording in recordings]
+    recordings = [Suppressor(settings).of_findings(recording) for recording in recordings]
     if html is not None:
         if len(recordings) > 1:
             raise GradscopeError(

@@ -177,7 +177,7 @@ class _Report:
         except Exception as failure:  # the report comes all the same
             _tell(failure, self.streams[-1])
         took = time.time() - (self.header.started or 0)
-        findings = self.suppressor.applied(recording).findings
+        findings = self.suppressor.of_findings(recording).findings
         due = any(f.counts and f.severity is not Severity.ADVICE for f in findings)
         if not (self.options.rehearse and due) or took > _SOON or ended.interrupted:
             return recording
@@ -241,7 +241,7 @@ class _Report:
     def _report(
         self, recording: Recording, saved: str | None, seen: bool, failure: Exception | None
     ) -> Recording:
-        recording = self.suppressor.applied(recording)
+        recording = self.suppressor.of_findings(recording)
         for stream in self.streams:
             stream.at_end()
         if self.live and not (recording.calls or seen):

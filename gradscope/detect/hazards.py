@@ -195,9 +195,8 @@ def explain_read(error: BaseException, calls: int) -> Finding | None:
         token = token_of(value) if issubclass(type(value), (FunctionNode, AutogradNode)) else None
         if token is not None and token.freed_by is not None:
             by = _record_of(token.freed_by)
-            read = gs101.FreedRead(site, value.name(), site_of(token.place), by, calls)
-            return gs101.finding_of_read(read)
-    return gs101.finding_of_read(gs101.FreedRead(site, after=calls))
+            return gs101.finding_of_read(site, calls, value.name(), site_of(token.place), by)
+    return gs101.finding_of_read(site, calls)
 
 
 def explain(evidence: Evidence, unexpected: Finding) -> Finding:

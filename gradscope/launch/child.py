@@ -20,11 +20,11 @@ def main() -> int:
         from gradscope.errors import GradscopeError
         from gradscope.launch.children import ChildPlan, Children, ChildWatch
         from gradscope.launch.ending import die_of_interrupt
-        from gradscope.launch.interpreter import header_of, target_of
+        from gradscope.launch.interpreter import header_of
         from gradscope.launch.runner import run_program
 
         plan = ChildPlan(**json.loads(sys.argv[1]))
-        target = target_of(sys.argv[2:])
+        target = sys.argv[2:]
         header = plan.header_of(header_of(target, plan.hooks))
         children = Children(plan, header)
     except Exception:  # whatever fails in ours: Python runs the program without us

@@ -302,7 +302,7 @@ class Children:
             self._note(words)
             return argv, executables
         plan = json.dumps(asdict(self.plan))
-        led = [words[0], *command.options, BOOT, plan, *command.program]
+        led = [*command.python, BOOT, plan, *command.program]
         if command.program[0] == file:  # a script that names this Python in its first line
             return [sys.executable, *led[1:]], [os.fsencode(sys.executable)]
         return led, executables

@@ -88,25 +88,16 @@ def _call_excepthook(error: BaseException) -> SystemExit | None:
     if hook is None:
         _write_stderr("sys.excepthook is missing\n")
         hook = sys.__excepthook__
-    failure = _failure_of_hook(hook, error)
-    if failure is None or isinstance(failure, SystemExit):
-        return failure
-    remove_own_frames(failure)
-    _write_stderr("Error in sys.excepthook:\n")
-    sys.__excepthook__(type(failure), failure, failure.__traceback__)
-    _write_stderr("\nOriginal exception was:\n")
-    sys.__excepthook__(type(error), error, error.__traceback__)
-    return None
-
-
-def _failure_of_hook(hook: object, error: BaseException) -> BaseException | None:
-    assert callable(hook)
     try:
         hook(type(error), error, error.__traceback__)
-    except (
-        BaseException
-    ) as failure:  # the interpreter prints what a user's hook raises, and continues
-        return failure
+    except SystemExit as leaving:
+        return leaving
+    except BaseException as failure:  # as the interpreter does, which continues
+        remove_own_frames(failure)
+        _write_stderr("Error in sys.excepthook:\n")
+        sys.__excepthook__(type(failure), failure, failure.__traceback__)
+        _write_stderr("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, error.__traceback__)
     return None
 
 

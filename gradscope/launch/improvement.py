@@ -1,18 +1,30 @@
-"""Has another process improve the fixes of a run that has ended."""
+"""Improves the fixes of a run that has ended, in a process that imports torch once for all tries.
+
+It runs this module, reads the pickled recording and the seconds from a file, and writes the
+recording to another one.
+"""
 
 from __future__ import annotations
 
+import atexit
+import importlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any, NoReturn
 
 from gradscope.model import Recording
 
+_POLL = 0.01  # seconds
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 
 
@@ -28,7 +40,7 @@ def improved(recording: Recording, seconds: float, tell: Callable[[str], None]) 
         with (
             said.open("wb") as errors,
             subprocess.Popen(
-                [sys.executable, "-m", "gradscope.launch.forked", str(given), str(made)],
+                [sys.executable, "-m", "gradscope.launch.improvement", str(given), str(made)],
                 env={**os.environ, "PYTHONPATH": _PACKAGES, "PYTHONSAFEPATH": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -46,3 +58,81 @@ def improved(recording: Recording, seconds: float, tell: Callable[[str], None]) 
         why = next(iter(last), f"status {process.returncode}")
         tell(f"the search for a fix failed in gradscope, please report it: {why}")
     return recording
+
+
+class Fork:
+    """A forked process, to be waited for as one of ``subprocess``."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._status: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit status; None while it runs."""
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._status = os.waitstatus_to_exitcode(status)
+        return self._status
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status; raise TimeoutExpired if there is none after so many seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired("fork", timeout or 0)
+            time.sleep(_POLL)
+        return status
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal."""
+        os.kill(self.pid, sig)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+
+def started(module: str, job: Path, folder: str, environment: dict[str, str], output: Any) -> Fork:
+    """Have a module of ``launch`` do a job in a copy of this process."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if not pid:
+        _do(module, job, folder, environment, output)
+    return Fork(pid)
+
+
+def _do(module: str, job: Path, folder: str, environment: dict[str, str], output: Any) -> NoReturn:
+    status = 1
+    try:
+        atexit._clear()  # what this process does at its end is not the program's
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        status = importlib.import_module(f"gradscope.launch.{module}").main(str(job))
+    except SystemExit as leaving:
+        status = leaving.code if isinstance(leaving.code, int) else 1
+    except BaseException:  # the parent's frames are below: nothing may reach them
+        traceback.print_exc()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status & 0xFF)
+
+
+def main(given: str, improved_file: str) -> None:
+    """Improve the fixes of the pickled recording."""
+    from gradscope.fixing import improving
+    from gradscope.launch import rehearsing, trial  # noqa: F401 - once, for all copies
+
+    recording, seconds = pickle.loads(Path(given).read_bytes())
+    better = improving.improved(recording, seconds, partial(print, flush=True), started)
+    Path(improved_file).write_bytes(pickle.dumps(better))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -8,65 +8,25 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Header
 from gradscope.record import header
 
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """``python path args``: a file, or a directory or zip file with a ``__main__.py``."""
-
-    path: str
-    args: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return self.path
-
-
-@dataclass(frozen=True, slots=True)
-class Module:
-    """``python -m name args``."""
-
-    name: str
-    args: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"-m {self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """``python -c text args``."""
-
-    text: str
-    args: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return "-c"
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """``python - args``: a program on standard input, as it was read from there."""
-
-    content: bytes
-    args: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return "-"
-
-
-Target = Script | Module | Code | Input
+Target: TypeAlias = Sequence[str]
+"""A program, by the words that follow ``python`` and its options: a path (a file, or a directory or
+zip file with a ``__main__.py``), ``-`` (standard input), ``-m name`` or ``-c text``; then its
+arguments.
+"""
 
 
 def header_of(target: Target, hooks: bool) -> Header:
     """Return the header for a program that is about to run, and has no torch yet."""
-    code = target.text if isinstance(target, Code) else None
-    return header.header_of(str(target), target.args, hooks=hooks, code=code)
+    args = target[2:] if target[0] in ("-m", "-c") else target[1:]
+    code = target[1] if target[0] == "-c" else None
+    name = " ".join(target[:2]) if target[0] == "-m" else target[0]
+    return header.header_of(name, tuple(args), hooks=hooks, code=code)
 
 
 _FLAGS = frozenset("bBdEIOPqsSuv")
@@ -81,10 +41,10 @@ _SHELL_TALK = re.compile(r"[|&;<>$`()]")
 
 
 class Command(NamedTuple):
-    """A command line of this interpreter: its options, and what it runs with its arguments."""
+    """A command line of Python: the interpreter with its options, and the program."""
 
-    options: list[str]
-    program: list[str]
+    python: list[str]
+    program: Target
 
 
 def command_of(executable: str, argv: Sequence[str]) -> Command | None:
@@ -93,22 +53,12 @@ def command_of(executable: str, argv: Sequence[str]) -> Command | None:
         at = _first_of_program(argv)
         if at is None or _is_helper(argv[at : at + 2]):
             return None
-        return Command(list(argv[1:at]), list(argv[at:]))
+        return Command(list(argv[:at]), argv[at:])
     # A script beside this Python that begins by naming it, as ``torchrun`` does.
     beside = os.path.dirname(executable) == os.path.dirname(sys.executable)
     if beside and _names_this_interpreter(executable):
-        return Command([], [executable, *argv[1:]])
+        return Command([argv[0]], [executable, *argv[1:]])
     return None
-
-
-def target_of(program: Sequence[str]) -> Target:
-    """Return what a command line runs."""
-    first, *rest = program
-    if first == "-m":
-        return Module(rest[0], tuple(rest[1:]))
-    if first == "-c":
-        return Code(rest[0], tuple(rest[1:]))
-    return Script(first, tuple(rest))
 
 
 def watched(argv: Sequence[str]) -> str | None:
@@ -188,17 +138,11 @@ def _python_of(file: str) -> list[str]:
     return words if words and _PYTHON.fullmatch(os.path.basename(words[0])) else []
 
 
-class Again(NamedTuple):
-    """The Python, with its options, that has to run gradscope, and the program for it."""
+def program_of(name: str, args: Sequence[str]) -> Target | Command:
+    """Return what a user wants to run who names a script, a launcher on the PATH, or Python: a
+    Command where another Python, or one with options, has to run gradscope.
 
-    python: list[str]
-    program: list[str]
-
-
-def program_of(name: str, args: Sequence[str]) -> Target | Again:
-    """Return what a user wants to run who names a script, a launcher on the PATH, or Python.
-
-    Raise GradscopeError with the line to type if that is no Python program.
+    Raise GradscopeError if that is no Python program.
     """
     import shutil
 
@@ -215,23 +159,24 @@ def program_of(name: str, args: Sequence[str]) -> Target | Again:
         at = _first_of_program(words)
         if at is None:
             raise GradscopeError(f"{shlex.join(words)} names no program: name a script, -m or -c")
-        return Again([python, *words[1:at]], words[at:])
+        return Command([python, *words[1:at]], words[at:])
     if is_path or is_here:
-        return Script(name, tuple(args))
+        return words
     beside = os.path.join(os.path.dirname(sys.executable), name)
     on_path = shutil.which(name)
     for file in filter(None, (beside, on_path)):
         if _names_this_interpreter(file):
-            return Script(file, tuple(args))
+            return [file, *args]
     code = _code_of_command(name)
     if code is not None:
-        return Code(code, tuple(args))
+        return ["-c", code, *args]
     if on_path is None:
-        return Script(name, tuple(args))
+        return words
     other = _python_of(on_path)
     if not other:
-        raise GradscopeError(f"{name} is no Python program; {_what_to_type(words)}")
-    return Again(other, [on_path, *args])
+        put = "put `gradscope run` before the Python program that it starts"
+        raise GradscopeError(f"{name} is no Python program; {put}")
+    return Command(other, [on_path, *args])
 
 
 def _code_of_command(name: str) -> str | None:
@@ -242,14 +187,3 @@ def _code_of_command(name: str) -> str | None:
         function = f"from {entry.module} import {entry.attr.partition('.')[0]}"
         return f"import sys\n{function}\nsys.argv[0] = {name!r}\nsys.exit({entry.attr}())"
     return None
-
-
-def _what_to_type(words: Sequence[str]) -> str:
-    """Return what to do about a command that may start a Python program later in its line."""
-    for at in range(1, len(words)):
-        rest = words[at:]
-        is_script = rest[0].endswith(".py")
-        line = shlex.join(["gradscope", "run", *rest]) if is_script else watched(rest)
-        if line is not None:
-            return f"type: {shlex.join(words[:at])} {line}"
-    return "put `gradscope run` before the Python program that it starts"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,36 +124,31 @@ def as_comment(lines: list[str]) -> list[str]:
     return lines
 
 
+_FLAGS = {
+    "--guard": ("raise_on", "error"),
+    "--no-hooks": ("hooks", False),
+    "--no-settings": ("settings", False),
+}
+_VALUES = ("--save", "--ignore", "--baseline")
+
+
 def _chosen(options: Sequence[str]) -> dict[str, Any]:
     """Return the arguments of a watch; raise IPython's own error for an unknown option."""
     chosen: dict[str, Any] = {}
     words = iter(options)
     for word in words:
-        match word:
-            case "--guard":
-                chosen["raise_on"] = "error"
-            case "--no-hooks":
-                chosen["hooks"] = False
-            case "--save":
-                chosen["save"] = Path(next(words, "recording.gscope")).absolute()
-            case "--ignore":
-                chosen["ignore"] = [*chosen.get("ignore", ()), _value(word, words)]
-            case "--baseline":
-                chosen["baseline"] = _value(word, words)
-            case "--no-settings":
-                chosen["settings"] = False
-            case "--fail-on" | "--write-baseline":
-                raise _usage(f"a cell has no exit status: {word} is for `gradscope run` and pytest")
-            case _:
-                raise _usage(f"no option {word!r}")
+        if word in _FLAGS:
+            name, value = _FLAGS[word]
+            chosen[name] = value
+        elif word not in _VALUES:
+            raise _usage(f"no option {word!r}")
+        elif (given := next(words, None)) is None:
+            raise _usage(f"{word} needs a value")
+        else:
+            known = chosen.get("ignore", ())
+            name = word.removeprefix("--")
+            chosen[name] = [*known, given] if name == "ignore" else Path(given).absolute()
     return chosen
-
-
-def _value(option: str, words: Iterator[str]) -> str:
-    value = next(words, None)
-    if value is None:
-        raise _usage(f"{option} needs a value")
-    return value
 
 
 def _usage(what: str) -> Exception:

@@ -23,10 +23,9 @@ from gradscope.launch.ending import (
     Ending,
     conclude,
     die_of_interrupt,
-    remove_own_frames,
     wait_for_threads,
 )
-from gradscope.launch.interpreter import Code, Input, Module, Script, Target
+from gradscope.launch.interpreter import Target
 from gradscope.launch.torch_import import when_torch_is_imported
 from gradscope.model import Outcome
 
@@ -75,11 +74,7 @@ def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope
 
     program = prepare(target)
     watching.callback(when_torch_is_imported(start))
-    try:
-        ending = _run_to_its_end(program, target, scopes, failures)
-    except GradscopeError:
-        watching.close()
-        raise
+    ending = _run_to_its_end(program, target, scopes, failures)
     if os.getpid() != process:
         if ending.interrupted:
             die_of_interrupt()
@@ -108,12 +103,6 @@ def _run_to_its_end(
 ) -> Ending:
     """Run the program and its threads; print what Python prints of the exception that ends it."""
     error = _run(program)
-    if _was_not_found(error):
-        assert error is not None
-        reason = str(error.__context__).rstrip(".")
-        raise GradscopeError(
-            f"cannot run {target}: {reason}; see that it can be imported from here"
-        ) from None
     if scopes and isinstance(error, StopRun):
         error = None
         scopes[0].note_stop()
@@ -128,7 +117,7 @@ def _run_to_its_end(
     ending = conclude(error)
     del error  # and with it the frames that it came through: Python has let go of them by now
     left = not ending.by_exit or sys.version_info >= (3, 14)  # before, it ended within the script
-    if isinstance(target, Script | Input) and left:
+    if target[0] not in ("-m", "-c") and left:
         for name in ("__file__", "__cached__"):  # which Python sets only while the script runs
             program.main.__dict__.pop(name, None)
     wait_for_threads()
@@ -143,14 +132,6 @@ def _run(program: Program) -> BaseException | None:
     return None
 
 
-def _was_not_found(error: BaseException | None) -> bool:
-    """Return whether runpy did not find what to run, and exits with its own text."""
-    if not isinstance(error, SystemExit) or type(error.__context__).__module__ != "runpy":
-        return False
-    remove_own_frames(error)
-    return error.__traceback__ is not None and error.__traceback__.tb_next is None
-
-
 @dataclass(frozen=True, slots=True)
 class Program:
     """A program that is ready to run in ``main``, now the interpreter's main module."""
@@ -162,23 +143,30 @@ class Program:
 def prepare(target: Target) -> Program:
     """Make the interpreter ready for ``target``; raise GradscopeError if it cannot be read."""
     match target:
-        case Script(path, args):
-            return _prepare_script(path, args)
-        case Module(name, args):
+        case ["-m", name, *args]:
             main = _become_main(["-m", *args], os.getcwd())
             return Program(main, partial(_runpy_main, name))
-        case Code(text, args):
+        case ["-c", text, *args]:
             main = _become_main(["-c", *args], "")
             return Program(main, partial(_run_code, text + "\n", main))
-        case Input(content, args):
-            main = _become_main(["-", *args], "")
+        case ["-", *_]:
+            content = _read_input()
+            main = _become_main([*target], "")
             return Program(main, partial(_run_input, content, main))
+    return _prepare_script(target)
 
 
-def _prepare_script(path: str, args: tuple[str, ...]) -> Program:
+def _read_input() -> bytes:
+    if sys.stdin is None:
+        raise GradscopeError("there is no program to read: stdin is closed; name a script")
+    return sys.stdin.buffer.read()
+
+
+def _prepare_script(argv: Target) -> Program:
+    path = argv[0]
     absolute = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
     if pkgutil.get_importer(absolute) is not None:
-        main = _become_main([path, *args], absolute, even_if_safe=True)
+        main = _become_main([*argv], absolute, even_if_safe=True)
         return Program(main, partial(_runpy_main, "__main__", alter_argv=False))
     try:
         content = SourceFileLoader("__main__", absolute).get_data(absolute)
@@ -187,7 +175,7 @@ def _prepare_script(path: str, args: tuple[str, ...]) -> Program:
             f"cannot run {path}: {error.strerror} (looked for {absolute});"
             " name a script that can be read"
         ) from None
-    main = _become_main([path, *args], os.path.dirname(os.path.realpath(path)))
+    main = _become_main([*argv], os.path.dirname(os.path.realpath(path)))
     return Program(main, partial(_run_script, absolute, content, main))
 
 

@@ -21,7 +21,7 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import decoded
 from gradscope.fixing.runs import REFUSED, Job
 from gradscope.launch.ending import die_of_interrupt
-from gradscope.launch.interpreter import Code, Module, Script, Target, header_of
+from gradscope.launch.interpreter import Target, header_of
 from gradscope.launch.runner import run_program
 
 if TYPE_CHECKING:
@@ -64,9 +64,9 @@ def main(job_file: str) -> int:
 def target_of(job: Job) -> Target:
     """Return the program as the runner takes it."""
     if job.code is not None:
-        return Code(job.code, job.argv)
-    kind, _, name = job.script.partition(" ")
-    return Module(name, job.argv) if kind == "-m" and name else Script(job.script, job.argv)
+        return ["-c", job.code, *job.argv]
+    is_module = job.script.startswith("-m ")
+    return [*(job.script.split(" ", 1) if is_module else (job.script,)), *job.argv]
 
 
 def overlay(sources: Mapping[str, bytes]) -> None:

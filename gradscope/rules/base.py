@@ -162,31 +162,37 @@ def built(made: Iterable[Site], message: str, again: str = "and here") -> Iterat
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """When iterations were counted: after ``after`` of ``of``; ``cut`` if not all were looked at.
+class Grown:
+    """What something keeps of ``iterations`` iterations, and what each of them adds; ``at_least``:
+    there may be more of them.
 
-    Where both are 0 there is nothing to say: it is the present, or the end.
+    Without hooks the bytes are not known: ``counts_bytes`` is False.
     """
 
-    after: int = 0
-    of: int = 0
-    cut: bool = False
+    iterations: int
+    nodes: int
+    nbytes: int
+    nodes_each: float
+    nbytes_each: float
+    counts_bytes: bool = True
+    at_least: bool = False
 
-    def words(self, iterations: int) -> str:
-        """Return so many iterations as text: ``31 iterations after 32 of 40``."""
-        count = f"{'at least ' if self.cut else ''}{counted(iterations, 'iteration')}"
-        return f"{count} after {self.after:,} of {self.of:,}" if self.of else count
+    @property
+    def span(self) -> str:
+        """The iterations as text: ``at least 31 iterations``."""
+        return f"{'at least ' if self.at_least else ''}{counted(self.iterations, 'iteration')}"
 
+    @property
+    def saved(self) -> str:
+        """The saved bytes as text."""
+        if not self.counts_bytes:
+            return "bytes not counted without hooks"
+        return f"{nbytes(self.nbytes)} saved" if self.nbytes else "no saved bytes"
 
-NOW = Seen()
-UNCOUNTED = "bytes not counted without hooks"
-
-
-def growth(saved: str, nodes_each: float, nbytes_each: float, *, counts_bytes: bool) -> str:
-    """Return the saved bytes and what each iteration adds, as text."""
-    more = f" and {nbytes(round(nbytes_each))}" if counts_bytes else ""
-    nodes = counted(round(nodes_each), "node")
-    return f"{saved if counts_bytes else UNCOUNTED}; {nodes}{more} more with each iteration"
+    def __str__(self) -> str:
+        each = counted(round(self.nodes_each), "node")
+        more = f" and {nbytes(round(self.nbytes_each))}" if self.counts_bytes else ""
+        return f"{counted(self.nodes, 'node')}, {self.saved}; {each}{more} more with each iteration"
 
 
 def called(call: BackwardCall) -> str:

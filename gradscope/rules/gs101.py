@@ -180,41 +180,34 @@ def finding_meanwhile(facts: FreedGraph) -> Finding:
     return replace(found, certainty=Certainty.OBSERVED)
 
 
-@dataclass(frozen=True, slots=True)
-class FreedRead:
-    """What is known when the user's code at ``site`` read a saved tensor of a node (``_saved_...``)
-    that was freed.
+def finding_of_read(
+    site: Site | None,
+    after: int,
+    node: str = "",
+    made: Site | None = None,
+    freed_by: BackwardCall | None = None,
+) -> Finding:
+    """Return the finding for code at ``site`` that read what a node had saved (``_saved_...``), and
+    that ``freed_by`` has let go of.
 
     This is no backward call, so it can only be explained after torch has raised. ``after`` is the
     number of the last completed backward call.
     """
-
-    site: Site | None
-    node: str | None = None
-    made: Site | None = None
-    freed_by: BackwardCall | None = None
-    after: int = 0
-
-
-_READ_EARLIER = "look at saved tensors before the backward call, or pass retain_graph=True to it"
-
-
-def finding_of_read(facts: FreedRead) -> Finding:
-    """Return the finding for a read of what was freed."""
     notes = []
-    if facts.made is not None:
-        notes.append(Related("created", facts.made, f"{facts.node or 'the node'} was built here"))
-    if facts.freed_by is not None:
-        message = f"freed by {called(facts.freed_by)}, which ran without retain_graph=True"
-        notes.append(Related("freed_by", facts.freed_by.site, message))
+    if made is not None:
+        notes.append(Related("created", made, f"{node} was built here"))
+    if freed_by is not None:
+        message = f"freed by {called(freed_by)}, which ran without retain_graph=True"
+        notes.append(Related("freed_by", freed_by.site, message))
+    earlier = "look at saved tensors before the backward call, or pass retain_graph=True to it"
     found = RULE.finding(
         "read of a saved tensor that was freed",
-        site=facts.site,
-        after=facts.after,
-        label=f"reads what {facts.node or 'a node'} saved, already freed",
+        site=site,
+        after=after,
+        label=f"reads what {node or 'a node'} saved, already freed",
         related=notes,
-        nodes=(facts.node,) if facts.node else (),
-        fixes=(Fix(FixKind.REORDER, _READ_EARLIER),),
+        nodes=(node,) if node else (),
+        fixes=(Fix(FixKind.REORDER, earlier),),
     )
     return replace(found, certainty=Certainty.OBSERVED)
 

@@ -102,8 +102,7 @@ class SharedGraph:
     call starts from; ``averaged``, it is a weighted sum of parameters that this loss trains in
     another way; ``trained``, it leads to parameters that something trains; ``stepped_between``, an
     optimizer steps before ``next_call``; ``computed``, the call computes whether to keep its graph.
-    ``alive`` are the bytes that all graphs hold as ``call``
-    begins, 0 where they are not known. ``conditions`` must hold for the later call to come, in
+    ``conditions`` must hold for the later call to come, in
     words; None where it comes in any case. ``roles`` says who is trained by what.
     """
 
@@ -124,7 +123,6 @@ class SharedGraph:
     trained: bool = True
     stepped_between: bool = False
     computed: bool = False
-    alive: int = 0
     conditions: tuple[str, ...] | None = None
     roles: Roles = UNKNOWN
 
@@ -388,9 +386,7 @@ def _cost(kind: FixKind, facts: SharedGraph) -> str:
         return ""
     retaining = f"; retain_graph=True instead would keep {nbytes(keeps)}"
     if kind is FixKind.SUM_LOSSES:
-        is_known = facts.alive and not facts.elements
-        peak = f" (holds {nbytes(facts.alive)} at the peak, as now)" if is_known else ""
-        return f"{peak}{retaining} from one call to the next"
+        return f"{retaining} from one call to the next"
     if facts.again and facts.carried:
         return f"{retaining} more with each iteration"
     return f"{retaining} {'from one call to the next' if facts.again else 'until the later call'}"

@@ -144,6 +144,11 @@ class StaleSoon:
     ``nodes`` saved them, ``made`` are the lines where they did; ``read`` is where the holder is
     used next, ``next_call`` the backward call that comes of it, ``after`` the number of the last
     backward call. ``conditions`` are as in ``SharedGraph``.
+
+    What decides the cure: ``carried``, the holder goes from one iteration into the next; ``again``,
+    it was made before this iteration; ``constant`` says why nothing is trained through it, if so.
+    Of a change by an operation, ``computed``: an operation of the graph made what was changed;
+    ``trained``: it is a parameter.
     """
 
     changed_at: Site
@@ -156,18 +161,6 @@ class StaleSoon:
     after: int
     by: By = By.STEP
     conditions: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What decides how a graph that went stale is cured.
-
-    ``carried``: its holder goes from one iteration into the next; ``again``: it was made before
-    this iteration; ``constant`` says why nothing is trained through it, if so. Of a change by an
-    operation, ``computed``: an operation of the graph made what was changed; ``trained``: it is a
-    parameter.
-    """
-
     carried: bool = False
     again: bool = False
     constant: str = ""
@@ -175,7 +168,7 @@ class Need:
     trained: bool = False
 
 
-def finding(facts: StaleSoon, need: Need = Need()) -> Finding:
+def finding(facts: StaleSoon) -> Finding:
     """Return the finding, with what can be done about it, in words."""
     names = _names(facts)
     is_step = facts.by is By.STEP
@@ -188,7 +181,7 @@ def finding(facts: StaleSoon, need: Need = Need()) -> Finding:
         related=_related(facts, names),
         nodes=facts.nodes,
         saved=facts.tensors,
-        fixes=_fixes(facts, need),
+        fixes=_fixes(facts),
     )
     found = replace(found, silent=facts.by is By.DATA)
     return found if facts.conditions is None else replace(found, severity=Severity.ADVICE)
@@ -213,16 +206,16 @@ def _related(facts: StaleSoon, names: str) -> Iterator[Related]:
         yield Related("failing_node", facts.next_call, what)
 
 
-def _fixes(facts: StaleSoon, need: Need) -> tuple[Fix, ...]:
+def _fixes(facts: StaleSoon) -> tuple[Fix, ...]:
     """Return what can be done, the expert's choice first."""
-    if need.carried:  # it is its graph that is too old, not the change that comes too early
+    if facts.carried:  # it is its graph that is too old, not the change that comes too early
         return (fix_of_state(facts.holder, facts.next_call), _reorder(facts))
     if facts.by is By.STEP:
-        return (*_of_made_once(facts, need), _reorder(facts)) if need.again else _of_loss(facts)
-    if need.trained or (facts.by is By.OPERATION and not need.computed and _is_average(facts)):
+        return (*_of_made_once(facts), _reorder(facts)) if facts.again else _of_loss(facts)
+    if facts.trained or (facts.by is By.OPERATION and not facts.computed and _is_average(facts)):
         why = "it belongs after the step: nothing is trained through it"
-        return (_reorder(facts, why), *(() if need.trained else (_clone(facts, need),)))
-    return (_clone(facts, need), _reorder(facts))
+        return (_reorder(facts, why), *(() if facts.trained else (_clone(facts),)))
+    return (_clone(facts), _reorder(facts))
 
 
 def _of_loss(facts: StaleSoon) -> tuple[Fix, ...]:
@@ -245,27 +238,27 @@ def fix_of_state(holder: str, kept: Site) -> Fix:
     )
 
 
-def _of_made_once(facts: StaleSoon, need: Need) -> tuple[Fix, ...]:
+def _of_made_once(facts: StaleSoon) -> tuple[Fix, ...]:
     """Return what can be done with what was made before the loop, and is kept over its steps."""
     name, who = facts.holder, grouped(facts.tensors)
     again = Fix(
         FixKind.RECOMPUTE,
         f"compute `{name}` again in each iteration: the step has changed what it is made from",
         effects=(f"{who} would get gradient in each iteration, at its new value",),
-        reason="" if need.constant else "what it is computed from is trained",
+        reason="" if facts.constant else "what it is computed from is trained",
     )
     detach = Fix(
         FixKind.DETACH,
         f"detach() `{name}` where it is stored",
         effects=(f"{who} would get no gradient through `{name}`",),
-        reason=need.constant,
+        reason=facts.constant,
     )
-    return (detach, again) if need.constant else (again, detach)
+    return (detach, again) if facts.constant else (again, detach)
 
 
-def _clone(facts: StaleSoon, need: Need) -> Fix:
+def _clone(facts: StaleSoon) -> Fix:
     form = f"at {place(facts.changed_at)} use the out-of-place form of the operation"
-    if not need.computed:  # a buffer or a table must stay the tensor that it is
+    if not facts.computed:  # a buffer or a table must stay the tensor that it is
         where = f" at {place(facts.made[0])}" if facts.made else ""
         form = f"save a clone(){where}, or {form}"
     effects = ("one more tensor of that size is held until the graph goes",)

@@ -71,8 +71,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
-from gradscope.rules.base import NOW, Seen, growth, head, place, rule
-from gradscope.units import counted, nbytes
+from gradscope.rules.base import Grown, head, place, rule
 
 RULE = rule(
     __doc__, "GS301", "graph-carried-across-iterations", Severity.WARNING, Certainty.OBSERVED
@@ -81,27 +80,19 @@ RULE = rule(
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What is known when the graph of ``call`` goes back over ``iterations`` iterations by way of
-    ``holder``.
+    """What is known when the graph of ``call`` goes back over earlier iterations by way of
+    ``holder``, and has ``grown`` with each.
 
-    ``stored`` is the line that stores the holder. The graph has ``nodes`` and ``nbytes`` of saved
-    tensors, and each iteration adds ``nodes_each`` and ``nbytes_each``. ``silent``: parameters are
-    changed through ``.data``. Without hooks the bytes are not known: ``counts_bytes`` is False.
-    ``seen`` says more of the count of iterations. ``steps``: the calls are
-    ``autograd.grad(create_graph=True)``, and none ever ran through the graph of an earlier one.
+    ``stored`` is the line that stores the holder. ``silent``: parameters are changed through
+    ``.data``. ``steps``: the calls are ``autograd.grad(create_graph=True)``, and none ever ran
+    through the graph of an earlier one.
     """
 
     call: BackwardCall | None
     holder: str
     stored: Site | None
-    iterations: int
-    nodes: int
-    nbytes: int
-    nodes_each: float
-    nbytes_each: float
+    grown: Grown
     silent: bool = False
-    counts_bytes: bool = True
-    seen: Seen = NOW
     steps: bool = False
 
 
@@ -110,11 +101,8 @@ def finding(facts: Carried) -> Finding:
     message = "the graph is carried from one iteration into the next"
     if facts.silent:
         message += ", and through weights that changed unseen: its gradients are wrong"
-    saved = f"{nbytes(facts.nbytes)} saved"
-    grown = growth(saved, facts.nodes_each, facts.nbytes_each, counts_bytes=facts.counts_bytes)
-    held = f"`{facts.holder}` carries the graph on: {counted(facts.nodes, 'node')}"
     related = [
-        Related("held_by", facts.stored, f"{held}, {grown}"),
+        Related("held_by", facts.stored, f"`{facts.holder}` carries the graph on: {facts.grown}"),
         Related("linked_by", facts.stored, f"`{facts.holder}` is stored here"),
     ]
     if facts.silent and facts.call is not None:
@@ -125,9 +113,9 @@ def finding(facts: Carried) -> Finding:
         message,
         facts.call,
         site=head(facts.call, facts.stored) if facts.call is not None else None,
-        label=f"goes back over {facts.seen.words(facts.iterations)}",
+        label=f"goes back over {facts.grown.span}",
         related=related,
-        bytes=facts.nbytes,
+        bytes=facts.grown.nbytes,
         fixes=(Fix(FixKind.DETACH, _words(facts)),),
     )
 

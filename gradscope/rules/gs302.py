@@ -74,22 +74,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
-from gradscope.rules.base import NOW, UNCOUNTED, Seen, at, growth, rule
-from gradscope.units import counted, nbytes
+from gradscope.rules.base import Grown, at, rule
 
 RULE = rule(__doc__, "GS302", "graph-kept-alive", Severity.WARNING, Certainty.OBSERVED)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptAlive:
-    """What is known of a holder: the line that stores into it, and what it keeps of how many
-    iterations.
+    """What is known of a holder: the line that stores into it, and how what it keeps has
+    ``grown``.
 
     ``call`` is None where no backward call goes through these graphs. ``is_scalar``: what is held
     are single numbers; ``through_frame``: it is held by way of the variables of a function that has
-    ended (a traceback). Each iteration adds ``nodes_each`` and ``nbytes_each``; ``after`` is the
-    number of the last backward call. Without hooks the bytes are not known: ``counts_bytes`` is
-    False. ``seen`` says more of the count of iterations.
+    ended (a traceback). ``after`` is the number of the last backward call.
     """
 
     call: BackwardCall | None
@@ -98,30 +95,20 @@ class KeptAlive:
     is_container: bool
     is_scalar: bool
     through_frame: bool
-    iterations: int
-    nodes: int
-    nbytes: int
-    nodes_each: float
-    nbytes_each: float
+    grown: Grown
     after: int = 0
-    counts_bytes: bool = True
-    seen: Seen = NOW
 
 
 def finding(facts: KeptAlive) -> Finding:
     """Return the finding, with what can be done about it, in words."""
-    saved = f"{nbytes(facts.nbytes)} saved" if facts.nbytes else "no saved bytes"
-    saved = saved if facts.counts_bytes else UNCOUNTED
-    grown = growth(saved, facts.nodes_each, facts.nbytes_each, counts_bytes=facts.counts_bytes)
-    held = f"`{facts.holder}` holds {counted(facts.nodes, 'node')}, {grown}"
     return RULE.finding(
         f"`{facts.holder}` keeps the graphs of earlier iterations alive",
         facts.call,
         site=facts.stored,
         after=facts.after,
-        label=f"keeps graphs of {facts.seen.words(facts.iterations)}, {saved}",
-        related=(Related("held_by", facts.stored, held),),
-        bytes=facts.nbytes,
+        label=f"keeps graphs of {facts.grown.span}, {facts.grown.saved}",
+        related=(Related("held_by", facts.stored, f"`{facts.holder}` holds {facts.grown}"),),
+        bytes=facts.grown.nbytes,
         fixes=(Fix(*_fix(facts)),),
     )
 

@@ -94,19 +94,15 @@ class NeverBackpropagated:
 def finding(facts: NeverBackpropagated) -> Finding:
     """Return the finding, with what can be done about it, in words."""
     size = nbytes(facts.nbytes)
-    if facts.built is not None:
-        message = f"{size} saved for backward by each forward pass"
-        note = Related("created", facts.built, message)
-    else:
-        message = "the line that builds them is run backward elsewhere, and never from here"
-        note = Related("linked_by", None, message)
+    message = f"{size} saved for backward by each forward pass"
+    built = () if facts.built is None else (Related("created", facts.built, message),)
     times = f"{'' if facts.exactly else 'at least '}{counted(facts.times, 'time')}"
     return RULE.finding(
         "graphs are built here and no backward call goes through them",
         site=facts.made,
         after=facts.after,
         label=f"{size} saved and dropped, {times}; never run backward",
-        related=(note,),
+        related=built,
         bytes=facts.nbytes,
         fixes=(Fix(FixKind.NO_GRAD, _words(facts)),),
     )

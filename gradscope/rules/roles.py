@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gradscope.model.graph import Site
+from gradscope.units import common_module
 
 _MOST_NAMED = 3
 
@@ -107,10 +108,5 @@ def _common(names: list[str]) -> str:
     """Return what parameters of one variable have in common."""
     if len(names) == 1:
         return names[0]
-    parts = [name.split(".")[:-1] for name in names]
-    common = []
-    for several in zip(*parts, strict=False):
-        if len(set(several)) > 1:
-            break
-        common.append(several[0])
-    return ".".join([*common, "*"]) if common else names[0]
+    common = common_module(name.rpartition(".")[0] for name in names)
+    return f"{common}.*" if common else names[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatch
@@ -106,63 +106,46 @@ def settings_at(folder: Path | None = None) -> Settings:
         except tomllib.TOMLDecodeError as error:
             raise GradscopeError(f"cannot read {file}: {error}") from None
         if table is not None:
-            return _Reader(file).settings(table)
+            return _read(file, table)
     return DEFAULTS
 
 
-class _Reader:
-    """Reads the table of a file; names the file in what it raises."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._keys = {
-            "ignore": self._codes,
-            "fail-on": self._fail_on,
-            "baseline": self._path,
-            "per-file-ignores": self._per_file,
-        }
-
-    def settings(self, table: Any) -> Settings:
-        read: dict[str, Any] = {}
-        for key, value in self._table(table, "[tool.gradscope]").items():
-            if key not in self._keys:
-                raise self._wrong(f"has no setting {key!r}{meant(key, self._keys)}")
-            read[key] = self._keys[key](value, key)
-        asked = f"ignore in {self._file.name}"
-        return Settings(
-            ignored=dict.fromkeys(read.get("ignore", ()), asked),
-            fail_on=read.get("fail-on", FailOn.ERROR),
-            baseline=read.get("baseline"),
-            folder=self._file.parent,
-            per_file=read.get("per-file-ignores", {}),
-        )
-
-    def _wrong(self, what: str) -> GradscopeError:
-        return GradscopeError(f"{self._file}: [tool.gradscope] {what}")
-
-    def _table(self, value: Any, key: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise self._wrong(f"needs a table for {key}, not {value!r}")
-        return value
-
-    def _codes(self, value: Any, key: str) -> tuple[str, ...]:
-        if not isinstance(value, list) or not all(isinstance(code, str) for code in value):
-            raise self._wrong(f'needs a list of codes for {key}, as ["GS303"], not {value!r}')
+def _read(file: Path, table: Any) -> Settings:
+    """Return the settings in the table of a file, which is named in what is raised."""
+    wrong = f"{file}: [tool.gradscope]"
+    if not isinstance(table, dict):
+        raise GradscopeError(f"{wrong} needs to be a table, not {table!r}")
+    read: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in _KEYS:
+            raise GradscopeError(f"{wrong} has no setting {key!r}{meant(key, _KEYS)}")
+        name, needs, reads = _KEYS[key]
         try:
-            return tuple(by_code(code).code for code in value)
+            read[name] = reads(value)
         except GradscopeError as error:
-            raise self._wrong(f"{key}: {error}") from None
+            raise GradscopeError(f"{wrong} {key}: {error}") from None
+        except (TypeError, ValueError):
+            raise GradscopeError(f"{wrong} needs {needs} for {key}, not {value!r}") from None
+    settings = Settings(folder=file.parent, **read)
+    baseline = settings.baseline and file.parent / settings.baseline
+    asked = dict.fromkeys(settings.ignored, f"ignore in {file.name}")
+    return replace(settings, ignored=asked, baseline=baseline)
 
-    def _per_file(self, value: Any, key: str) -> dict[str, tuple[str, ...]]:
-        table = self._table(value, key)
-        return {pattern: self._codes(codes, f'"{pattern}"') for pattern, codes in table.items()}
 
-    def _fail_on(self, value: Any, key: str) -> FailOn:
-        if value not in list(FailOn):
-            raise self._wrong(f"needs one of {', '.join(FailOn)} for {key}, not {value!r}")
-        return FailOn(value)
+def _codes(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError
+    return tuple(by_code(str(code)).code for code in value)
 
-    def _path(self, value: Any, key: str) -> Path:
-        if not isinstance(value, str):
-            raise self._wrong(f"needs a file's path for {key}, not {value!r}")
-        return self._file.parent / value
+
+def _per_file(value: Any) -> dict[str, tuple[str, ...]]:
+    return {pattern: _codes(codes) for pattern, codes in dict(value).items()}
+
+
+_KEYS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
+    "ignore": ("ignored", 'a list of codes, as ["GS303"],', _codes),
+    "fail-on": ("fail_on", f"one of {', '.join(FailOn)}", FailOn),
+    "baseline": ("baseline", "a file's path", Path),
+    "per-file-ignores": ("per_file", "a table of lists of codes", _per_file),
+}
+"""Of each key the field, what it needs, and what reads it."""

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from gradscope.launch.children import ChildPlan, Children
-from gradscope.launch.interpreter import Script, header_of
+from gradscope.launch.interpreter import header_of
 from gradscope.record.file import load
 from tests.needs import needs
 from tests.zygote import python
@@ -387,7 +387,7 @@ def test_what_fails_in_following_a_process_is_noted_once(monkeypatch: pytest.Mon
         raise TypeError("a defect")
 
     monkeypatch.setattr("gradscope.launch.children.command_of", fail)
-    header = header_of(Script("train.py"), hooks=True)
+    header = header_of(["train.py"], hooks=True)
     with Children(ChildPlan("1-1", "{pid}.gscope"), header) as children:
         for _ in range(2):
             started = subprocess.run([sys.executable, "-c", "print(1)"], stdout=subprocess.PIPE)

@@ -288,14 +288,32 @@ def test_a_recording_is_saved_where_the_program_was_started(script: Path) -> Non
     assert (script.parent / "here.gscope").exists()
 
 
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (["-m", "missing.module"], "missing"),
+        (["-m", "email"], "email.__main__"),
+        (["empty"], "__main__"),
+    ],
+)
+def test_what_is_not_found_is_told_in_the_words_of_python(
+    tmp_path: Path, program: list[str], says: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    plain = subprocess.run(
+        [sys.executable, *program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    done = gradscope("run", *program, cwd=tmp_path)
+    assert done.returncode == plain.returncode == 1
+    assert done.stderr.startswith(plain.stderr)
+    assert says in plain.stderr
+
+
 @pytest.mark.full(but=8)
 @pytest.mark.parametrize(
     ("args", "says"),
     [
         (["run", "missing.py"], "missing.py"),
-        (["run", "-m", "missing.module"], "missing"),
-        (["run", "-m", "email"], "email.__main__"),
-        (["run", "empty"], "__main__"),
         (["run", "--output", "missing/out.txt", "ok.py"], "missing/out.txt"),
         (["run", "--output", "empty", "ok.py"], "empty"),
         (["run", "--save", "missing/run.gscope", "ok.py"], "missing/run.gscope"),

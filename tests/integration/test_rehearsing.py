@@ -12,7 +12,7 @@ import pytest
 
 from gradscope.fixing.rehearsal import Simulation
 from gradscope.fixing.runs import Bounds, rehearse
-from gradscope.launch.interpreter import Script, header_of
+from gradscope.launch.interpreter import header_of
 from gradscope.model import Outcome, Recording
 from tests.command import gradscope
 
@@ -531,7 +531,7 @@ def test_the_first_fix_is_the_right_one(program: str, text: str, tmp_path: Path)
 
 def test_a_step_uses_what_its_closure_has_made(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LBFGS)
-    header = header_of(Script(str(tmp_path / "train.py"), ()), hooks=True)
+    header = header_of([str(tmp_path / "train.py")], hooks=True)
     record = rehearse(Recording(header, Outcome()), Bounds(0, 60), guarded=True)
     assert record.ended == "end"
     assert record.optimizers == ["LBFGS"]

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 28_533
-FILES = 206
+CODE = 28_311
+FILES = 205
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -19,7 +19,7 @@ from gradscope.model import (
     Site,
 )
 from gradscope.rules import gs101, gs104, gs201
-from gradscope.rules.gs101 import FreedGraph, FreedRead
+from gradscope.rules.gs101 import FreedGraph
 from gradscope.rules.gs104 import DonatedGraph
 from gradscope.rules.gs201 import Modified, StaleTensor
 from gradscope.rules.roles import grouped
@@ -210,7 +210,7 @@ def test_a_graph_freed_before_the_watch() -> None:
 
 
 def test_a_read_of_a_freed_saved_tensor_is_explained_after_the_fact() -> None:
-    finding = gs101.finding_of_read(FreedRead(FAILS, "MulBackward0", MADE, FIRST, after=1))
+    finding = gs101.finding_of_read(FAILS, 1, "MulBackward0", MADE, FIRST)
     check_wording(finding)
     assert (finding.site, finding.certainty, finding.backward_call) == (
         FAILS,
@@ -218,7 +218,7 @@ def test_a_read_of_a_freed_saved_tensor_is_explained_after_the_fact() -> None:
         1,
     )
     assert [r.role for r in finding.related] == ["created", "freed_by"]
-    check_wording(gs101.finding_of_read(FreedRead(None)))
+    check_wording(gs101.finding_of_read(None, 0))
 
 
 WEIGHT = SavedTensor(

@@ -6,6 +6,7 @@ import runpy
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from gradscope.rules import gs102, gs103, gs202
 from gradscope.rules.base import Rule, first_few
 from gradscope.rules.gs102 import SharedGraph
 from gradscope.rules.gs103 import ForwardOnFreed
-from gradscope.rules.gs202 import By, Need, StaleSoon
+from gradscope.rules.gs202 import By, StaleSoon
 from gradscope.rules.roles import Cut, Link, Loss, Roles
 
 MADE = Site("/home/ann/train.py", 17, 9, 17, 30)
@@ -253,22 +254,24 @@ def test_an_operation_in_place_is_told_with_its_tensor() -> None:
 
 STALE = StaleSoon(LINK, "loss", ("w",), ("MmBackward0",), (MADE,), READ, FAILS, 3, By.OPERATION)
 NEEDS = [
-    (STALE, Need(), "clone reorder"),
-    (replace(STALE, tensors=("slow.weight",)), Need(), "reorder clone"),
-    (replace(STALE, tensors=("slow.weight",)), Need(computed=True), "clone reorder"),
-    (replace(STALE, by=By.DATA, tensors=("slow.weight",)), Need(), "clone reorder"),
-    (STALE, Need(trained=True), "reorder"),
-    (STALE, Need(carried=True, again=True), "detach reorder"),
-    (replace(STALE, by=By.STEP), Need(), "reorder recompute"),
-    (replace(STALE, by=By.STEP), Need(carried=True, again=True), "detach reorder"),
-    (replace(STALE, by=By.STEP), Need(again=True), "recompute detach reorder"),
-    (replace(STALE, by=By.STEP), Need(again=True, constant="why"), "detach recompute reorder"),
+    (STALE, {}, "clone reorder"),
+    (replace(STALE, tensors=("slow.weight",)), {}, "reorder clone"),
+    (replace(STALE, tensors=("slow.weight",)), {"computed": True}, "clone reorder"),
+    (replace(STALE, by=By.DATA, tensors=("slow.weight",)), {}, "clone reorder"),
+    (STALE, {"trained": True}, "reorder"),
+    (STALE, {"carried": True, "again": True}, "detach reorder"),
+    (replace(STALE, by=By.STEP), {}, "reorder recompute"),
+    (replace(STALE, by=By.STEP), {"carried": True, "again": True}, "detach reorder"),
+    (replace(STALE, by=By.STEP), {"again": True}, "recompute detach reorder"),
+    (replace(STALE, by=By.STEP), {"again": True, "constant": "why"}, "detach recompute reorder"),
 ]
 
 
 @pytest.mark.parametrize(("facts", "need", "kinds"), NEEDS)
-def test_what_changed_it_decides_what_comes_first(facts: StaleSoon, need: Need, kinds: str) -> None:
-    finding = gs202.finding(facts, need)
+def test_what_changed_it_decides_what_comes_first(
+    facts: StaleSoon, need: dict[str, Any], kinds: str
+) -> None:
+    finding = gs202.finding(replace(facts, **need))
     check_wording(finding)
     assert " ".join(fix.kind for fix in finding.fixes) == kinds
     assert not any(fix.edits for fix in finding.fixes)
@@ -309,7 +312,7 @@ def run(source: str, folder: Path) -> list[str]:
 
 def test_a_write_through_data_is_told_with_what_it_does() -> None:
     facts = StaleSoon(LINK, "loss", ("w",), ("MulBackward0",), (MADE,), READ, FAILS, 3, By.DATA)
-    finding = gs202.finding(facts, Need(trained=True))
+    finding = gs202.finding(replace(facts, trained=True))
     check_wording(finding)
     assert "wrong gradient, without an error" in finding.message
     assert "no version counter moved" in finding.related[1].message

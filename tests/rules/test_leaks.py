@@ -18,7 +18,7 @@ from gradscope.code.through_data import data_lines
 from gradscope.model import BackwardCall, Finding, Severity, Site, paths
 from gradscope.model.paths import Origin, Step
 from gradscope.rules import gs301, gs302, gs303, gs304, gs305
-from gradscope.rules.base import Rule
+from gradscope.rules.base import Grown, Rule
 
 RULES = (gs301.RULE, gs302.RULE, gs303.RULE, gs304.RULE, gs305.RULE)
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
@@ -162,7 +162,7 @@ def test_where_the_holder_is_gone_in_the_end_the_figures_say_when_it_was_seen(
 ) -> None:
     source = LOGGED.format(first="kept = []", store="kept.append(loss)", steps=40)
     (finding,) = findings_of(f"{source}\n    main()", tmp_path)
-    assert finding.label == "keeps graphs of 32 iterations after 33 of 40, no saved bytes"
+    assert finding.label == "keeps graphs of at least 32 iterations, no saved bytes"
 
 
 def test_a_holder_is_told_of_once(tmp_path: Path) -> None:
@@ -270,8 +270,8 @@ def test_nothing_of_the_program_is_kept(tmp_path: Path) -> None:
     assert [f.code for f in findings_of(source, tmp_path)] == ["GS302"]
 
 
-CARRIED = gs301.Carried(CALL, "self.h", STORED, 8, 480, 81920, 60.0, 10240.0)
-KEPT = gs302.KeptAlive(CALL, "losses", STORED, True, True, False, 8, 80, 0, 10.0, 0.0)
+CARRIED = gs301.Carried(CALL, "self.h", STORED, Grown(8, 480, 81920, 60.0, 10240.0))
+KEPT = gs302.KeptAlive(CALL, "losses", STORED, True, True, False, Grown(8, 80, 0, 10.0, 0.0))
 
 
 def test_gs301_names_the_carrier_its_size_and_its_growth() -> None:
@@ -327,8 +327,7 @@ def test_gs305_says_how_often_and_names_no_line_that_is_trained_through() -> Non
     facts = gs305.NeverBackpropagated(STORED, None, 5, 4096, exactly=False)
     finding = gs305.finding(facts)
     assert finding.label == "4 KiB saved and dropped, at least 5 times; never run backward"
-    assert [note.site for note in finding.related] == [None]
-    assert "is run backward elsewhere, and never from here" in str(finding.related)
+    assert not finding.related
 
 
 @pytest.mark.parametrize("kind", ["ctx", "hook", "grad"])

@@ -20,7 +20,7 @@ from gradscope.rules.suppressing import Suppressor
 
 ROOT = Path(__file__).parents[2]
 CANNED = canned_recording()
-IGNORING = Suppressor(DEFAULTS.overridden(ignore=["GS101", "GS303"])).applied(CANNED)
+IGNORING = Suppressor(DEFAULTS.overridden(ignore=["GS101", "GS303"])).of_findings(CANNED)
 RECORDINGS = [CANNED, clean_recording(), empty_recording(), unfinished_recording(), IGNORING]
 each_recording = pytest.mark.parametrize(
     "recording", RECORDINGS, ids=["canned", "clean", "empty", "unfinished", "ignoring"]

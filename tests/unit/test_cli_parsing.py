@@ -12,7 +12,7 @@ from gradscope.cli import UsageError, app
 from gradscope.commands import run as commands
 from gradscope.commands.fix import FixOptions
 from gradscope.commands.run import RunOptions
-from gradscope.launch.interpreter import Code, Module, Script, Target
+from gradscope.launch.interpreter import Target
 from gradscope.render.machine import Format
 from gradscope.render.pictures.options import Options
 from gradscope.rules.settings import DEFAULTS, FailOn, Settings
@@ -27,32 +27,30 @@ def parse(*args: str) -> partial[int]:
 def target(*args: str) -> Target:
     job = parse("run", *args)
     assert job.func is commands.run
-    found = job.args[0]
-    assert isinstance(found, Script | Module | Code)
-    return found
+    return list(job.args[0])
 
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        (["a.py"], Script("a.py")),
-        (["a.py", "--format", "json"], Script("a.py", ("--format", "json"))),
-        (["a.py", "-m", "b", "--help"], Script("a.py", ("-m", "b", "--help"))),
-        (["a.py", "--", "x", "--"], Script("a.py", ("--", "x", "--"))),
-        (["--", "-odd.py", "--guard"], Script("-odd.py", ("--guard",))),
-        (["-m", "a.b"], Module("a.b")),
+        (["a.py"], ["a.py"]),
+        (["a.py", "--format", "json"], ["a.py", "--format", "json"]),
+        (["a.py", "-m", "b", "--help"], ["a.py", "-m", "b", "--help"]),
+        (["a.py", "--", "x", "--"], ["a.py", "--", "x", "--"]),
+        (["--", "-odd.py", "--guard"], ["-odd.py", "--guard"]),
+        (["-m", "a.b"], ["-m", "a.b"]),
         (
             ["-m", "a", "--lr", "0.1", "-c", "-m", "--"],
-            Module("a", ("--lr", "0.1", "-c", "-m", "--")),
+            ["-m", "a", "--lr", "0.1", "-c", "-m", "--"],
         ),
-        (["-ma.b", "-x"], Module("a.b", ("-x",))),
-        (["--guard", "-m", "a", "--guard"], Module("a", ("--guard",))),
-        (["--save", "-m", "a.py", "-m"], Script("a.py", ("-m",))),
-        (["--save=-m", "a.py"], Script("a.py")),
-        (["-c", "print(1)", "-c"], Code("print(1)", ("-c",))),
-        (["-c", "-1", "--help"], Code("-1", ("--help",))),
-        (["-cpass", "-h"], Code("pass", ("-h",))),
-        (["-c", ""], Code("")),
+        (["-ma.b", "-x"], ["-m", "a.b", "-x"]),
+        (["--guard", "-m", "a", "--guard"], ["-m", "a", "--guard"]),
+        (["--save", "-m", "a.py", "-m"], ["a.py", "-m"]),
+        (["--save=-m", "a.py"], ["a.py"]),
+        (["-c", "print(1)", "-c"], ["-c", "print(1)", "-c"]),
+        (["-c", "-1", "--help"], ["-c", "-1", "--help"]),
+        (["-cpass", "-h"], ["-c", "pass", "-h"]),
+        (["-c", ""], ["-c", ""]),
     ],
 )
 def test_what_belongs_to_the_program(line: list[str], expected: Target) -> None:

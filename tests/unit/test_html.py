@@ -46,7 +46,6 @@ from gradscope.render.html.placing import ROOT, Placing, place
 from gradscope.render.lifetimes import MAX_LANES, lifetimes, run_end
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.options import Options
-from gradscope.render.pictures.picture import BoxKind
 
 RECORDINGS = [canned_recording, clean_recording, empty_recording, unfinished_recording]
 
@@ -413,7 +412,7 @@ def test_the_page_folds_as_the_picture_does() -> None:
     graph = steps_of_a_cell(600)
     closed, nodes = shown_at_first(graph)
     boxes = compose([graph], Options()).boxes
-    folds = [box.title for box in boxes if box.kind is BoxKind.FOLD]
+    folds = [box.title for box in boxes if box.is_fold]
     assert (
         [group.label for group in closed] == folds == ["cell · 3 nodes \N{MULTIPLICATION SIGN}599"]
     )

@@ -70,7 +70,6 @@ def shared_graph(
         accumulated=same_root and reading.effect is Effect.AUGMENTED,
         trained=_is_trained(freeing.leaves(held), frames),
         stepped_between=makes_step(around[0]),
-        alive=watch.ledger.live_bytes if watch.hooked else 0,
         roles=watch.notes.attempt(
             "asking who is trained by which loss failed in gradscope",
             lambda: roles_of(watch, record, freeing, held, reading, reached, frames, around),

@@ -241,12 +241,7 @@ class LineWatch(Observer):
     def install(self) -> Handle:
         """Begin; the handle ends it in this thread, the others end by themselves."""
         hidden = hide_trace(self._starts)
-
-        def end() -> None:
-            self._turn_off()
-            hidden.remove()
-
-        return Handle(end)
+        return Handle(hidden.remove, self._turn_off)
 
     def wait(self, observer: Observer, waits: bool) -> None:
         """Call an observer at every line from now on, even while no graph is alive; or stop."""

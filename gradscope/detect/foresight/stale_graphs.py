@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.graph import Node
@@ -128,12 +128,12 @@ class StaleGraphs:
         return [packed for reference in references if (packed := reference()) is not None]
 
 
-def need_of(watch: State, needed: Needed, frames: Sequence[FrameType]) -> gs202.Need:
-    """Return what decides how a stale graph is cured."""
+def cure_of(watch: State, needed: Needed, frames: Sequence[FrameType]) -> dict[str, Any]:
+    """Return the facts that decide how a stale graph is cured."""
     read = needed.read
     if not read.again:
-        return gs202.Need()
+        return {}
     leaves = leaves_of(Walker(_MOST_NODES).walk([held_node(needed.held.tensor)]))
     around = events_around(needed.start, read.way)
     constant = reason_for_a_constant(watch, read, leaves, frames, around)
-    return gs202.Need(read.carried, True, constant)
+    return {"carried": read.carried, "again": True, "constant": constant}

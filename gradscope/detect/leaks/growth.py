@@ -30,7 +30,7 @@ from gradscope.program.sites import Place, user_frame, user_frames
 from gradscope.program.tensors import held_node, is_held_leaf
 from gradscope.program.undisturbed import Untraced
 from gradscope.rules import gs301, gs302, gs304
-from gradscope.rules.base import NOW, Seen
+from gradscope.rules.base import Grown
 from gradscope.torch_private import DisableTorchFunction
 
 SIGHTINGS = 3  # scans in which the same holder has to have grown
@@ -360,9 +360,9 @@ class Growth(Observer):
                 if sightings is None or told is None or (cause := _finding(told).cause) in causes:
                     continue
                 causes.add(cause)  # of two names for one thing the first was said
-                after, of = sightings.count + loop.before, loop.count + loop.before
-                seen = Seen(after, of) if after < of else NOW
-                newest = replace(told, **_figures(sightings, seen))
+                grown = _grown(self.watch, sightings)
+                grown = replace(grown, at_least=grown.at_least or sightings.count < loop.count)
+                newest = replace(told, grown=grown)
                 yield replace(_finding(newest), count=0)
 
     # between backward calls, or without any
@@ -458,13 +458,10 @@ def _finding(facts: _Facts) -> Finding:
     return gs301.finding(facts) if isinstance(facts, gs301.Carried) else gs302.finding(facts)
 
 
-def _figures(sightings: Sightings, seen: Seen) -> dict[str, Any]:
+def _grown(watch: State, sightings: Sightings) -> Grown:
     """Return what a holder holds now, and how much more with each iteration."""
-    suspect, (nodes, nbytes) = sightings.newest, sightings.rates
-    names = ("iterations", "nodes", "nbytes")
-    figures = {name: getattr(suspect, name) for name in names}
-    seen = replace(seen, cut=suspect.cut)
-    return {**figures, "nodes_each": nodes, "nbytes_each": nbytes, "seen": seen}
+    now, rates = sightings.newest, sightings.rates
+    return Grown(now.iterations, now.nodes, now.nbytes, *rates, watch.hooked, now.cut)
 
 
 def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
@@ -478,8 +475,7 @@ def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
         "call": record,
         "holder": name.text,
         "stored": store_of(suspect.names, suspect.files, container=suspect.is_container)[0],
-        "counts_bytes": watch.hooked,
-        **_figures(sightings, Seen()),
+        "grown": _grown(watch, sightings),
     }
     if loop is not None and suspect.in_graph and not suspect.is_container:
         site = None if record is None else record.site

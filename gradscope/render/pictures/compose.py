@@ -16,9 +16,7 @@ from gradscope.render.pictures.picture import (
     TIMES,
     UNMARKED,
     Box,
-    BoxKind,
     Group,
-    GroupKind,
     Link,
     LinkKind,
     Marks,
@@ -51,11 +49,11 @@ def node_box(number: int, merged: Merged, head: int, leaves: Sequence[int], *, s
         note = f"used by {counted(users, 'node')}" if users > 1 else "leaf"
         rows.insert(0, Row(one_line(node.leaf_kind)))
         title = one_line(node.variable or "leaf")
-        return Box(number, BoxKind.LEAF, title, note=note, rows=tuple(rows))
+        return Box(number, title, note=note, rows=tuple(rows))
     note = _state_note([node], node.state)
     caption = one_line(f"{node.module} · {node.module_class}") if node.module_class else ""
     title = one_line(node.name)
-    return Box(number, BoxKind.NODE, title, node.state, note, caption=caption, rows=tuple(rows))
+    return Box(number, title, node.state, note, caption=caption, rows=tuple(rows))
 
 
 def fold_box(number: int, merged: Merged, part: Part, leaves: Sequence[int]) -> Box:
@@ -80,7 +78,7 @@ def fold_box(number: int, merged: Merged, part: Part, leaves: Sequence[int]) -> 
         rows.append(Row(f"→ {some}: {_leaf_names(merged, leaves)}", muted=True))
     rows.append(Row(f"open: {open_key(part, nodes)}", muted=True))
     title, note = fold_title(part, nodes), _state_note(nodes, state)
-    return Box(number, BoxKind.FOLD, title, state, note, rows=tuple(rows))
+    return Box(number, title, state, note, rows=tuple(rows), is_fold=True)
 
 
 def fold_title(part: Part, nodes: Sequence[Node]) -> str:
@@ -187,6 +185,7 @@ def _state_note(nodes: Sequence[Node], state: NodeState) -> str:
     return f"{word} by calls {calls[0]} to {calls[-1]}"
 
 
+_SHARED = "SHARED"
 _FRAMES = 12
 """With more generations than this, frames would be all one sees."""
 
@@ -297,33 +296,32 @@ def _groups(merged: Merged, folded: Folded) -> tuple[tuple[Group, ...], list[int
     of: list[int | None] = []
     for part in folded.parts:
         nodes = [merged.nodes[head] for head in part.heads]
-        frames: list[tuple[GroupKind, int, str]] = []
+        frames: list[tuple[str, int]] = []
         first, last = _ages(merged, part)
         if framed and first == last:
             built = f"after backward call {first}" if first else "before backward call 1"
-            frames.append((GroupKind.ITERATION, first, f"built {built}"))
+            frames.append((f"built {built}", first))
         if len(merged.roots) > 1 and all(merged.is_shared(head) for head in part.heads):
-            frames.append((GroupKind.SHARED, 0, ""))
+            frames.append((_SHARED, 0))
         if part.sample in times and part.why != "repeat":
             alike = f"1 of {times[part.sample] + 1:,} alike"
-            frames.append((GroupKind.REPEAT, part.sample, alike))
+            frames.append((alike, part.sample))
         if nodes[0].is_leaf and len(nodes) == 1:
             frames = []
         group: int | None = None
-        for kind, key, title in frames:
-            at = known.setdefault((kind, group, key), len(groups))
+        for title, key in frames:
+            at = known.setdefault((title, group, key), len(groups))
             if at == len(groups):
-                groups.append(Group(at, kind, title, group))
+                groups.append(Group(at, title, group, title == _SHARED))
                 inside.append([])
             inside[at] += nodes
             group = at
         of.append(group)
     names = [one_line(root.name or f"root {n}", 20) for n, root in enumerate(merged.roots, 1)]
     who = " and ".join(names) if len(names) < 3 else f"several of {len(names)} roots"
-    shared = f"SHARED by {who}: "
+    shared = f"{_SHARED} by {who}: "
     return tuple(
-        replace(g, title=shared + _shared_state(inside[g.id])) if g.kind is GroupKind.SHARED else g
-        for g in groups
+        replace(g, title=shared + _shared_state(inside[g.id])) if g.is_shared else g for g in groups
     ), of
 
 

@@ -12,9 +12,7 @@ from gradscope.model import Severity
 from gradscope.render.pictures.picture import (
     TIMES,
     Box,
-    BoxKind,
     Group,
-    GroupKind,
     LinkKind,
     Picture,
 )
@@ -83,7 +81,7 @@ def head_of(picture: Picture) -> list[Line]:
         lines.append(Line("enters the shared part", "", "→", LIGHT.accent))
     if LinkKind.CARRIED in kinds:
         lines.append(Line("enters an older graph", "", "→", LIGHT.accent))
-    if any(box.kind is BoxKind.FOLD for box in picture.boxes):
+    if any(box.is_fold for box in picture.boxes):
         lines.append(Line("double frame: several nodes folded", mark=""))
     for note in picture.notes:
         colour = SEVERITIES[Severity.WARNING].light.ink
@@ -145,7 +143,7 @@ def _dress(box: Box) -> dict[str, str]:
         dress |= {"style": f"filled,{look.line}", "color": tone.ink, "fillcolor": tone.fill}
     else:
         dress |= {"style": "filled,rounded", "color": LIGHT.rule, "fillcolor": LIGHT.background}
-    if box.kind is BoxKind.FOLD:
+    if box.is_fold:
         dress["peripheries"] = "2"
     if box.alarm:
         dress |= {"penwidth": "3", "color": _ALARM}
@@ -153,7 +151,7 @@ def _dress(box: Box) -> dict[str, str]:
 
 
 def _frame(group: Group) -> dict[str, str]:
-    shared = group.kind is GroupKind.SHARED
+    shared = group.is_shared
     return {
         "label": _label([Line(group.title, mark="")]),
         "fontsize": "12",

@@ -13,10 +13,9 @@ from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.dot import to_dot as dot_of
 from gradscope.render.pictures.formats import ENCODERS, check_suffix
 from gradscope.render.pictures.options import DEFAULTS, Options
-from gradscope.render.pictures.picture import UNMARKED, Marks, Picture
+from gradscope.render.pictures.picture import UNMARKED, Marks
 from gradscope.render.pictures.selection import select
-from gradscope.render.pictures.svg import Scene, to_svg
-from gradscope.render.pictures.wasm import LayoutError
+from gradscope.render.pictures.svg import to_svg
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +61,8 @@ def draw_graphs(
 ) -> Drawing:
     """Draw one graph, or several in one picture with the nodes they share drawn once.
 
-    Raises GradscopeError where the options cannot be met, no graph has a node, or the file cannot
-    be written.
+    Raises GradscopeError where the options cannot be met, no graph has a node, all nodes are too
+    many to draw, or the file cannot be written.
     """
     target = None if file is None else Path(file)
     suffix = ".svg" if target is None else target.suffix.lower()
@@ -72,13 +71,12 @@ def draw_graphs(
         raise GradscopeError(
             "there is nothing to draw: the graph has no node (does the tensor require grad?)"
         )
+    picture = compose(graphs, options, marks)
+    more: list[str] = []
     if suffix == ".dot":
-        picture = compose(graphs, options, marks)
-        more: list[str] = []
         data = dot_of(picture).encode()
     else:
-        picture, scene = _drawn(graphs, options, marks)
-        data, more = ENCODERS[suffix](scene)
+        data, more = ENCODERS[suffix](to_svg(picture))
     if target is not None:
         _write(target, data)
     notes = (*picture.notes, *more)
@@ -88,20 +86,6 @@ def draw_graphs(
 def to_dot(graphs: Sequence[Graph], options: Options = DEFAULTS) -> str:
     """Return the picture of the graphs as DOT text, for any graphviz."""
     return dot_of(compose(graphs, options))
-
-
-def _drawn(graphs: Sequence[Graph], options: Options, marks: Marks) -> tuple[Picture, Scene]:
-    """Draw the picture, folded where all its nodes cannot be drawn."""
-    picture = compose(graphs, options, marks)
-    try:
-        return picture, to_svg(picture)
-    except LayoutError as problem:
-        if options.fold:
-            raise
-        folded = compose(graphs, replace(options, fold=True), marks)
-        note = f"folded all the same: {problem}; a .dot has every node"
-        folded = replace(folded, notes=(*folded.notes, note))
-        return folded, to_svg(folded)
 
 
 def _write(target: Path, data: bytes) -> None:

@@ -137,14 +137,15 @@ class _Folding:
 
     def check_names(self) -> None:
         """Raise GradscopeError if the focus is not in the graph."""
-        nodes, order, focus = self.merged.nodes, self.merged.order, self.options.focus
-        roots = [root.name for root in self.merged.roots if root.name]
-        modules = sorted({node.module for node in nodes if node.module})
-        parts = dict.fromkeys(path.partition(".")[0] for path in modules)
-        known = [*roots, *parts, *modules]
-        if focus not in (None, "shared") and not any(self._matches(n, focus) for n in order):
-            names = (name for node in nodes for name in (node.name, node.variable) if name)
-            raise _unknown(focus, [*known, *names])
+        nodes, focus = self.merged.nodes, self.options.focus
+        if focus in (None, "shared") or any(self._matches(n, focus) for n in self.merged.order):
+            return
+        names = [root.name for root in self.merged.roots]
+        names += [node.module for node in nodes]
+        names += [name for node in nodes for name in (node.name, node.variable)]
+        known = list(dict.fromkeys(filter(None, names)))
+        like = meant(focus, known) or f": it has {listed(known, 6)}"
+        raise GradscopeError(f"nothing in this graph is called {focus!r}{like}")
 
     def around_focus(
         self, heads: Sequence[int], focus: str, shown_in: Mapping[int, int]
@@ -290,11 +291,6 @@ class _Folding:
             for at in range(0, len(some), step):
                 joined += _joined(some[at : at + step])
         return joined
-
-
-def _unknown(name: str, known: Sequence[str]) -> GradscopeError:
-    like = meant(name, known) or f": it has {listed(known, 6)}"
-    return GradscopeError(f"nothing in this graph is called {name!r}{like}")
 
 
 def _singles(heads: Iterable[int]) -> list[Part]:

@@ -10,28 +10,12 @@ from gradscope.model import NodeState, SavedState
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
-class BoxKind(StrEnum):
-    """One node, one leaf, or several folded nodes."""
-
-    NODE = "node"
-    LEAF = "leaf"
-    FOLD = "fold"
-
-
 class LinkKind(StrEnum):
     """A plain link, one that enters the shared part, one that enters an older iteration."""
 
     PLAIN = "plain"
     BOUNDARY = "boundary"
     CARRIED = "carried"
-
-
-class GroupKind(StrEnum):
-    """Why one frame encloses some boxes."""
-
-    SHARED = "shared"
-    ITERATION = "iteration"
-    REPEAT = "repeat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +30,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One box: ``root`` and ``alarm`` are strips above the title, ``note`` the state as text."""
+    """One box: ``root`` and ``alarm`` are strips above the title, ``note`` the state as text.
+
+    ``is_fold``: it stands for several nodes.
+    """
 
     id: int
-    kind: BoxKind
     title: str
     state: NodeState | None = None
     note: str = ""
@@ -58,6 +44,7 @@ class Box:
     caption: str = ""
     rows: tuple[Row, ...] = ()
     group: int | None = None
+    is_fold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +59,14 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A frame around boxes; ``parent`` is the frame that it stands in."""
+    """A frame around boxes; ``parent`` is the frame that it stands in, ``is_shared`` is that of
+    what several roots need.
+    """
 
     id: int
-    kind: GroupKind
     title: str
     parent: int | None = None
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

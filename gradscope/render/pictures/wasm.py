@@ -17,6 +17,9 @@ _LIMIT = 10.0
 class LayoutError(GradscopeError):
     """There is no layout: the picture is too large for this engine, or for anyone to read."""
 
+    def __init__(self, why: str) -> None:
+        super().__init__(f"cannot draw that: {why}; a folded picture or a .dot is possible")
+
 
 def run(source: str, form: str) -> bytes:
     """Lay the DOT text out and return it in graphviz's output format ``form``.

@@ -52,6 +52,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         )
     if get_origin(hint) is tuple:
         return st.lists(values(get_args(hint)[0]), max_size=2).map(tuple)
+    if get_origin(hint) is dict:
+        return st.dictionaries(*map(values, get_args(hint)), max_size=2)
     if issubclass(hint, Enum):
         return st.sampled_from(hint)
     return {

@@ -29,7 +29,7 @@ from reading_ahead import ahead_of, machine_for
 
 from gradscope.code.bytecode import MISSING, flow_of
 from gradscope.program.ahead.machine import MODELS
-from gradscope.program.ahead.values import Ahead, Raised, Stop, Unknown, key_of, value_of
+from gradscope.program.ahead.values import Ahead, Raised, Stop, Unknown, is_plain, key_of, value_of
 from gradscope.program.variables import on_stack
 
 LIST = [10, 11, 12, 13, 14]
@@ -397,3 +397,12 @@ def test_a_reading_lets_go_of_all() -> None:
     machine.let_go()
     del found, machine, program, h
     assert died
+
+
+def test_a_deep_value_is_not_followed_into_the_ground() -> None:
+    deep: tuple[Any, ...] = ()
+    for _ in range(200_000):
+        deep = (deep,)
+    assert not is_plain(deep)
+    assert is_plain(((1, "a"), frozenset({2.0, (None, True)})))
+    assert not is_plain((1, [2]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from collections import deque
@@ -348,12 +349,24 @@ PLAIN: Final = frozenset(
 """Types, by their ids, whose values are compared and computed with as they are."""
 
 
+_MOST_PARTS = 10_000
+
+
 def is_plain(value: Any) -> bool:
-    """Return whether comparing and hashing a value runs none of the user's code."""
-    kind = type(value)
-    if kind is tuple or kind is frozenset:
-        return all(map(is_plain, value))
-    return id(kind) in PLAIN
+    """Return whether comparing and hashing a value runs none of the user's code.
+
+    What holds itself, is nested deep or has very many parts is taken to run some.
+    """
+    waiting = [value]
+    for number, each in enumerate(waiting):  # which grows on the way
+        kind = type(each)
+        if kind is tuple or kind is frozenset:
+            waiting += gc.get_referents(each)  # what C keeps for itself may have empty places
+        elif id(kind) not in PLAIN:
+            return False
+        if number > _MOST_PARTS:
+            return False
+    return True
 
 
 class ById(NamedTuple):

@@ -313,7 +313,7 @@ def _members(cls: Any, *names: str) -> _Reader:
     return lambda _, holder: [("attribute", name, get(holder)) for name, get in getters]
 
 
-_GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+GENERATOR_TYPES = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _WRITABLE = frozenset(id(cls) for cls in (str, int, float, bool, bytes, type(None)))
 
 _CONTAINERS: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), collections.deque())
@@ -346,7 +346,7 @@ _BY_CLASS: tuple[tuple[Any, _Reader], ...] = (
     (types.FrameType, _of_frame),
     (types.TracebackType, _of_traceback),
     (types.ModuleType, _of_namespace),
-    *((cls, _of_generator) for cls in _GENERATORS),
+    *((cls, _of_generator) for cls in GENERATOR_TYPES),
     *((cls, _of_wrapper) for cls in _WRAPPERS),
     (itertools.zip_longest, _of_longest_zip),
 )

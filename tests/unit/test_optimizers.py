@@ -15,7 +15,7 @@ from gradscope.collect.mutations import Mutations
 from gradscope.detect.foresight.training import Optimizers
 from gradscope.program.ahead.questions import events_around, start_after
 from gradscope.program.ahead.ways import Way, What
-from gradscope.program.sites import Place
+from gradscope.program.sites import Place, user_frames
 
 
 class Key:
@@ -110,12 +110,30 @@ def _reset_between(
         second.step()
 
 
+def _in_a_closure(
+    first: Any, second: Any, loss: Callable[[], Any], look: Callable[[], None]
+) -> None:
+    def closure() -> Any:
+        first.zero_grad()
+        look()
+        value = loss()
+        value.backward()
+        return value
+
+    for _ in range(2):
+        first.step(closure)
+        second.zero_grad()
+        loss().backward()
+        second.step()
+
+
 @pytest.mark.parametrize(
     ("program", "used"),
     [
         (_in_turn, [["first"], ["second"]]),
         (_at_the_end, [["first", "second"], ["first", "second"]]),
         (_reset_between, [["first"], ["second"]]),
+        (_in_a_closure, [["first"], ["second"]]),
     ],
 )
 def test_which_optimizer_uses_a_gradient_is_read_ahead(program: Any, used: list[list[str]]) -> None:
@@ -131,7 +149,7 @@ def test_which_optimizer_uses_a_gradient_is_read_ahead(program: Any, used: list[
         frame = sys._getframe(1)
         before, after = events_around(start_after(frame), Way((), 1, 1_000))
         assert before[0].what is What.BACKWARD is after[0].what
-        optimizers = Optimizers([frame])
+        optimizers = Optimizers(user_frames(frame))
         uses = ((), (*before[1:], *after)), (before, after[1:])
         found.extend([each.name for each in optimizers.stepping(*two)] for two in uses)
 

@@ -26,6 +26,7 @@ from gradscope.program.ahead.machine import PARTS, Machine
 from gradscope.program.ahead.models import argument, in_order
 from gradscope.program.ahead.operators import Given, Named, computed
 from gradscope.program.ahead.torch_models import applied
+from gradscope.program.containers import GENERATOR_TYPES
 from gradscope.program.layouts import (
     class_bases,
     class_name,
@@ -63,7 +64,7 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
         return tensors.method(m, of, name, given, named)
     if type(of) is v.Getter and name == "__call__":
         return of.call(*given)
-    if is_exactly(of, v.Suspended, *iteration.GENERATORS):
+    if is_exactly(of, v.Suspended, *GENERATOR_TYPES):
         return _of_generator(m, of, name, given)
     if type(of) is v.Unknown:
         return m.unknown(f"{name} of {of.why}", of, *given, *named.values())

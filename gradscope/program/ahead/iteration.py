@@ -22,7 +22,7 @@ from gradscope.program.ahead import tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import frame_of
 from gradscope.program.ahead.machine import OF_C, PARTS, Machine
-from gradscope.program.containers import GENERATORS as OF_GENERATORS
+from gradscope.program.containers import GENERATOR_TYPES, GENERATORS
 from gradscope.program.layouts import (
     class_bases,
     class_name,
@@ -46,7 +46,6 @@ _VIEWS = tuple(type(each) for each in _EMPTY_VIEWS)
 _OVER_SEQUENCES = tuple(type(iter(each)) for each in _EMPTY)
 _BACKWARD: tuple[type, ...] = (type(reversed([])), reversed)
 _TEE: Any = type(itertools.tee(())[0])
-GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 _LOADERS = (data.DataLoader, *LOADER_ITERATORS)
 
 
@@ -250,7 +249,7 @@ def iterator(m: Machine, of: Any) -> Any:
         return over(m, of)
     if is_exactly(of, *_VIEWS):
         return v.Elements(_stepping([*of]), of)
-    if is_exactly(of, *GENERATORS):
+    if is_exactly(of, *GENERATOR_TYPES):
         return resumed(m, of)
     if is_exactly(of, *_LOADERS):
         return _kept(m, of, lambda: _of_loader(m, of))
@@ -430,7 +429,7 @@ def _continued(m: Machine, of: Any) -> Any:
 
 def _parts(of: Any) -> list[Any]:
     """Return what an iterator of Python's own takes from and calls, the iterators first."""
-    if not is_iterator(of) or not type(of).__flags__ & OF_C or is_exactly(of, *GENERATORS):
+    if not is_iterator(of) or not type(of).__flags__ & OF_C or is_exactly(of, *GENERATOR_TYPES):
         return []
     if is_exactly(of, enumerate, zip, map, filter):
         inside = [*of.__reduce__()[1]]
@@ -705,7 +704,7 @@ def resumed(m: Machine, generator: Any) -> Any:
 
 
 def _suspended(m: Machine, generator: Any) -> Any:
-    live = getattr(generator, OF_GENERATORS[id(type(generator))][0])
+    live = getattr(generator, GENERATORS[id(type(generator))][0])
     if live is None:
         return v.Suspended(None, "done")
     running = m.suspended.get(id(live))
@@ -720,7 +719,7 @@ def _suspended(m: Machine, generator: Any) -> Any:
 
 def send(m: Machine, generator: Any, value: Any) -> Any:
     """Resume a generator; return what it yields, or raise Exhausted with what it returns."""
-    if is_exactly(generator, *GENERATORS):
+    if is_exactly(generator, *GENERATOR_TYPES):
         generator = resumed(m, generator)
     if type(generator) is not v.Suspended:
         if value is not None:

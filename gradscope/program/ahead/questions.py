@@ -232,9 +232,10 @@ def _is_skipped(machine: Machine, frame: Frame, inner: Frame) -> bool:
     if frame.of_user:
         return False
     if "/torch/optim/" in file:
-        if frame.code.co_name == "step" and file.endswith("lbfgs.py") and frame.live is not None:
-            closure = dict(local_variables(frame.live)).get("closure")
-            if is_exactly(closure, FunctionType, types.MethodType):
+        if frame.code.co_name == "step" and frame.live is not None:
+            own = dict(local_variables(frame.live))
+            optimizer, closure = own.get("self"), own.get("closure")
+            if file.endswith("lbfgs.py") and is_exactly(closure, FunctionType, types.MethodType):
                 frame.live = None
                 machine.frames.append(frame)
                 machine.base = inner
@@ -242,6 +243,8 @@ def _is_skipped(machine: Machine, frame: Frame, inner: Frame) -> bool:
                     models.in_thread(machine, closure, (), {})
                 finally:
                     machine.frames.pop()
+            if is_a(optimizer, torch.optim.Optimizer):
+                machine.events.append(GradEvent(What.STEP, optimizer))
         return True
     if "/asyncio/" in file:
         if file.endswith("runners.py") and frame.code.co_name == "run" and frame.live is not None:

@@ -128,8 +128,10 @@ def of_function(function: FunctionType) -> Callable[..., Any] | None:
     module = function.__module__
     if type(module) is not str:
         return None
-    if function.__name__ == "step":
-        return _step
+    return _step if function.__name__ == "step" else _of_library(function, module)
+
+
+def _of_library(function: FunctionType, module: str) -> Callable[..., Any] | None:
     if module.startswith("torch.") or module == "torch":
         return _of_torch(function, module)
     package = module.partition(".")[0]
@@ -165,7 +167,7 @@ def _drawn(m: Machine, name: str, given: Given) -> Any:
 def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
     name = function.__name__
     if module.startswith("torch.optim"):
-        return _of_optimizer if name in _OF_OPTIMIZER else None
+        return _of_optimizer if name == "step" or name in _OF_OPTIMIZER else None
     if module.startswith("torch.distributions."):
         return _of_distribution
     if module == "torch.autograd.function" and name == "apply":
@@ -175,7 +177,7 @@ def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
     if module == "torch.nn.modules.module":
         return _of_module if name in _OF_MODULE_QUIET | _LISTING | _ASKED_OF_MODULE else None
     if module.startswith(("torch.amp", "torch.cuda.amp")):
-        return _of_scaler if name in ("scale", "update", "unscale_", "minimize") else None
+        return _of_scaler if name in ("scale", "step", "update", "unscale_", "minimize") else None
     if module.startswith(_ENTERED) or function.__code__.co_filename == CONTEXT_FILE:
         return None
     if module.startswith(("torch.linalg", "torch.fft", "torch.func")):
@@ -221,34 +223,39 @@ def _unknown_of_torch(m: Machine, function: FunctionType, given: Given, named: N
 
 
 def _step(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
-    """Call what is named ``step``: of an optimizer, a scheduler, a scaler, or the program."""
-    if not (given and derives(v.kind_of(given[0]), torch.optim.Optimizer)):
-        if function.__module__.startswith(("torch.amp", "torch.cuda.amp")):
-            return m.method(given[1], "step", *given[2:])
-        if function.__module__.startswith("torch.optim"):
-            return None
-        return m.call_code(function.__code__, function.__globals__, function, given, named)
-    found = None
-    if not function.__module__.startswith("torch.optim"):
-        inner = function.__dict__.get("__wrapped__", function)  # by torch, at the first instance
-        found = m.call_code(inner.__code__, inner.__globals__, inner, given, named)
+    """Call what is named ``step``, and note it if that is an optimizer's."""
+    is_optimizer = bool(given) and derives(v.kind_of(given[0]), torch.optim.Optimizer)
+    if is_optimizer:  # which torch wraps at its first instance
+        function = function.__dict__.get("__wrapped__", function)
+    model = _of_library(function, function.__module__)
+    if model is not None:
+        found = model(m, function, given, named)
     else:
-        closure = argument(given, named, 1, "closure")
-        if closure is not None:
-            times = 2 if derives(v.kind_of(given[0]), torch.optim.LBFGS) else 1
-            found, *_ = [in_thread(m, closure, (), {}) for _ in range(times)]
-    m.events.append(GradEvent(What.STEP, given[0]))
+        found = m.call_code(function.__code__, function.__globals__, function, given, named)
+    if is_optimizer:
+        m.events.append(GradEvent(What.STEP, given[0]))
     return found
 
 
 def _of_optimizer(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
     if function.__name__ == "zero_grad":
         m.events.append(GradEvent(What.ZERO, given[0]))
-    return v.Unknown(why=function.__name__)
+    if function.__name__ != "step":
+        return v.Unknown(why=function.__name__)
+    closure = argument(given, named, 1, "closure")
+    if closure is None or not derives(v.kind_of(given[0]), torch.optim.Optimizer):
+        return None
+    times = 2 if derives(v.kind_of(given[0]), torch.optim.LBFGS) else 1
+    found = [in_thread(m, closure, (), {}) for _ in range(times)]
+    return found[0]
 
 
 def _of_scaler(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
-    return given[1] if function.__name__ == "scale" else None
+    if function.__name__ == "scale":
+        return given[1]
+    if function.__name__ == "step":
+        return m.call(m.attribute(given[1], "step"), given[2:], named)
+    return None
 
 
 def _of_module(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:

@@ -41,7 +41,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrite:
+class Patch:
     """A source before and after; ``origin`` has the old line's number for each new line."""
 
     before: Source
@@ -85,7 +85,7 @@ def bare(line: str) -> str:
     return line.rstrip(_ENDS)
 
 
-def apply(source: Source, edits: Iterable[Edit]) -> Rewrite:
+def apply(source: Source, edits: Iterable[Edit]) -> Patch:
     """Return the source with all edits made; each is of other lines that the source has."""
     by_line = {edit.line: edit for edit in edits}
     replaced = {line for edit in by_line.values() for line in edit.lines}
@@ -109,10 +109,10 @@ def apply(source: Source, edits: Iterable[Edit]) -> Rewrite:
     for at, number in enumerate(origin):
         known = edited.get(at, known)
         known = origin[at] = number or gone.pop(lines[at].strip(), 0) or known
-    return Rewrite(source, Source(source.file, tuple(lines), source.encoding), tuple(origin))
+    return Patch(source, Source(source.file, tuple(lines), source.encoding), tuple(origin))
 
 
-def old_place(changes: Iterable[Rewrite], file: str, line: int) -> tuple[str, int]:
+def old_place(changes: Iterable[Patch], file: str, line: int) -> tuple[str, int]:
     """Return the place that a line of the changed files had before."""
     change = next((change for change in changes if change.file == file), None)
     return file, line if change is None else change.old_line(line)
@@ -148,7 +148,7 @@ def shown_lines(edits: Iterable[Edit]) -> set[int]:
     }
 
 
-def unified_diff(change: Rewrite, name: str) -> list[str]:
+def unified_diff(change: Patch, name: str) -> list[str]:
     """Return the lines of the diff with their ends, for ``patch`` to find the file by ``name``."""
     label = f"{name}\t" if " " in name else name  # so that patch(1) knows where the name ends
     lines: list[str] = []
@@ -167,7 +167,7 @@ def same_lines(first: Sequence[str], second: Sequence[str], numbers: Iterable[in
     return all(first[n - 1 : n] == second[n - 1 : n] for n in numbers)
 
 
-def write(changes: Sequence[Rewrite]) -> None:
+def write(changes: Sequence[Patch]) -> None:
     """Write the changes; raise GradscopeError if a file differs from what they were made for."""
     for change in changes:
         if _content(change.file) != change.before.data:
@@ -175,8 +175,8 @@ def write(changes: Sequence[Rewrite]) -> None:
                 f"{change.file} was changed while the fix was tried out: "
                 "nothing was written, try again"
             )
-    written: list[Rewrite] = []
-    waiting: list[tuple[Rewrite, str, str]] = []
+    written: list[Patch] = []
+    waiting: list[tuple[Patch, str, str]] = []
     try:
         for change in changes:
             file = os.path.realpath(change.file)

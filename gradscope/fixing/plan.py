@@ -6,16 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing.patch import (
-    Rewrite,
-    Source,
-    apply,
-    bare,
-    read,
-    same_lines,
-    shown_lines,
-    split,
-)
+from gradscope.fixing.patch import Patch, Source, apply, bare, read, same_lines, shown_lines, split
 from gradscope.model import Edit, Finding, Fix, FixKind, Recording
 from gradscope.units import listed
 
@@ -88,7 +79,7 @@ class Plan:
     """The proposals of a recording, and the changes of those that apply, one for each file."""
 
     proposals: tuple[Proposal, ...]
-    changes: tuple[Rewrite, ...]
+    changes: tuple[Patch, ...]
     notes: tuple[str, ...] = ()
 
     @property

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing.patch import Rewrite, bare, read
+from gradscope.fixing.patch import Patch, bare, read
 from gradscope.fixing.plan import CODE
 from gradscope.fixing.rehearsal import Line, Record, Spot
 from gradscope.model import Finding, Header, Outcome, Recording
@@ -167,6 +167,8 @@ def check(recording: Recording) -> None:
         raise GradscopeError(
             "the recording does not say how the program was started: record it again, then --verify"
         )
+    if header.script == "-":
+        raise GradscopeError("the program came from standard input: run it from a file")
     if not os.path.isdir(header.cwd):
         raise GradscopeError(
             f"cannot run {header.script}: {header.cwd}, where it was started, is not there any more"
@@ -192,7 +194,7 @@ def start_process(
 def _done(
     module: str,
     recording: Recording,
-    changes: Sequence[Rewrite],
+    changes: Sequence[Patch],
     bounds: Bounds,
     guarded: bool,
     start: Start,
@@ -220,7 +222,7 @@ def _done(
 
 def run(
     recording: Recording,
-    changes: Sequence[Rewrite],
+    changes: Sequence[Patch],
     bounds: Bounds,
     *,
     guarded: bool = False,
@@ -251,7 +253,7 @@ def recorded(header: Header, seconds: float) -> Recording:
 def rehearse(
     recording: Recording,
     bounds: Bounds,
-    changes: Sequence[Rewrite] = (),
+    changes: Sequence[Patch] = (),
     *,
     guarded: bool,
     start: Start = start_process,
@@ -315,7 +317,7 @@ def read_notes(file: Path) -> dict[Line, list[float]]:
     return found
 
 
-def _losses(values: dict[Line, list[float]], changes: dict[str, Rewrite]) -> tuple[LossLog, ...]:
+def _losses(values: dict[Line, list[float]], changes: dict[str, Patch]) -> tuple[LossLog, ...]:
     """Return the values of the calls that started from a single number, by their lines."""
     losses = []
     for line, found in values.items():
@@ -333,7 +335,7 @@ def told_place(line: Line, lines: Iterable[Line]) -> Spot:
     return line[0] if line else ("", 0)
 
 
-def text_at(file: str, line: int, changes: dict[str, Rewrite]) -> str:
+def text_at(file: str, line: int, changes: dict[str, Patch]) -> str:
     """Return a line of the program as it ran; empty where it cannot be read."""
     lines: Sequence[str] = ()
     with suppress(OSError, ValueError, SyntaxError):

@@ -154,7 +154,7 @@ class _Run:
 class Comparison:
     """What a rehearsal of the program trained, and one of the program with the ``changes``."""
 
-    def __init__(self, base: Record, after: Record, changes: Sequence[patch.Rewrite]) -> None:
+    def __init__(self, base: Record, after: Record, changes: Sequence[patch.Patch]) -> None:
         self._base, self._after = _Run(base), _Run(after)
         self._changes = changes
         self._fails = min(self._base.seen.hazards, default=-1)

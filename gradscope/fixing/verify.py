@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing.patch import Rewrite, old_place
+from gradscope.fixing.patch import Patch, old_place
 from gradscope.fixing.plan import Candidate, Plan, Proposal, replanned, without
 from gradscope.fixing.rehearsal import Record
 from gradscope.fixing.runs import Bounds, Run, Start, check, rehearse, run, start_process
@@ -300,11 +300,11 @@ def _to_try(proposal: Proposal, picks: Sequence[int]) -> list[Candidate]:
     return [c for c in picked or proposal.candidates if c.can_be_tried]
 
 
-def _keys(findings: Any, changes: Sequence[Rewrite]) -> set[_Key]:
+def _keys(findings: Any, changes: Sequence[Patch]) -> set[_Key]:
     return {_key(finding, changes) for finding in findings}
 
 
-def _key(finding: Finding, changes: Sequence[Rewrite]) -> _Key:
+def _key(finding: Finding, changes: Sequence[Patch]) -> _Key:
     """Return what identifies a finding: its code, and its line in the unchanged program."""
     if finding.site is None:
         return finding.code, "", 0

@@ -102,8 +102,8 @@ class SharedGraph:
     call starts from; ``averaged``, it is a weighted sum of parameters that this loss trains in
     another way; ``trained``, it leads to parameters that something trains; ``stepped_between``, an
     optimizer steps before ``next_call``; ``computed``, the call computes whether to keep its graph.
-    ``conditions`` must hold for the later call to come, in
-    words; None where it comes in any case. ``roles`` says who is trained by what.
+    ``conditions`` must hold for the later call to come, in words; None where it comes in any case.
+    ``roles`` says who is trained by what.
     """
 
     call: BackwardCall
@@ -220,9 +220,8 @@ def _of_total(facts: SharedGraph) -> Iterator[Fix]:
     effect = "each call trains by its own loss alone"
     item = _fix(FixKind.ITEM, facts, effect, reason=f"`{name}` is a running total")
     reset = f"set `{name}` to zero at the start of each iteration: it still holds earlier losses"
-    zero = Fix(
-        FixKind.RECOMPUTE, reset, effects=(effect,), reason=f"`{name}` is a loss, never reset"
-    )
+    never = f"`{name}` is a loss, never reset"
+    zero = Fix(FixKind.RECOMPUTE, reset, effects=(effect,), reason=never)
     yield from (item, zero) if facts.roles.total else (zero, item)
 
 

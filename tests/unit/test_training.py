@@ -11,7 +11,7 @@ import pytest
 
 from gradscope.fixing import verify
 from gradscope.fixing.marks import Span
-from gradscope.fixing.patch import Rewrite, Source, apply, split
+from gradscope.fixing.patch import Patch, Source, apply, split
 from gradscope.fixing.plan import plan
 from gradscope.fixing.rehearsal import Event, Line, Record
 from gradscope.fixing.runs import Bounds, Run, read_notes, told_place
@@ -179,7 +179,7 @@ def test_a_loss_that_trains_by_fewer_ways_before_the_failure_gives_another_gradi
 TEXT = "a.backward()\nx = 1\nb.backward()\ny = 2\n"
 
 
-def changed(*edits: tuple[int, str]) -> Rewrite:
+def changed(*edits: tuple[int, str]) -> Patch:
     return apply(Source(FILE, split(TEXT)), [Edit(FILE, *edit) for edit in edits])
 
 

@@ -97,11 +97,7 @@ def _others(
 def _rank(entry: tuple[Held, Read]) -> tuple[bool, bool, int]:
     """Order holders: those that something is built on before a loss; then by the shortest name."""
     reading = entry[1]
-    return (
-        reading.again,
-        reading.effect is not Effect.BACKWARD,
-        len(reading.name),
-    )
+    return reading.again, reading.effect is not Effect.BACKWARD, len(reading.name)
 
 
 def _made(watch: State, look: Look, freed: list[int]) -> tuple[Site, ...]:

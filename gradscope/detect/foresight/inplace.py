@@ -19,7 +19,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.schedule import Schedule
-from gradscope.detect.foresight.stale_graphs import StaleGraphs, cure_of
+from gradscope.detect.foresight.stale_graphs import StaleGraphs, with_cure
 from gradscope.model import Finding, Site
 from gradscope.program.ahead.questions import start_before
 from gradscope.program.sites import Place, user_frames
@@ -140,9 +140,8 @@ class InPlace(Observer):
             self._told.add(change.statement.site)
         by = gs202.By.DATA if change.hidden else gs202.By.OPERATION
         facts = needed.facts(change.statement.site, watch.calls, by)
-        cure = cure_of(watch, needed, frames)
-        facts = replace(facts, computed=change.computed, trained=change.trained, **cure)
-        return [gs202.finding(facts)]
+        facts = replace(facts, computed=change.computed, trained=change.trained)
+        return [gs202.finding(with_cure(facts, watch, needed, frames))]
 
 
 def _is_computed(packed: Packed) -> bool:

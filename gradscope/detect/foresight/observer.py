@@ -21,7 +21,7 @@ from gradscope.detect.foresight.forward_on_freed import FreedWatch
 from gradscope.detect.foresight.reading import Wanted, foretell
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, may_be_shared, tensors_of
-from gradscope.detect.foresight.stale_graphs import StaleGraphs, cure_of
+from gradscope.detect.foresight.stale_graphs import StaleGraphs, with_cure
 from gradscope.detect.foresight.turning import next_turn
 from gradscope.model import BackwardCall, Finding
 from gradscope.model.paths import Origin, Path
@@ -92,7 +92,7 @@ class Foresight(Observer):
             if needed is None:
                 return ()
             facts = needed.facts(place.site, watch.calls, gs202.By.STEP)
-            return [gs202.finding(replace(facts, **cure_of(watch, needed, frames)))]
+            return [gs202.finding(with_cure(facts, watch, needed, frames))]
 
     def _set_alarm(self, call: Call, decided: list[tuple[FrameType, int]]) -> None:
         """Have the call looked at again when a branch that keeps it from harm will turn."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.autograd.graph import Node
@@ -128,12 +128,14 @@ class StaleGraphs:
         return [packed for reference in references if (packed := reference()) is not None]
 
 
-def cure_of(watch: State, needed: Needed, frames: Sequence[FrameType]) -> dict[str, Any]:
-    """Return the facts that decide how a stale graph is cured."""
+def with_cure(
+    facts: gs202.StaleSoon, watch: State, needed: Needed, frames: Sequence[FrameType]
+) -> gs202.StaleSoon:
+    """Return the facts of the finding with those that decide how the stale graph is cured."""
     read = needed.read
     if not read.again:
-        return {}
+        return facts
     leaves = leaves_of(Walker(_MOST_NODES).walk([held_node(needed.held.tensor)]))
     around = events_around(needed.start, read.way)
     constant = reason_for_a_constant(watch, read, leaves, frames, around)
-    return {"carried": read.carried, "again": True, "constant": constant}
+    return replace(facts, carried=read.carried, again=True, constant=constant)

@@ -18,6 +18,7 @@ from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.reading import Read
 from gradscope.detect.foresight.shared_graphs import Freeing, Held
 from gradscope.model import BackwardCall, Site
+from gradscope.program.ahead.values import kind_of
 from gradscope.program.ahead.ways import GradEvent, What
 from gradscope.program.layouts import class_name
 from gradscope.program.reach import Budget, Walk
@@ -74,7 +75,7 @@ class Optimizers:
         return tuple(each for each in found if each.parameters <= fresh) or found
 
     def _known(self, of: Any) -> Optimizer:
-        unnamed = Optimizer(class_name(type(of)), _parameters_of(of), id(of))
+        unnamed = Optimizer(class_name(kind_of(of)), _parameters_of(of), id(of))
         return next((each for each in self.all if each.identity == id(of)), unnamed)
 
 
@@ -94,7 +95,9 @@ def _found(frames: Sequence[FrameType]) -> list[Optimizer]:
 
 
 def _parameters_of(of: Any) -> frozenset[int]:
-    """Return the parameters of an optimizer, a module or a tensor; none of what is made ahead."""
+    """Return the parameters of an optimizer, a module or a tensor, by identity; what is made ahead
+    stands for its own, which are not known.
+    """
     kind = type(of)
     if issubclass(kind, torch.nn.Module):
         return frozenset(map(id, torch.nn.Module.parameters(of)))

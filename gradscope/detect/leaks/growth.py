@@ -530,14 +530,15 @@ def _find_cycle(*, creates: bool) -> tuple[str, str, Site | None] | None:
 
     ``creates``: the program has called ``backward(create_graph=True)``.
     """
-    for (kind, what), count in Counter(_closing(creates=creates)).most_common(1):
-        if count >= _FEWEST and kind == "ctx":
-            return kind, what.text, store_of((what,))[0]
-        if count >= _FEWEST and kind == "hook":
-            return kind, what.co_name, Site(what.co_filename, what.co_firstlineno)
-        if count >= _FEWEST:
-            return kind, ".grad", None
-    return None
+    found = Counter(_closing(creates=creates)).most_common(1)
+    if not found or found[0][1] < _FEWEST:
+        return None
+    kind, what = found[0][0]
+    if kind == "ctx":
+        return kind, what.text, store_of((what,))[0]
+    if kind == "hook":
+        return kind, what.co_name, Site(what.co_filename, what.co_firstlineno)
+    return kind, ".grad", None
 
 
 def _closing(*, creates: bool) -> Iterator[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from rich.console import Console
 from rich.text import Text
 
-from gradscope.fixing.patch import Rewrite, apply, read, unified_diff
+from gradscope.fixing.patch import Patch, apply, read, unified_diff
 from gradscope.fixing.plan import Candidate, Plan, Proposal
 from gradscope.model import Finding
 from gradscope.render.text.finding import print_help, tag
@@ -55,7 +55,7 @@ def print_tried(findings: Iterable[Finding], console: Console) -> None:
         console.print()
 
 
-def print_diff(change: Rewrite, console: Console) -> None:
+def print_diff(change: Patch, console: Console) -> None:
     """Print a diff, coloured for people, and as it is where a program reads it."""
     lines = unified_diff(change, short_path(change.file))
     if not console.is_terminal:  # `patch` must find the lines again, form feeds in them too

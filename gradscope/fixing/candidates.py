@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gradscope.code import source
-from gradscope.fixing.edits import Pieces, all_of, block_with, written
+from gradscope.fixing.edits import Pieces, all_of, block_with, together, written
 from gradscope.fixing.marks import Span
 from gradscope.fixing.placed import (
     FUNCTIONS,
     PATHS,
     Owner,
+    computed_at,
     copying,
     decorated_function,
     expression_at,
@@ -38,7 +39,7 @@ from gradscope.fixing.placed import (
     with_followers,
     without_graph,
 )
-from gradscope.fixing.rehearsal import Event, Kind, Option, Record, Simulation, Spot
+from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording
 from gradscope.rules.gs102 import CARRIED
 from gradscope.units import lines_told, listed
@@ -134,11 +135,6 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
                 found[kind].append(Fix(kind, message, edits, _CHANGES))
     found[FixKind.NO_GRAD] = search.without_graph(lines)
     return {kind: fixes[:_MOST] for kind, fixes in found.items()}
-
-
-def _levels(event: Event) -> list[Span]:
-    """Return the place of an event, and the lines of the program that led there."""
-    return [event.site, *(Span(file, line, 0, line, 0) for file, line in event.stack)]
 
 
 def _fails_at(finding: Finding) -> Spot | None:
@@ -342,9 +338,7 @@ class _Search:
         if finding.code == "GS202" and finding.site is not None:
             spot = finding.site.file, finding.site.line
             by |= {i for i, each in enumerate(record.events) if each.spot == spot}
-        changed = dict.fromkeys(
-            e for event in sorted(by) for e in _levels(record.events[event])[1:]
-        )
+        changed = dict.fromkeys(e for event in sorted(by) for e in record.events[event].levels[1:])
         following = record.events[self._fail :]
         steps = [each for each in following if each.kind == "step"]
         trained = record.leaves_of(self._base.ran.get(self._fail, ()))
@@ -360,7 +354,7 @@ class _Search:
             other = f"the gradient of {'the second loss' if gone else 'both losses'}"
             effects = (f"it would step with {other}",) if stepped & trained else ()
             for goal in dict.fromkeys(
-                each for e in (*steps[:1], *following[:1]) for each in _levels(e)
+                each for e in (*steps[:1], *following[:1]) for each in e.levels
             ):
                 if edits := written(*moved(site, goal)):
                     message = f"move line {site.line} after line {goal.line}"
@@ -372,8 +366,8 @@ class _Search:
         """Yield the fixes that build what is changed, and what is computed from it, only once that
         is over.
         """
-        fails = self._record.events[self._fail].spot
-        happened = {place for event in self._record.events for place in _levels(event)}
+        calls = self._calls_by(self._record.events[self._fail].spot)
+        happened = {place for event in self._record.events for place in event.levels}
         for site in changed:
             file, change = statement_around(site)
             block = block_with(file, change)
@@ -381,7 +375,7 @@ class _Search:
                 nodes = with_followers(block[: block.index(change)], [node])
                 if any(is_in(place, file, each) for place in happened for each in nodes):
                     continue
-                built = self._built_again(self._all_built(file, nodes), frozenset(), fails)
+                built = self._built_again(self._all_built(file, nodes), calls)
                 own = Span.of(file, node)
                 if self._mends(built) and (edits := written(*moved(own, site, *nodes[1:]))):
                     lines = lines_told(each.lineno for each in nodes)
@@ -499,12 +493,12 @@ class _Search:
         made = {record.made[n] for n in self._freed if record.made[n] >= 0}
         fixes = []
         for function in filter(None, {decorated_function(record.places[n]) for n in made}):
-            if self._mends(self._built_again(self._built_by(*function), frozenset())):
+            if self._mends(self._built_again(self._built_by(*function), self._record.calls)):
                 edits = written(*uncached(*function))
                 message = f"compute `{function[1].name}` anew each time: do not cache it"
                 if edits:
                     fixes.append(Fix(FixKind.RECOMPUTE, message, edits, _CHANGES))
-        return [*fixes, *self._inside(), *self._copied()]
+        return [*fixes, *self._inside(), *([*self._copied()] or self._computed_there())]
 
     def _built_by(self, file: str, node: ast.AST) -> frozenset[int]:
         """Return the nodes that a statement or function has built, by whatever it called: all that
@@ -601,38 +595,76 @@ class _Search:
         """Yield the fixes that run statements again before the call that fails needs their values,
         with what the first run of them need not train detached there.
         """
-        record, fails = self._record, self._record.events[self._fail].spot
         for spot in self._stack:
             around = source.enclosing(*spot)
             if not around:  # a decorator's line
                 continue
             building = self._building(spot[0], block_with(spot[0], around[-1]), around[-1])
             for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
-                built = self._all_built(spot[0], nodes)
-                places = {
-                    number
-                    for number in record.identities.values()
-                    if any(is_in(record.places[number], spot[0], node) for node in nodes)
-                }
-                for cuts in [(), *((n,) for n in sorted(places, key=self._worth))]:
-                    changed = self._built_again(built, frozenset(cuts), fails)
-                    if not nodes or not self._mends(changed) or self._harm(changed):
-                        continue
+                for cuts, changed in self._made_twice(spot[0], nodes, self._calls_by(spot)):
                     if fix := self._copy(spot, nodes, cuts, changed):
                         yield fix
+                        return
+
+    def _made_twice(
+        self, file: str, nodes: Sequence[ast.stmt], calls: Collection[int]
+    ) -> Iterator[tuple[tuple[int, ...], Simulation]]:
+        """Yield what mends it if statements are run once more for some calls: places to cut in
+        their first run, and what would happen.
+        """
+        record, built = self._record, self._all_built(file, nodes)
+        places = {
+            number
+            for number in record.identities.values()
+            if any(is_in(record.places[number], file, node) for node in nodes)
+        }
+        for cuts in [(), *((n,) for n in sorted(places, key=self._worth))] if built else ():
+            changed = self._built_again(built, calls, frozenset(cuts))
+            if self._mends(changed) and not self._harm(changed):
+                yield cuts, changed
+
+    def _computed_there(self) -> Iterator[Fix]:
+        """Yield the fixes that compute a value once more where it is read for the call that fails,
+        in the place of the variable.
+        """
+        record = self._record
+        given, _ = self._nodes
+        for file, node in self._stored:
+            numbers = (n for n in given if expression_at(record.places[n]) is node.value)
+            same = {own for number in numbers for own in given[number]}
+            reads: dict[int, set[int]] = defaultdict(set)
+            for own, number in sorted(record.identities.items()):
+                if own not in same and not same.isdisjoint(record.after[own]):
+                    same.add(own)
+                    reads[number].add(own)
+            for number, nodes in reads.items():
+                calls = {i for i in record.calls if not nodes.isdisjoint(self._base.ran[i])}
+                pieces = computed_at(file, node, record.places[number])
+                if not calls & self._meant or not pieces:
+                    continue
+                for cuts, changed in self._made_twice(file, [node], calls):
+                    edits, also = self._with_cuts(cuts, pieces)
+                    if edits:
+                        message = f"compute `{ast.unparse(node.value)}` again at line "
+                        message += f"{record.places[number].line}{also}"
+                        yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
                         return
 
     def _copy(
         self, spot: Spot, nodes: Sequence[ast.stmt], cuts: Sequence[int], changed: Simulation
     ) -> Fix | None:
         """Return the fix that runs statements again before a line, with some cuts before."""
-        places = [self._record.places[n] for n in cuts]
-        parts = [with_call(place, frozenset({"tensor"}), "detach") for place in places]
-        edits = written(*copying(spot[0], nodes, spot, parts))
-        also = "".join(f", and detach `{text_at(place)}` before" for place in places)
+        edits, also = self._with_cuts(cuts, copying(spot[0], nodes, spot))
         lines = lines_told(node.lineno for node in nodes)
         message = f"run {lines} again for line {spot[1]}{also}"
         return self._fix(FixKind.RECOMPUTE, message, edits, changed) if edits else None
+
+    def _with_cuts(self, cuts: Sequence[int], pieces: Pieces) -> tuple[tuple[Edit, ...], str]:
+        """Return an edit with cuts before, and those in words."""
+        places = [self._record.places[n] for n in cuts]
+        parts = [with_call(place, frozenset({"tensor"}), "detach") for place in places]
+        also = "".join(f", and detach `{text_at(place)}` before" for place in places)
+        return written(*together(*parts, pieces)), also
 
     @property
     def _stack(self) -> Sequence[Spot]:
@@ -642,9 +674,15 @@ class _Search:
     def _all_built(self, file: str, nodes: Iterable[ast.stmt]) -> frozenset[int]:
         return frozenset().union(*(self._built_by(file, node) for node in nodes))
 
-    def _built_again(self, own: frozenset[int], cuts: frozenset[int], *spots: Spot) -> Simulation:
-        calls = frozenset(spots or {self._record.events[i].spot for i in self._record.calls})
-        return self._run(Option(cuts=cuts, again=own, for_calls=calls))
+    def _built_again(
+        self, own: frozenset[int], calls: Collection[int], cuts: frozenset[int] = frozenset()
+    ) -> Simulation:
+        return self._run(Option(cuts=cuts, again=own, for_calls=frozenset(calls)))
+
+    def _calls_by(self, spot: Spot) -> set[int]:
+        """Return the calls of a line, and of what it calls."""
+        events = self._record.events
+        return {i for i in self._record.calls if spot in (events[i].spot, *events[i].stack)}
 
     def _carried(self, head: int, place: Span) -> dict[str, frozenset[int]]:
         """Return the variables whose values go on beyond a head, and the places that read them."""

@@ -328,9 +328,9 @@ def _read_names(node: ast.AST) -> set[str]:
     return found
 
 
-def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot, cuts: Sequence[Pieces]) -> Pieces:
-    """Return the edit that runs statements again before what follows the step needs their values,
-    with some cuts in their first run.
+def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot) -> Pieces:
+    """Return the edit that runs statements again before what follows the step needs their
+    values.
     """
     block = block_with(file, nodes[0])
     names = {name for node in nodes for name in stored_names(node)}
@@ -345,8 +345,27 @@ def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot, cuts: Sequence[Pie
     needed = {name for node in nodes for name in _read_names(node)} | names
     if any(_targets(each) & needed for each in between):
         return ()
-    copy = before(readers[-1], file, [line for node in nodes for line in lines_of(node, file)])
-    return together(*cuts, copy)
+    return before(readers[-1], file, [line for node in nodes for line in lines_of(node, file)])
+
+
+def computed_at(file: str, node: ast.Assign, place: Span) -> Pieces:
+    """Return the edit that computes what a statement stores where the variable is read, if what
+    that takes has the same names there.
+    """
+    read, value = expression_at(place), node.value
+    if place.file != file or not isinstance(read, PATHS) or _draws(node):
+        return ()
+    here, there = (
+        {name for each in _functions_around(file, at) for name in _own_names(each)}
+        for at in (node, read)
+    )
+    names, kinds = _read_names(value), (*FUNCTIONS, ast.ClassDef)
+    known = {n for e in source.tree(file).body if not isinstance(e, kinds) for n in stored_names(e)}
+    is_same = names & here <= there | known and not (names - here) & there
+    if not is_same or ("self" in names and _class_around(file, node) != _class_around(file, read)):
+        return ()
+    text = text_of(value, file)
+    return (instead_of(read, file, text if isinstance(value, _SIMPLE) else f"({text})"),)
 
 
 def with_followers(block: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -465,6 +484,11 @@ def _body(function: Function) -> list[ast.stmt]:
 def _functions_around(file: str, node: ast.AST) -> list[Function]:
     around = source.enclosing(file, getattr(node, "lineno", 0))
     return [each for each in around if isinstance(each, FUNCTIONS)]
+
+
+def _class_around(file: str, node: ast.AST) -> Sequence[ast.stmt]:
+    around = source.enclosing(file, getattr(node, "lineno", 0))
+    return [each for each in around if isinstance(each, ast.ClassDef)][-1:]
 
 
 def _own_names(function: ast.stmt) -> set[str]:

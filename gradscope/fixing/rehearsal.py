@@ -95,6 +95,11 @@ class Event:
         """The file and the line."""
         return self.site.file, self.site.line
 
+    @property
+    def levels(self) -> list[Span]:
+        """The place, and the lines of the program that led there."""
+        return [self.site, *(Span(file, line, 0, line, 0) for file, line in self.stack)]
+
 
 @dataclass(frozen=True)
 class Record:
@@ -173,8 +178,8 @@ class Option:
     ``cuts``: places whose value is detached. ``head`` and ``names``: at the head of a function or
     loop, the places that read some variables are detached the first time that they give what was
     built before. ``keeps``: calls, by their lines, that keep their graph. ``again``: these nodes
-    are built anew, each time that the head begins or else for calls of some lines, and then without
-    the cuts in them. ``clones``: places whose value is cloned.
+    are built anew, each time that the head begins or else for some calls, by their events, and then
+    without the cuts in them. ``clones``: places whose value is cloned.
     """
 
     cuts: frozenset[int] = frozenset()
@@ -183,7 +188,7 @@ class Option:
     names: frozenset[int] = frozenset()
     clones: frozenset[int] = frozenset()
     again: frozenset[int] = frozenset()
-    for_calls: frozenset[Spot] = frozenset()
+    for_calls: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -285,7 +290,7 @@ class Simulation:
 
     def _call(self, index: int, event: Event) -> None:
         record, change = self.record, self.change
-        self._is_again = event.spot in change.for_calls
+        self._is_again = index in change.for_calls
         if (turn := self._turn_of(event)) > self._latest and change.again:
             self._latest = turn
             self._freed -= change.again

@@ -40,48 +40,20 @@ from gradscope.fixing.placed import (
     without_graph,
 )
 from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
-from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording
+from gradscope.model import Applicability, Edit, Finding, Fix, FixKind
 from gradscope.rules.gs102 import CARRIED
 from gradscope.units import lines_told, listed
 
 _MOST = 3
 _NUMBER: frozenset[Kind] = frozenset({"number"})
-_HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
-_LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
-_MEANT = frozenset({FixKind.ITEM, FixKind.NO_GRAD, FixKind.REORDER, FixKind.CLONE})
-"""What a cut would do as well, and these say better: a number is wanted, an average is computed, a
-step comes too early, a value is overwritten.
-"""
 _CHANGES = Applicability.MAYBE_INCORRECT
-_CONSTANT = "it is a constant then: each loss trains what it does now, by its other ways alone"
+CONSTANT = "it is a constant then: each loss trains what it does now, by its other ways alone"
+SPOILT = "what an earlier call has freed is trained through it no more"
+_UNSPOILT = "every gradient that a step needs stays as it is"
 _MOST_CUTS = 400
 
 
-def with_options(recording: Recording, record: Record) -> Recording:
-    """Return the recording with what the rehearsal found among the fixes of its hazards."""
-    findings = tuple(_with(finding, record) for finding in recording.findings)
-    return replace(recording, findings=findings)
-
-
-def _with(finding: Finding, record: Record) -> Finding:
-    if finding.code in _LEAKS:
-        order = _ordered(finding.fixes, _of_leak(finding, record), ())
-    elif finding.code in _HAZARDS and (spot := _fails_at(finding)) is not None:
-        search = _Search(record, spot)
-        if not search.fails:  # in the rehearsal nothing went wrong: there is nothing to mend
-            return finding
-        # What is meant to be trained must be built each time.
-        is_trained = search.is_built_once and not _is_constant(finding)
-        cut = (FixKind.NO_GRAD, FixKind.DETACH, FixKind.CLONE)
-        sooner = (FixKind.CREATE_GRAPH, *((FixKind.RECOMPUTE,) if is_trained else cut))
-        order = _ordered(finding.fixes, search.options(finding), sooner)
-    else:
-        return finding
-    fixes = [*{fix.edits or fix: fix for fix in reversed([*order])}.values()][::-1]
-    return replace(finding, fix=fixes[0], alternatives=tuple(fixes[1:])) if fixes else finding
-
-
-def _is_constant(finding: Finding) -> bool:
+def is_constant(finding: Finding) -> bool:
     """Return whether facts say that what is shared is not to be trained, though steps use it."""
     first = finding.fix
     if first is None or first.kind is not FixKind.DETACH or finding.code not in ("GS101", "GS102"):
@@ -89,31 +61,10 @@ def _is_constant(finding: Finding) -> bool:
     return first.reason not in ("", CARRIED)
 
 
-def _ordered(
-    known: Sequence[Fix], found: dict[FixKind, list[Fix]], sooner: Iterable[FixKind]
-) -> Iterator[Fix]:
-    """Yield what was found, by kinds: as the facts of the failure have it, but what loses nothing
-    comes ``sooner``. Where nothing was found of a kind that the facts name, its words stand.
-    """
-    words = {fix.kind: fix for fix in reversed(known)}
-    first = [fix.kind for fix in known[:1] if fix.kind in _MEANT]
-    found_sooner = [k for k in sooner if (own := found.get(k)) and _CONSTANT not in own[0].effects]
-    kinds = dict.fromkeys((*first, *found_sooner, *(fix.kind for fix in known), *found))
-    # What only words say comes behind what was seen to mend it; graphs are kept as a last resort.
-    last = {FixKind.RETAIN_GRAPH} - {fix.kind for fix in known[:1]}
-    for kind in sorted(kinds, key=lambda kind: not found.get(kind) or kind in last):
-        word = words.get(kind)
-        if not found.get(kind):
-            yield from () if word is None else (word,)
-            continue
-        for fix in found[kind]:
-            yield fix if word is None else replace(fix, reason=word.reason or fix.reason)
-
-
-def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
+def of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     """Return what lets go of the graphs that a line keeps."""
     found: dict[FixKind, list[Fix]] = defaultdict(list)
-    search = _Search(record, ("", 0))
+    search = Search(record, ("", 0))
     if finding.code == "GS301":
         found[FixKind.DETACH] += search.let_go()
     sites = [finding.site, *(each.site for each in finding.related if each.role == "held_by")]
@@ -137,30 +88,22 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     return {kind: fixes[:_MOST] for kind, fixes in found.items()}
 
 
-def _fails_at(finding: Finding) -> Spot | None:
-    """Return the line of the call that fails, or will."""
-    site = finding.site
-    if finding.code in ("GS102", "GS202"):
-        named = {each.role: each.site for each in finding.related}
-        site = named.get("failing_node") or named.get("next_read") or site
-    return None if site is None else (site.file, site.line)
-
-
 @dataclass(frozen=True, slots=True)
 class _Effect:
     """What a cut at one place does: it is fruitful if each call has something left to make,
     harmless if it takes no gradient that a step needs, bearable if each line goes on training all
-    its leaves.
+    its leaves. ``spoils``: how often it takes one that a step uses all the same, as it is there.
     """
 
     hazards: int
+    spoils: int
     mends: bool
     is_fruitful: bool
     is_harmless: bool
     is_bearable: bool
 
 
-class _Search:
+class Search:
     """Tries changes on a record, to mend what fails in one line."""
 
     def __init__(self, record: Record, spot: Spot) -> None:
@@ -187,17 +130,17 @@ class _Search:
         sites = [each.site for each in finding.related if each.role in roles]
         spots = dict.fromkeys((site.file, site.line) for site in sites if site is not None)
         is_average = first is not None and first.kind is FixKind.NO_GRAD
-        is_meant = is_average or (not detached and _is_constant(finding))
+        is_meant = is_average or (not detached and is_constant(finding))
         effects = first.effects if first and is_meant else ()
         if not detached and effects:
             detached = self.detached(self._places(), *effects)
         detached += [*self.rebound(), *self.detached_together()]
-        if self.is_built_once and not _is_constant(finding):
+        if self.is_built_once and not is_constant(finding):
             once = ("what it is built from is then trained by the first call alone",)
             detached = [replace(fix, effects=once) for fix in detached]
         if not detached:
             bearable = [place for place in self._places() if self.effect(place).is_bearable]
-            detached = [replace(fix, reason="") for fix in self.detached(bearable, _CONSTANT)]
+            detached = [replace(fix, reason="") for fix in self.detached(bearable, CONSTANT)]
         return {
             FixKind.CREATE_GRAPH: self.differentiated(),
             FixKind.DETACH: detached,
@@ -247,6 +190,7 @@ class _Search:
             fruitful = set(base.fruitless) >= set(cut.fruitless)
             self._effects_of[place] = _Effect(
                 hazards=len(cut.hazards),
+                spoils=base.spoilt(cut),
                 mends=self._mends(cut),
                 is_fruitful=fruitful,
                 is_harmless=not self._harm(cut),
@@ -786,15 +730,16 @@ class _Search:
                 cuts = rest
         return cuts
 
-    def _worth(self, number: int) -> tuple[int, int, int, int]:
-        """Return what a cut at a place leaves to be wished: graphs of earlier iterations that hang
-        on the last one's, and an edit that is awkward to read, unlike that of a tensor's name.
+    def _worth(self, number: int) -> tuple[int, ...]:
+        """Return what a cut at a place leaves to be wished: gradients that it takes, graphs of
+        earlier iterations that hang on the last one's, and an edit that is awkward to read, unlike
+        that of a tensor's name.
         """
         kinds = self._record.kinds.get(number, frozenset())
         node = expression_at(self._record.places[number])
         is_plain = isinstance(node, PATHS)
         length = 0 if node is None else len(ast.unparse(node))
-        return self._held(number), len(kinds), not is_plain, length
+        return self.effect(number).spoils, self._held(number), len(kinds), not is_plain, length
 
     def _held(self, number: int) -> int:
         """Return how many nodes of earlier iterations the last one's lead to, with a cut.
@@ -835,4 +780,5 @@ class _Search:
         lost = self._base.trained_lines - changed.trained_lines
         names = self._record.leaves
         told = [f"{names[n]} would get no gradient from line {at[1]}" for at, n in lost if names[n]]
-        return (*sorted(told)[:_MOST], "every gradient that a step needs stays as it is")
+        kept = SPOILT if self._base.spoilt(changed) else _UNSPOILT
+        return (*sorted(told)[:_MOST], kept)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing.candidates import with_options
 from gradscope.fixing.plan import Plan, plan, replanned
+from gradscope.fixing.ranking import with_options
 from gradscope.fixing.rehearsal import Record
 from gradscope.fixing.runs import REFUSED, Bounds, Run, Start, check, rehearse, run, start_process
 from gradscope.fixing.verify import Verdict, compared, default_calls

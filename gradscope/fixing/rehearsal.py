@@ -377,6 +377,17 @@ class Simulation:
         leading = self.record.leading
         return {call: leading(self._fresh[call], ends) for call, ends in self._ends.items()}
 
+    @cached_property
+    def used_nodes(self) -> dict[int, set[int]]:
+        """The nodes by which each call makes the gradients that a step uses, needed or not."""
+        leading = self.record.leading
+        return {call: leading(self.ran[call], ends) for call, ends in self._ends.items()}
+
+    def spoilt(self, changed: Simulation) -> int:
+        """Return how many edges a changed program would not have, of those between these."""
+        used = self.used_nodes
+        return sum(used[call] >= {*edge} for call in used for edge in changed._lost[call])
+
     def lost(self, changed: Simulation) -> int:
         """Return how many of the nodes that are needed a changed program would not run, and how
         many of the edges between them it would not have.

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from gradscope.code import source
-from gradscope.fixing.edits import Piece, Pieces, block_with, written
+from gradscope.fixing.edits import Piece, Pieces, block_with, together, written
 from gradscope.fixing.marks import Span
 from gradscope.fixing.patch import apply, read
 from gradscope.fixing.placed import (
@@ -885,7 +885,7 @@ def copied(text: str, last: str, *cuts: str) -> Write:
         goal = at(last)
         parts = [with_call(at(each), TENSOR, "detach") for each in cuts]
         file, node = statement_around(at(text))
-        return copying(file, [node], (goal.file, goal.line), parts)
+        return together(*parts, copying(file, [node], (goal.file, goal.line)))
 
     return write
 

@@ -286,15 +286,20 @@ def summed_loop(place: Span) -> Pieces:
     loop = next(iter(source.enclosing(file, last.lineno)[-2:-1]), None)
     if not isinstance(loop, ast.For) or loop.body != [last] or loop.orelse:
         return ()
-    form = f"{ast.unparse(loop.target)}.backward()"
-    is_plain = ast.unparse(last).replace("retain_graph=True", "") == form
+    call = last.value if isinstance(last, ast.Expr) else None
+    loss = _loss_of(call) if isinstance(call, ast.Call) else None
+    form = "" if loss is None else ast.unparse(last).replace("retain_graph=True", "")
     rest = block_with(file, loop)[block_with(file, loop).index(loop) + 1 :]
-    if any(_read_names(each) & stored_names(loop) for each in rest):
+    if loss is None or form != f"{ast.unparse(loss)}.backward()":
         return ()
-    over = text_of(loop.iter, file)
+    if not _reads(loss, stored_names(loop)) or any(_reads(e, stored_names(loop)) for e in rest):
+        return ()
+    over, target = text_of(loop.iter, file), text_of(loop.target, file)
     is_bare = isinstance(loop.iter, ast.Tuple) and not over.startswith("(")
-    made = f"sum({f'({over})' if is_bare else over}).backward()"
-    return (instead_of(loop, file, made),) if is_plain else ()
+    losses = f"({over})" if is_bare else over
+    if ast.unparse(loss) != ast.unparse(loop.target):
+        losses = f"{text_of(loss, file)} for {target} in {losses}"
+    return (instead_of(loop, file, f"sum({losses}).backward()"),)
 
 
 def _loss_of(call: ast.Call) -> ast.expr | None:
@@ -326,6 +331,15 @@ def _read_names(node: ast.AST) -> set[str]:
     if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
         found.add(node.target.id)
     return found
+
+
+def _reads(node: ast.AST, names: set[str]) -> bool:
+    """Return whether a node reads one of these variables, not of that name in a comprehension."""
+    if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        names = names - {name for each in node.generators for name in stored_names(each.target)}
+    if isinstance(node, ast.Name):
+        return isinstance(node.ctx, ast.Load) and node.id in names
+    return any(_reads(each, names) for each in ast.iter_child_nodes(node))
 
 
 def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot) -> Pieces:

@@ -33,7 +33,8 @@ def _with(finding: Finding, record: Record) -> Finding:
         # What is meant to be trained must be built each time.
         is_trained = search.is_built_once and not is_constant(finding)
         cut = (FixKind.NO_GRAD, FixKind.DETACH, FixKind.CLONE)
-        sooner = (FixKind.CREATE_GRAPH, *((FixKind.RECOMPUTE,) if is_trained else cut))
+        anew = (FixKind.SUM_LOSSES, FixKind.RECOMPUTE)
+        sooner = (FixKind.CREATE_GRAPH, *(anew if is_trained else cut))
         order = _ordered(finding.fixes, search.options(finding), sooner)
     else:
         return finding

@@ -28,7 +28,7 @@ from gradscope.model import (
     Suppression,
     SuppressionKind,
 )
-from gradscope.record.codec import Decoder, dumps
+from gradscope.record.codec import dumps, loads
 from gradscope.render.text.finding import print_list, tally
 from gradscope.render.text.forms import findings_text
 from gradscope.render.text.terminal import console_in_memory, written_on
@@ -251,7 +251,7 @@ class Watching:
         self._calls += told.calls
         if told.failure:
             self._failures.append(f"{report.nodeid}: not watched: {told.failure}")
-        self._findings[report.nodeid] = [Decoder().loads(Finding, text) for text in told.findings]
+        self._findings[report.nodeid] = [loads(Finding, text) for text in told.findings]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """List the findings of each test."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gradscope._version import __version__
 from gradscope.errors import GradscopeError
 from gradscope.model import (
     BackwardCall,
@@ -24,22 +25,19 @@ from gradscope.model import (
     Site,
     Summary,
 )
-from gradscope.record.codec import LAYOUT, Decoder, Layout, parse
-from gradscope.record.log import FORMAT, TABLES, Found, Head, Store, head_of, new_file, read_log
+from gradscope.record.codec import FORMAT, loads, parse, read
+from gradscope.record.log import TABLES, Found, Head, Store, head_of, new_file, read_log
 from gradscope.units import counted, nbytes
 
 T = TypeVar("T")
 
-_MOST_TEXT = dict.fromkeys(TABLES, 2 << 20) | {"graphs": 16 << 20, "sources": 64 << 20}
+_MOST_TEXT = dict.fromkeys(TABLES, 2 << 20) | {"graphs": 20 << 20, "sources": 32 << 20}
 """Bytes that are read of the text of each table, unpacked; ten times as many in memory."""
 
+_A_LIST = 16
+"""A list counts as so many bytes more: an empty one takes 2 there, and 64 in memory."""
+
 _MOST_RECORDS = dict.fromkeys(TABLES, 10_000) | {"findings": 500}
-_MOST_CHARACTERS = 8192
-"""Of a name or a message; what a recording says of the program itself may be longer."""
-
-_MOST_LISTS = 1_500_000
-"""Lists and objects in all these texts: an empty one takes 3 bytes there, and 64 in memory."""
-
 _MOST_OPEN = 3
 _NAMES = {"graphs": "graph", "sources": "source file", "timeline": "point of the memory curve"}
 
@@ -50,18 +48,14 @@ class Reading:
     def __init__(self, found: Found) -> None:
         self._found = found
         self._room = dict(_MOST_TEXT)
-        self._lists = _MOST_LISTS
         self._left_out: Counter[str] = Counter()
         self._tables: dict[str, list[tuple[int, bytes]]] = {table: [] for table in _MOST_TEXT}
         for (table, key), payload in found.payloads.items():
             self._tables[table].append((key, payload))
-        layout = self._first("layout", _layout) or LAYOUT
-        self._decoder = Decoder(layout, _MOST_CHARACTERS)
-        self._header = Decoder(layout)
 
     def recording(self) -> Recording:
         """Return all that can be read; the totals count the calls that the table shows."""
-        header = self._first("header", lambda text: self._header.loads(Header, text))
+        header = self._first("header", self._of(Header))
         if header is None:
             raise ValueError("it has no header")
         rows = dict(self._all("calls", self._of(BackwardCall)))
@@ -84,7 +78,7 @@ class Reading:
         """Yield a sentence for each call that had begun, and not ended, when this was written."""
         begun = self._noted(0)
         for number, kind, plain in begun[:_MOST_OPEN]:
-            site = None if plain is None else self._decoder.read(Site, plain)
+            site = None if plain is None else read(Site, plain)
             what = f"backward call {number:,}" + (" (autograd.grad)" if kind == "grad" else "")
             yield what + (f" at {site.place}" if site else "") + " had begun and had not ended"
         if len(begun) > _MOST_OPEN:
@@ -124,15 +118,14 @@ class Reading:
             payload = unpacking.decompress(payload, room + 1)
             if not unpacking.eof and len(payload) <= room:
                 raise ValueError("its end is missing")
-        lists = payload.count(b"[") + payload.count(b"{")
-        if len(payload) > room or lists > self._lists:
+        size = len(payload) + _A_LIST * (payload.count(b"[") + payload.count(b"{"))
+        if size > room:
             raise ValueError("too large")
-        self._room[table] -= len(payload)
-        self._lists -= lists
+        self._room[table] -= size
         return payload
 
     def _of(self, kind: type[T]) -> Callable[[bytes], T]:
-        return lambda text: self._decoder.loads(kind, text)
+        return lambda text: loads(kind, text)
 
     def _noted(self, which: int) -> list[Any]:
         """Return the calls that run, or the rows that have changed, in the note of the log."""
@@ -182,16 +175,6 @@ _GROWING = (
     *((name, name) for name in ("freed_tensors", "freed_bytes", "returned_bytes")),
 )
 """The totals, and what each call of a row adds to them."""
-
-
-def _layout(text: bytes) -> Layout:
-    layout = parse(text)
-    if not isinstance(layout, dict) or not all(
-        isinstance(names, list) and all(isinstance(name, str) for name in names)
-        for names in layout.values()
-    ):
-        raise ValueError("its layout is not one")
-    return layout
 
 
 def _source(text: bytes) -> tuple[str, str]:
@@ -284,9 +267,10 @@ def load_from(file: int, path: Path | None = None) -> Recording:
         head = head_of(page)
         if head is None:
             raise _error(path, f"{'' if page else 'empty, '}not a gradscope recording: {_GIVE}")
-        if head.format > FORMAT:
-            what = f"written by a newer gradscope (format {head.format}); this one reads {FORMAT}"
-            raise _error(path, f"{what}: upgrade gradscope")
+        if head.format != FORMAT:
+            theirs = head.version.rstrip(b"\0").decode("ascii", "replace") or "an older one"
+            what = f"written by another gradscope ({theirs}) than this ({__version__})"
+            raise _error(path, f"{what}: read it with that one, or record the run again")
         return _read(read_log(file), head, file)
     except OSError as error:
         raise _error(path, f"cannot be read: {error.strerror}") from error

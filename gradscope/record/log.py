@@ -16,20 +16,21 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
+
+from gradscope._version import __version__
+from gradscope.record.codec import FORMAT
 
 try:
     import fcntl
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-FORMAT = 2
-"""Version of the file."""
-
 MAGIC = b"\x89gscope\n"
 TABLES = (
-    *("layout", "header", "outcome", "summary"),
+    *("header", "outcome", "summary"),
     *("calls", "findings", "sources", "timeline", "graphs"),
 )
 """The tables, those first that tell the most if the end of a file is missing."""
@@ -38,9 +39,9 @@ Key: TypeAlias = tuple[str, int]
 """A table and the key in it."""
 
 PAGE = 4096
-HEAD = struct.Struct("<8sIIIIQQ")
+HEAD = struct.Struct("<8sIIIIQQ16s")
 """Magic, format, the process that writes and its file descriptor, how often the log was moved,
-where it starts and where it stops; 0 while it grows.
+where it starts and where it stops, 0 while it grows, and the version of gradscope.
 """
 NOTE = struct.Struct("<II")
 _NOTE_AT = 64
@@ -56,8 +57,7 @@ _OUT_OF_THE_WAY = 900
 program that closes all and opens others is not given one of gradscope's again.
 """
 
-_MOST_READ = 256 << 20
-_MOST_HELD = 64 << 20
+_MOST_READ = 64 << 20
 _MOST_RECORDS = 500_000
 _A_CHECK = 512
 """No recording is larger: a file that was made to do harm is read no further. To look for a record
@@ -167,7 +167,8 @@ class Store:
 
     def _head(self, start: int, stop: int) -> bytes:
         process = os.getpid()
-        return HEAD.pack(MAGIC, FORMAT, process, self._file, self._moved, start, stop)
+        version = __version__.encode()
+        return HEAD.pack(MAGIC, FORMAT, process, self._file, self._moved, start, stop, version)
 
     def _turn(self, start: int, stop: int) -> None:
         self._moved += 1
@@ -237,6 +238,7 @@ class Head:
     moved: int
     start: int
     stop: int
+    version: bytes
 
 
 @dataclass(slots=True)
@@ -276,15 +278,11 @@ def _read(file: int) -> Found:
     stop = head.stop if head is not None and head.stop > start else size
     found.missing = max(0, stop - size)
     found.damaged = min(stop, size) - start
-    held, records = 0, found.payloads
     log = os.pread(file, min(found.damaged, _MOST_READ), start)
-    for count, (key, _, payload) in enumerate(_records(log)):
-        held += len(payload) - len(records.get(key, b""))
-        if held > _MOST_HELD or count >= _MOST_RECORDS:
-            break
-        records[key] = payload
+    for key, _, payload in islice(_records(log), _MOST_RECORDS):
+        found.payloads[key] = payload
         found.damaged -= FRAME.size + len(payload)
-    found.payloads = dict(sorted((key, text) for key, text in records.items() if text))
+    found.payloads = dict(sorted((key, text) for key, text in found.payloads.items() if text))
     return found
 
 

@@ -66,8 +66,8 @@ GRAPHS_AT_SITE = 200
 NODES_AT_SITE = 100_000
 """Most nodes of the graphs of a site: large graphs take long to write."""
 
-GRAPH_BYTES = 32 << 20
-"""Most bytes of all stored graphs, compressed."""
+GRAPH_BYTES = 8 << 20
+"""Most bytes of all stored graphs, compressed: as text more than are read."""
 
 SIGNATURES = 10_000
 """Most signatures remembered; a graph of a further one is compared by its content."""
@@ -338,7 +338,6 @@ class RecordingWriter:
         self.path = self._store.path
         # A program that runs its exit functions itself does not end the recording.
         finalize(self, self._store.close).atexit = False
-        self._put("layout", 0, codec.dumps(codec.LAYOUT))
         self._put("header", 0, codec.dumps(header))
         self._commit()
         if self.problem:

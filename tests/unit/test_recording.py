@@ -22,10 +22,6 @@ from canned import canned_recording, clean_recording, empty_recording, unfinishe
 from recorded import DONE, HEADER, SITE, call_of, chain, renumbered, rewrite
 
 from gradscope.model import (
-    Applicability,
-    Finding,
-    Fix,
-    FixKind,
     NodeState,
     Outcome,
     Recording,
@@ -196,7 +192,7 @@ def test_what_is_no_count_by_reason_is_refused(unread: object) -> None:
         unread if name == "unread" else getattr(Summary(), name) for name in codec.LAYOUT["Summary"]
     ]
     with pytest.raises(ValueError, match=r"expected (dict|int)"):
-        codec.Decoder().read(Summary, [[] if each == () else each for each in written])
+        codec.read(Summary, [[] if each == () else each for each in written])
 
 
 # Graphs
@@ -377,30 +373,6 @@ def test_a_forked_child_leaves_the_file_alone(tmp_path: Path) -> None:
     )
     found = load(path)
     assert (found.calls[0].count, found.outcome.exit_status, found.sources) == (2, 0, {})
-
-
-def test_a_recording_without_alternatives_and_ends_of_edits_is_read() -> None:
-    later = {
-        "Finding": {"alternatives"},
-        "Fix": {"applicability", "effects", "reason"},
-        "Edit": {"end_line"},
-    }
-    layout = {
-        kind: [name for name in names if name not in later.get(kind, ())]
-        for kind, names in codec.LAYOUT.items()
-    }
-    found = next(f for f in canned_recording().findings if f.fix is not None and f.fix.edits)
-    row = dict(zip(codec.LAYOUT["Finding"], codec.parse(codec.dumps(found)), strict=True))
-    fix = dict(zip(codec.LAYOUT["Fix"], row["fix"], strict=True))
-    row["fix"] = [fix["kind"], fix["message"], [edit[:-1] for edit in fix["edits"]]]
-    text = codec.dumps([row[name] for name in layout["Finding"]])
-    assert codec.Decoder(layout).loads(Finding, text) == found
-
-
-def test_a_word_of_a_later_version_is_unspecified() -> None:
-    assert Applicability("proven-by-a-later-version") is Applicability.UNSPECIFIED
-    fix = Fix(FixKind.ITEM, "m", (), Applicability.MAYBE_INCORRECT, ("e",), "r")
-    assert codec.Decoder().loads(Fix, codec.dumps(fix)) == fix
 
 
 def test_several_threads_write_one_recording(tmp_path: Path) -> None:

@@ -22,10 +22,9 @@ from gradscope.model import (
     Outcome,
     Recording,
     Sample,
-    Site,
     Summary,
 )
-from gradscope.record.codec import FORMAT, loads, parse, read
+from gradscope.record.codec import FORMAT, loads, parse
 from gradscope.record.log import TABLES, Found, Head, Store, head_of, new_file, read_log
 from gradscope.units import counted, nbytes
 
@@ -39,6 +38,9 @@ _A_LIST = 16
 
 _MOST_RECORDS = dict.fromkeys(TABLES, 10_000) | {"findings": 500}
 _MOST_OPEN = 3
+NOTED = ("count", "last_number", "ended", "live_bytes")
+"""What the note of a log has of a row, as it has changed since the row was written."""
+
 _NAMES = {"graphs": "graph", "sources": "source file", "timeline": "point of the memory curve"}
 
 
@@ -59,8 +61,12 @@ class Reading:
         if header is None:
             raise ValueError("it has no header")
         rows = dict(self._all("calls", self._of(BackwardCall)))
+        noted = self._found.note.partition(b"\n")[2] or b"[]"
+        for number, *since in loads(tuple[tuple[float, ...], ...], noted):
+            index, changed = int(number), dict[str, Any](zip(NOTED, since, strict=True))
+            if index in rows and changed["count"] > rows[index].count:
+                rows[index] = replace(rows[index], **changed)
         summary = self._first("summary", self._of(Summary)) or Summary()
-        summary = _brought_up(rows, self._noted(1), summary)
         if rows:
             summary = replace(summary, backward_calls=sum(row.count for row in rows.values()))
         return Recording(
@@ -76,11 +82,12 @@ class Reading:
 
     def open_calls(self) -> Iterator[str]:
         """Yield a sentence for each call that had begun, and not ended, when this was written."""
-        begun = self._noted(0)
-        for number, kind, plain in begun[:_MOST_OPEN]:
-            site = None if plain is None else read(Site, plain)
-            what = f"backward call {number:,}" + (" (autograd.grad)" if kind == "grad" else "")
-            yield what + (f" at {site.place}" if site else "") + " had begun and had not ended"
+        begun = loads(tuple[BackwardCall, ...], self._found.note.partition(b"\n")[0] or b"[]")
+        for call in begun[:_MOST_OPEN]:
+            what = f"backward call {call.number:,}"
+            what += " (autograd.grad)" if call.kind == "grad" else ""
+            what += f" at {call.site.place}" if call.site else ""
+            yield f"{what} had begun and had not ended"
         if len(begun) > _MOST_OPEN:
             yield f"{counted(len(begun) - _MOST_OPEN, 'other call')} had begun and had not ended"
 
@@ -126,55 +133,6 @@ class Reading:
 
     def _of(self, kind: type[T]) -> Callable[[bytes], T]:
         return lambda text: loads(kind, text)
-
-    def _noted(self, which: int) -> list[Any]:
-        """Return the calls that run, or the rows that have changed, in the note of the log."""
-        if not self._found.note:
-            return []
-        try:
-            noted = parse(self._found.note)
-            return [one for one in noted[which] if _SHAPES[which](one)]
-        except (ValueError, TypeError, LookupError):
-            return []
-
-
-def _is_call(one: Any) -> bool:
-    number, kind, site = one
-    return type(number) is int and type(kind) is str and (site is None or type(site) is list)
-
-
-_SHAPES = (_is_call, lambda row: [*map(type, row)] == [int, int, int, float, int])
-"""What the calls that run look like in the note of a log, and the rows that have changed."""
-
-
-def _brought_up(
-    rows: dict[int, BackwardCall],
-    since: list[Any],
-    summary: Summary,
-) -> Summary:
-    """Count the calls since ``rows`` were written; each did what others of its row have done."""
-    for index, count, last_number, ended, live_bytes in since:
-        row = rows.get(index)
-        if row is None or count <= row.count:
-            continue
-        more = count - row.count
-        rows[index] = replace(
-            row, count=count, last_number=last_number, ended=ended, live_bytes=live_bytes
-        )
-        summary = replace(
-            summary,
-            live_bytes=live_bytes,
-            **{name: getattr(summary, name) + more * getattr(row, of) for name, of in _GROWING},
-        )
-    return summary
-
-
-_GROWING = (
-    *(("nodes", "nodes_built"), ("nodes_destroyed", "nodes_destroyed")),
-    *((name, name) for name in ("saved_tensors", "saved_bytes")),
-    *((name, name) for name in ("freed_tensors", "freed_bytes", "returned_bytes")),
-)
-"""The totals, and what each call of a row adds to them."""
 
 
 def _source(text: bytes) -> tuple[str, str]:

@@ -109,12 +109,10 @@ class Store:
         if self._end > self._most:
             self.compact()
 
-    def note(self, text: bytes) -> bool:
-        """Write a short text in the place of the one before; return False if it is too long."""
-        if len(text) > PAGE - _NOTE_AT - NOTE.size:
-            return False
-        self._put(NOTE.pack(len(text), zlib.crc32(text)) + text, _NOTE_AT)
-        return True
+    def note(self, text: bytes) -> None:
+        """Write a text in the place of the one before, if it is short enough."""
+        if len(text) <= PAGE - _NOTE_AT - NOTE.size:
+            self._put(NOTE.pack(len(text), zlib.crc32(text)) + text, _NOTE_AT)
 
     def compact(self) -> None:
         """Leave out the records that others have replaced.
@@ -193,9 +191,8 @@ class Memory:
         """Take in all of ``batch``."""
         self._payloads.update(batch)
 
-    def note(self, text: bytes) -> bool:
+    def note(self, text: bytes) -> None:
         """Do nothing: nobody reads it when the process is killed."""
-        return True
 
     def found(self) -> Found:
         """Return what was written so far."""

@@ -25,6 +25,7 @@ from gradscope.errors import GradscopeError
 from gradscope.model import (
     FIGURES,
     BackwardCall,
+    Cause,
     Finding,
     Graph,
     Header,
@@ -37,7 +38,7 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record import codec
-from gradscope.record.file import Reading, create, pack
+from gradscope.record.file import NOTED, Reading, create, pack
 from gradscope.record.log import Key, Memory, Store
 
 ROWS = 2_000
@@ -289,6 +290,12 @@ SOURCE_BYTES = 2 << 20
 WRITE_EVERY = 0.1
 """Seconds for which the totals and the memory curve may lag behind the calls in a file."""
 
+AT_ONCE = 100
+"""Until a row has more calls, all is written with each."""
+
+MOST_NOTED = 20
+"""Rows of which it is noted that they have counted on: there is no room for more."""
+
 P = ParamSpec("P")
 
 
@@ -328,7 +335,7 @@ class RecordingWriter:
         """The rows that have counted on since they were written."""
         self._curve = Curve()
         self._graphs = Graphs()
-        self._findings: dict[object, tuple[int, Finding]] = {}
+        self._findings: dict[Cause, int] = {}
         self._sources: dict[str, bool] = {}
         """Whether each source file that was asked for is stored."""
         self._summary: Callable[[], Summary] | None = None
@@ -350,7 +357,7 @@ class RecordingWriter:
 
     def follow(self, totals: Callable[[], Summary], begun: Callable[[], str] = str) -> None:
         """Have the totals from ``totals`` whenever there is something to write, and from ``begun``
-        ``[number, …]`` of each call that has not ended, as the function of that name returns it.
+        ``[number,…]`` of each call that has not ended, with what the function of that name returns.
         """
         self._summary, self._begun = totals, begun
 
@@ -400,57 +407,37 @@ class RecordingWriter:
             return None
         with self.lock:
             row = self._calls.add(call)
-            is_new = row.count == call.count
-            if is_new and call.site is not None:
+            if row.count == call.count and call.site is not None:
                 self.source(call.site.file)
-            self._counted(row, is_new=is_new)
+            self._counted(row)
             return Like(self, row)
 
-    def _counted(self, row: Row, *, is_new: bool = False) -> None:
+    def _counted(self, row: Row) -> None:
         if not self._store.is_shared:
             return  # it is written when it is read
-        if is_new or monotonic() - self._committed >= WRITE_EVERY:
+        is_due = monotonic() - self._committed >= WRITE_EVERY or len(self._noted) >= MOST_NOTED
+        if row.count <= AT_ONCE or is_due:
             self._commit()
         else:
-            changed = (row.index, row.count, row.last_number, float(row.ended), row.live_bytes)
-            self._noted[row.index] = f"[{','.join(map(repr, changed))}]"
+            since = (row.index, *(getattr(row, name) for name in NOTED))
+            self._noted[row.index] = f"[{','.join(map(repr, since))}]"
             self._note()
 
     def _note(self) -> None:
         if not self._store.is_shared or self.problem:
             return
-        text = f"[[{self._begun()}],[{','.join(self._noted.values())}]]"
+        text = f"[{self._begun()}]\n[{','.join(self._noted.values())}]"
         try:
-            fits = self._store.note(text.encode())
+            self._store.note(text.encode())
         except OSError as error:
             self._fail(error)
-            return
-        if not fits and self._noted:
-            self._commit()
 
     @_while_open
     def finding(self, finding: Finding) -> None:
-        """Add a finding; one of a known cause only raises the count of the first.
-
-        One with a count of 0 takes the place of the first.
-        """
-        place, first = self._findings.get(finding.cause, (len(self._findings), None))
-        if first is not None:
-            newest = first if finding.count else finding
-            finding = replace(newest, count=first.count + finding.count)
-        self._findings[finding.cause] = (place, finding)
+        """Write a finding, in the place of one with the same cause."""
+        place = self._findings.setdefault(finding.cause, len(self._findings))
         self._put("findings", place, codec.dumps(finding))
         self._write_through()
-
-    @_while_open
-    def settle(self, finding: Finding) -> None:
-        """Write what has become of a prediction."""
-        place, first = self._findings.get(finding.cause, (0, None))
-        if first is not None:
-            settled = replace(first, came_true=finding.came_true, withdrawn=finding.withdrawn)
-            self._findings[finding.cause] = (place, settled)
-            self._put("findings", place, codec.dumps(settled))
-            self._write_through()
 
     @_while_open
     def sample(self, sample: Sample) -> None:
@@ -573,7 +560,7 @@ class Like:
 
 def begun(kind: str, site: Site | None) -> str:
     """Return what is noted of a call while it runs, behind its number."""
-    return codec.dumps([kind, site])[1:-1]
+    return codec.dumps(BackwardCall(0, kind, site)).removeprefix("[0,").removesuffix("]")
 
 
 def _source_text(file: str) -> str | None:

@@ -21,7 +21,9 @@ import pytest
 from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
 from recorded import DONE, HEADER, SITE, call_of, chain, renumbered, rewrite
 
+from gradscope.api.findings import FoundOnce
 from gradscope.model import (
+    Finding,
     NodeState,
     Outcome,
     Recording,
@@ -153,10 +155,18 @@ def test_a_writer_that_is_dropped_unclosed_warns_of_nothing(tmp_path: Path) -> N
 def test_a_finding_met_again_raises_the_count_of_the_first() -> None:
     first = canned_recording().findings[0]
     writer = RecordingWriter(None, HEADER)
-    writer.finding(replace(first, count=1))
+    told: list[Finding] = []
+    found = FoundOnce(writer, lambda finding: finding, told.append)
+    found.add(replace(first, count=0))
+    assert found.findings == []
+    found.add(replace(first, count=1))
     for call in range(5, 14):
-        writer.finding(replace(first, count=1, message="said differently", backward_call=call))
+        found.add(replace(first, count=1, message="said differently", backward_call=call))
     assert writer.read().findings == (replace(first, count=10),)
+    found.add(replace(first, count=0, message="with new figures"))
+    assert tuple(found.findings) == writer.read().findings
+    assert found.findings == [replace(first, count=10, message="with new figures")]
+    assert told == [replace(first, count=1)]
 
 
 def test_sources_are_read_once_and_unreadable_ones_passed_over(tmp_path: Path) -> None:

@@ -75,11 +75,11 @@ class Store:
         self._file = file
         self._identity = _identity(file)
         self._places: dict[Key, tuple[int, int]] = {}
-        self._end = PAGE
-        self._stop = self._moved = 0
+        self._start = self._end = PAGE
+        self._moved = 0
         self._most = PAGE + _SPARE
-        self._copied: bytes | None = None
-        self._put(self._head(PAGE, 0).ljust(PAGE, b"\0"), 0)
+        self._put(bytes(PAGE), 0)
+        self._settle()
 
     def fileno(self) -> int:
         """Return the number of the file, which stays the same."""
@@ -89,10 +89,8 @@ class Store:
         """Write all of ``batch`` or, on an error, nothing."""
         if _identity(self._file) != self._identity:  # closed by the program, and its own by now
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        if self._copied is not None:
-            self._settle(self._copied)
-        if self._stop:
-            self._turn(PAGE, 0)
+        if not self._is_settled:
+            self._settle()
         frames, places, at = [], {}, self._end
         for key, payload in batch.items():
             frames.append(_frame(key, payload))
@@ -124,33 +122,31 @@ class Store:
         places = (self._places[key] for key in order)
         frames = (os.pread(self._file, length, at) for at, length in places)
         live = b"".join(frame for frame in frames if len(frame) > FRAME.size)
-        self._most = 2 * len(live) + PAGE + _SPARE
-        try:
-            self._put(live, self._end)
-        except OSError:  # no room for two
-            os.ftruncate(self._file, self._end)
-            self._most += self._end
-            return
-        self._copied = live
-        self._turn(self._end, 0)
-        self._settle(live)
+        for start in (self._end, PAGE):
+            try:
+                self._put(live, start)
+            except OSError:  # no room for two
+                os.ftruncate(self._file, self._end)
+                break
+            moved = {
+                key: (start + at, FRAME.size + len(payload)) for key, at, payload in _records(live)
+            }
+            # All or nothing, as a signal's handler may raise: it runs with a call.
+            end = start + len(live)
+            self._places, self._start, self._end, self._is_settled = moved, start, end, False
+            self._settle()
+        self._most = self._end + len(live) + _SPARE
 
-    def _settle(self, live: bytes) -> None:
-        self._put(live, PAGE)
-        end = PAGE + len(live)
-        self._turn(PAGE, end)
-        os.ftruncate(self._file, end)
-        self._turn(PAGE, 0)
-        self._places = {
-            key: (PAGE + at, FRAME.size + len(payload)) for key, at, payload in _records(live)
-        }
-        self._end = end
-        self._copied = None
+    def _settle(self) -> None:
+        """Have readers begin where the log begins, and cut off what lies behind it."""
+        self._turn(self._end)
+        os.ftruncate(self._file, self._end)
+        self._turn(0)
 
     def finish(self) -> None:
         """Make the file as small as it can be, the end with the least in it, and note the end."""
         self.compact()
-        self._turn(PAGE, self._end)
+        self._turn(self._end)
 
     def found(self) -> Found:
         """Return what was written so far."""
@@ -163,15 +159,12 @@ class Store:
             if _identity(file) == self._identity:
                 os.close(file)
 
-    def _head(self, start: int, stop: int) -> bytes:
-        process = os.getpid()
-        version = __version__.encode()
-        return HEAD.pack(MAGIC, FORMAT, process, self._file, self._moved, start, stop, version)
-
-    def _turn(self, start: int, stop: int) -> None:
+    def _turn(self, stop: int) -> None:
+        self._is_settled = False
         self._moved += 1
-        self._stop = stop
-        self._put(self._head(start, stop), 0)
+        numbers = FORMAT, os.getpid(), self._file, self._moved, self._start, stop
+        self._put(HEAD.pack(MAGIC, *numbers, __version__.encode()), 0)
+        self._is_settled = not stop
 
     def _put(self, data: bytes, at: int) -> None:
         if os.pwrite(self._file, data, at) != len(data):

@@ -56,7 +56,7 @@ def test_what_a_run_handed_over_is_read_again(
         assert load(path) == live
 
 
-@pytest.mark.parametrize("times", range(1, 9))
+@pytest.mark.parametrize("times", range(1, 15))
 def test_an_interrupt_anywhere_in_a_write_loses_nothing(
     times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,7 +159,7 @@ def marked(item: pytest.Item) -> dict[str, set[str]]:
     return wanted
 
 
-class _Ended(NamedTuple):
+class _TestResult(NamedTuple):
     """What is known of a test once its watch has ended; ``failure`` is one of gradscope's."""
 
     findings: list[Any]
@@ -174,7 +174,7 @@ class Watching:
         self._settings = _settings(config)
         self._suppressor = Suppressor(self._settings)
         self._watched: Watched | None = None
-        self._ended: _Ended | None = None
+        self._ended: _TestResult | None = None
         self._findings: dict[str, list[Finding]] = {}
         self._tests = self._calls = 0
         self._failures: list[str] = []
@@ -226,7 +226,7 @@ class Watching:
         if watched is None:
             return []
         found = [self._suppressor.judged(finding) for finding in watched.end(error)]
-        self._ended = _Ended(found, watched.calls, watched.failure)
+        self._ended = _TestResult(found, watched.calls, watched.failure)
         return found
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -246,7 +246,7 @@ class Watching:
         """Note what was found in a test."""
         if not hasattr(report, "gradscope"):
             return
-        told = _Ended(**report.gradscope)
+        told = _TestResult(**report.gradscope)
         self._tests += 1
         self._calls += told.calls
         if told.failure:

@@ -18,7 +18,6 @@ from gradscope.commands.outputs import (
     LiveConsole,
     SafeStream,
     View,
-    beside,
     console_on,
     image,
     opened,
@@ -273,7 +272,8 @@ class _Report:
             if not stream.is_lost:
                 return None, console
         suffix = ".txt" if self.live else f".{self.options.format}"
-        with beside(Path(self.header.cwd), suffix) as (last, path):
+        path = Path(self.header.cwd) / f"gradscope-report-{os.getpid()}{suffix}"
+        with opened(path, self.streams[-1]) as last:
             self.show(recording, console_on(last), saved)
         return path, console
 

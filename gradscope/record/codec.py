@@ -49,16 +49,15 @@ _MOST_CHARACTERS = 1 << 17
 _VALUES = {name: attrgetter(*names) for name, names in LAYOUT.items()}
 
 
-def row(value: Any) -> Any:
-    """Return the values of a dataclass of the model."""
+def _row(value: Any) -> Any:
     return _VALUES[type(value).__name__](value)
 
 
-def dumps(value: Any, row: Convert = row) -> str:
-    """Return plain values, and ``row`` of each dataclass of the model, as JSON text in ASCII, which
-    every encoding can write: the name of a file may have characters that UTF-8 has not.
+def dumps(value: Any) -> str:
+    """Return plain values and dataclasses of the model as JSON text in ASCII, which every encoding
+    can write: the name of a file may have characters that UTF-8 has not.
     """
-    return json.dumps(value, check_circular=False, separators=(",", ":"), default=row)
+    return json.dumps(value, check_circular=False, separators=(",", ":"), default=_row)
 
 
 def parse(text: object) -> Any:

@@ -44,7 +44,7 @@ NOTED = ("count", "last_number", "ended", "live_bytes")
 _NAMES = {"graphs": "graph", "sources": "source file", "timeline": "point of the memory curve"}
 
 
-class Reading:
+class LogReader:
     """What the records of a log say; raises ValueError where it has no header."""
 
     def __init__(self, found: Found) -> None:
@@ -239,7 +239,7 @@ def load_from(file: int, path: Path | None = None) -> Recording:
 
 def _read(found: Found, head: Head, file: int) -> Recording:
     """Return a recording with notes about what is not in it."""
-    reading = Reading(found)
+    reading = LogReader(found)
     recording = reading.recording()
     notes: list[str] = []
     outcome, running = recording.outcome, ""

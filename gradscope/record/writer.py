@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import wraps
-from hashlib import blake2b
 from operator import attrgetter
 from pathlib import Path
 from threading import RLock
@@ -29,16 +28,14 @@ from gradscope.model import (
     Finding,
     Graph,
     Header,
-    Node,
     Outcome,
     Recording,
     Sample,
-    SavedTensor,
     Site,
     Summary,
 )
 from gradscope.record import codec
-from gradscope.record.file import NOTED, Reading, create, pack
+from gradscope.record.file import NOTED, LogReader, create, pack
 from gradscope.record.log import Key, Memory, Store
 
 ROWS = 2_000
@@ -70,17 +67,8 @@ NODES_AT_SITE = 100_000
 GRAPH_BYTES = 8 << 20
 """Most bytes of all stored graphs, compressed: as text more than are read."""
 
-SIGNATURES = 10_000
-"""Most signatures remembered; a graph of a further one is compared by its content."""
 
-_VARYING = {"sequence_nr", "built_after", "freed_by", "version"}
-_node, _saved = (
-    attrgetter(*(name for name in codec.LAYOUT[kind] if name not in _VARYING))
-    for kind in ("Node", "SavedTensor")
-)
-
-
-class Row:
+class FoldedCalls:
     """Calls folded into one row; ``gap`` is the distance of the last two numbers."""
 
     __slots__ = (
@@ -137,12 +125,12 @@ class CallFolder:
 
     def __init__(self) -> None:
         self.mixed = 0
-        self._rows: list[Row] = []
-        self._latest: dict[object, Row] = {}
+        self._rows: list[FoldedCalls] = []
+        self._latest: dict[object, FoldedCalls] = {}
         self._rows_at: Counter[object] = Counter()
         self.changed: set[int] = set()
 
-    def add(self, call: BackwardCall) -> Row:
+    def add(self, call: BackwardCall) -> FoldedCalls:
         """Add one call, or calls that are folded already; return their row."""
         alike = (*_ALIKE(call), call.parent is None, *[root.name for root in call.roots])
         row = self._latest.get(alike)
@@ -162,8 +150,8 @@ class CallFolder:
         self.changed.add(row.index)
         return row
 
-    def _start(self, key: object, call: BackwardCall) -> Row:
-        row = self._latest[key] = Row(len(self._rows), call)
+    def _start(self, key: object, call: BackwardCall) -> FoldedCalls:
+        row = self._latest[key] = FoldedCalls(len(self._rows), call)
         self._rows.append(row)
         self.changed.add(row.index)
         return row
@@ -239,12 +227,11 @@ def _level(sample: Sample) -> tuple[int, int]:
 
 
 class Graphs:
-    """Numbers the graphs that are worth storing; ``refused`` counts those that found no room."""
+    """Numbers the graphs that are stored; ``refused`` counts those that found no room."""
 
     def __init__(self) -> None:
         self.refused = 0
         self._numbers: dict[Hashable, int] = {}
-        self._contents: dict[bytes, int] = {}
         self._nodes_at: Counter[Site | None] = Counter()
         self._bytes = 0
 
@@ -256,32 +243,13 @@ class Graphs:
             return 0
         return number
 
-    def add(self, signature: Hashable, graph: Graph, site: Site | None) -> tuple[int, bytes | None]:
-        """Return the number of a graph, and what to store if it is a new one."""
-        text = codec.dumps(graph)
-        content = _content(graph)
-        packed = None
-        number = self._contents.get(content)
-        if number is None:
-            number = self._contents[content] = len(self._contents) + 1
-            packed = pack(text)
-            self._nodes_at[site] += max(len(graph.nodes), NODES_AT_SITE // GRAPHS_AT_SITE)
-            self._bytes += len(packed)
-        if len(self._numbers) < SIGNATURES:
-            self._numbers[signature] = number
+    def add(self, signature: Hashable, graph: Graph, site: Site | None) -> tuple[int, bytes]:
+        """Return the number of a new graph, and what to store of it."""
+        packed = pack(codec.dumps(graph))
+        number = self._numbers[signature] = len(self._numbers) + 1
+        self._nodes_at[site] += max(len(graph.nodes), NODES_AT_SITE // GRAPHS_AT_SITE)
+        self._bytes += len(packed)
         return number, packed
-
-
-def _content(graph: Graph) -> bytes:
-    """Return a digest of all of a graph but when it was built."""
-    newest = max((node.built_after for node in graph.nodes), default=0)
-
-    def row(value: Any) -> Any:
-        if type(value) is Node:
-            return (*_node(value), value.built_after == newest, value.freed_by is None)
-        return _saved(value) if type(value) is SavedTensor else codec.row(value)
-
-    return blake2b(codec.dumps(graph, row).encode(), digest_size=16).digest()
 
 
 SOURCE_BYTES = 2 << 20
@@ -376,7 +344,7 @@ class RecordingWriter:
             return self._graphs.known(signature, site)
 
     def graph(self, signature: Hashable, graph: Graph, site: Site | None = None) -> int:
-        """Store a graph that a call at ``site`` met, similar ones once; return its number.
+        """Store a graph that a call at ``site`` met, one of each signature; return its number.
 
         It is 0 if there is no room.
 
@@ -390,9 +358,8 @@ class RecordingWriter:
             number = self._graphs.known(signature, site)
             if number is None:
                 number, packed = self._graphs.add(signature, graph, site)
-                if packed is not None:
-                    self._put("graphs", number, packed)
-                    self._write_through()
+                self._put("graphs", number, packed)
+                self._write_through()
             return number
 
     def begin(self) -> None:
@@ -412,7 +379,7 @@ class RecordingWriter:
             self._counted(row)
             return Like(self, row)
 
-    def _counted(self, row: Row) -> None:
+    def _counted(self, row: FoldedCalls) -> None:
         if not self._store.is_shared:
             return  # it is written when it is read
         is_due = monotonic() - self._committed >= WRITE_EVERY or len(self._noted) >= MOST_NOTED
@@ -474,7 +441,7 @@ class RecordingWriter:
             return Recording(self.header)
         with self.lock:
             self._commit()
-            return Reading(self._store.found()).recording()
+            return LogReader(self._store.found()).recording()
 
     @_while_open
     def close(self) -> None:
@@ -541,7 +508,7 @@ class Like:
     """Adds calls to the row of one that was written."""
 
     writer: RecordingWriter
-    row: Row
+    row: FoldedCalls
 
     def takes(self, number: int) -> bool:
         """Return whether a call of this number may be added."""

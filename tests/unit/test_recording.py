@@ -24,7 +24,6 @@ from recorded import DONE, HEADER, SITE, call_of, chain, renumbered, rewrite
 from gradscope.api.findings import FoundOnce
 from gradscope.model import (
     Finding,
-    NodeState,
     Outcome,
     Recording,
     Sample,
@@ -214,21 +213,6 @@ def test_a_known_signature_is_not_looked_at_again() -> None:
     number = writer.graph("a", chain(3))
     assert writer.known("a") == number == writer.graph("a", chain(5))
     assert writer.read().graphs == {number: chain(3)}
-
-
-def test_graphs_that_differ_only_in_when_they_were_built_are_one() -> None:
-    writer = RecordingWriter(None, HEADER)
-    first = writer.graph("a", chain(3, sequence_nr=10))
-    assert writer.graph("b", chain(3, sequence_nr=500, built_after=8)) == first
-    assert writer.graph("c", chain(4)) != first
-    carried = replace(chain(3).nodes[2], built_after=0)
-    older_tail = replace(
-        chain(3, built_after=8), nodes=(*chain(3, built_after=8).nodes[:2], carried)
-    )
-    assert writer.graph("d", older_tail) != first
-    freed = tuple(replace(node, state=NodeState.FREED, freed_by=1) for node in chain(3).nodes)
-    assert writer.graph("e", replace(chain(3), nodes=freed)) != first
-    assert writer.read().graphs[first] == chain(3, sequence_nr=10)
 
 
 def test_graphs_without_end_are_not_all_stored() -> None:

@@ -33,7 +33,7 @@ Json = Any
 """What the json module takes; Python's types cannot express it."""
 
 _LEFT_OUT = {
-    Header: {"schema", "cwd", "code"},
+    Header: {"cwd", "code"},
     Process: {"timeline", "clock", "pid", "script"},
     Node: {"index", "saved", "module_class", "unneeded"},
     SavedTensor: {"alone"},

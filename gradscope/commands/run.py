@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 
@@ -74,8 +74,6 @@ class RunOptions:
     hooks: bool = True
     rehearse: bool = True
     settings: Settings = DEFAULTS
-    given: Path | None = None
-    """What ``--save`` was given: ``save`` is the file of this process."""
 
 
 def run(target: Target, options: RunOptions) -> int:
@@ -84,17 +82,19 @@ def run(target: Target, options: RunOptions) -> int:
     if options.settings.write_baseline is not None:
         writable(options.settings.write_baseline, "--write-baseline")
     header = header_of(target, options.hooks)
-    options = _own(options, header)
+    chosen = {"hooks": options.hooks, "guard": options.guard, "stop_after": options.stop_after}
+    program = {"script": header.script, "argv": header.argv}
+    children = Children(ChildPlan.of(options.save, **chosen, **program), header)
+    header = replace(header, run=children.plan.run)
+    files = ("output", "save", "html", "draw")
+    own: dict[str, Any] = {name: own_file(getattr(options, name), header) for name in files}
+    options = replace(options, **own)
     views = [] if options.html is None else [page(options.html, "--html")]
     views += [] if options.draw is None else [image(options.draw, "--draw")]
     # Made now, so that failing to write shows, and for the standby.
     store = None
     if options.save is not None or is_possible():
         store = create(options.save and options.save.absolute())
-    chosen = {"hooks": options.hooks, "guard": options.guard, "stop_after": options.stop_after}
-    program = {"script": header.script, "argv": header.argv}
-    children = Children(ChildPlan.of(options.given, **chosen, **program), header)
-    header = replace(header, run=children.plan.run)
     ended = None
     stderr = ErrorStream()
     try:
@@ -276,15 +276,6 @@ class _Report:
         with opened(path, self.streams[-1]) as last:
             self.show(recording, console_on(last), saved)
         return path, console
-
-
-def _own(options: RunOptions, header: Header) -> RunOptions:
-    """Return the options with the files of this process, one of several that were told the same."""
-    output, save, html, draw = (
-        own_file(file, header)
-        for file in (options.output, options.save, options.html, options.draw)
-    )
-    return replace(options, given=options.save, output=output, save=save, html=html, draw=draw)
 
 
 class _Live:

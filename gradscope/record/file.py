@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import stat
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -203,19 +202,16 @@ def load(path: str | Path) -> Recording:
 
 def _opened(path: Path) -> int:
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a pipe too
+        if path.exists() and not path.is_file():  # to open a pipe may wait for ever
+            kind = "a directory" if path.is_dir() else "not a regular file"
+            raise _error(path, f"is {kind}: {_GIVE}")
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
         what = "no such file: record one with `gradscope run --save FILE SCRIPT`"
         raise _error(path, what) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise _error(path, f"cannot be read: {reason}") from error
-    mode = os.fstat(file).st_mode
-    if stat.S_ISREG(mode):
-        return file
-    os.close(file)
-    kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
-    raise _error(path, f"is {kind}: {_GIVE}")
 
 
 def load_from(file: int, path: Path | None = None) -> Recording:

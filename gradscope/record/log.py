@@ -46,9 +46,9 @@ where it starts and where it stops, 0 while it grows, and the version of gradsco
 NOTE = struct.Struct("<II")
 _NOTE_AT = 64
 FRAME = struct.Struct("<4sIIBI")
-"""Mark, length of the payload, checksum of all that follows it here, table, key."""
+"""Mark, checksum of all that follows it here and of the payload, length of that, table, key."""
 MARK = b"\xf5GS\n"
-_CHECKED_FROM = 12
+_CHECKED_FROM = 8
 
 _SPARE = 1 << 20
 """Bytes that may be outdated in a log, with as many more as are not."""
@@ -285,29 +285,24 @@ def _note(page: bytes) -> bytes:
 
 
 def _frame(key: Key, payload: bytes) -> bytes:
-    table = TABLES.index(key[0])
-    tail = struct.pack("<BI", table, key[1])
-    return FRAME.pack(MARK, len(payload), _checksum(tail, payload), table, key[1]) + payload
+    unchecked = FRAME.pack(MARK, 0, len(payload), TABLES.index(key[0]), key[1])
+    checked = unchecked[_CHECKED_FROM:] + payload
+    return MARK + struct.pack("<I", zlib.crc32(checked)) + checked
 
 
 def _records(log: bytes) -> Iterator[tuple[Key, int, bytes]]:
     """Yield the key, the place and the payload of each whole record; pass over what is damaged."""
     at, checks = 0, _MOST_READ  # bytes of what may be records, after damage
     while (at := log.find(MARK, at)) >= 0 and at + FRAME.size <= len(log) and checks > 0:
-        _, length, checksum, table, key = FRAME.unpack_from(log, at)
-        begin, end = at + FRAME.size, at + FRAME.size + length
+        _, checksum, length, table, key = FRAME.unpack_from(log, at)
+        end = at + FRAME.size + length
         if table < len(TABLES) and end <= len(log) and length <= checks:
-            payload = log[begin:end]
-            if _checksum(log[at + _CHECKED_FROM : begin], payload) == checksum:
-                yield (TABLES[table], key), at, payload
+            if zlib.crc32(memoryview(log)[at + _CHECKED_FROM : end]) == checksum:
+                yield (TABLES[table], key), at, log[at + FRAME.size : end]
                 at = end
                 continue
             checks -= length
         at, checks = at + 1, checks - _A_CHECK
-
-
-def _checksum(tail: bytes, payload: bytes) -> int:
-    return zlib.crc32(payload, zlib.crc32(tail))
 
 
 def _identity(file: int) -> tuple[int, int]:

@@ -71,11 +71,6 @@ GRAPH_BYTES = 8 << 20
 class FoldedCalls:
     """Calls folded into one row; ``gap`` is the distance of the last two numbers."""
 
-    __slots__ = (
-        *("count", "ended", "figures", "first"),
-        *("gap", "index", "last_number", "live_bytes"),
-    )
-
     def __init__(self, index: int, call: BackwardCall) -> None:
         self.index = index
         self.first = call

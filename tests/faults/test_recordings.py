@@ -251,7 +251,7 @@ class Harmful:
         numbers = zlib.compress(b"[" + b"999," * 900_000 + b"0]")
         text = b'["%d","' + b"x" * (60 << 20) + b'"]'
         related = [["created", there, "m"]]
-        frame = FRAME.pack(MARK, 30_000_000, 1, 4, 1)
+        frame = FRAME.pack(MARK, 1, 30_000_000, 4, 1)
         self.makers: dict[str, Callable[[], bytes]] = {
             "graphs that unpack to 900 MB": lambda: self.many(
                 "graphs", 4, lambda _: bomb + bytes(100)

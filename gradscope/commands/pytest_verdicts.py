@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import sys
 import time
-from collections.abc import Generator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -61,36 +61,37 @@ class Watched:
         self.watching.callback(when_torch_is_imported(self._enter))
 
     def _enter(self) -> None:
-        try:
+        with self._noting_failure():  # the test runs on unwatched
             from gradscope.api.watch import watch
 
             self.scope = self.watching.enter_context(
                 watch(on_finding=self._found, on_call=self._called, settings=False)
             )
-        except Exception as failure:  # the test runs on unwatched
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as failure:  # of gradscope's: none of the test's
             self.failure = f"{type(failure).__name__}: {failure}"
 
     def _found(self, finding: Finding) -> None:
-        try:
+        with self._noting_failure():  # the finding counts then
             if finding.severity is Severity.ERROR and _expects_exception(self.item):
                 self.in_raises.add(finding.cause)
-        except Exception as failure:  # of gradscope's: the finding counts then
-            self.failure = f"{type(failure).__name__}: {failure}"
 
     def _called(self, call: BackwardCall) -> None:
         self.calls += call.count
 
     def end(self, error: BaseException | None) -> list[Finding]:
         """End the watch; return what was found, with the reasons for what does not count."""
-        try:
+        with self._noting_failure():
             if self.scope is not None:
                 if error is not None:
                     self.scope.explain(error)
                 text = None if error is None else describe(error)
                 self.scope.finish(Outcome(None, text, finished=True, ended=time.time()))
             self.watching.close()
-        except Exception as failure:
-            self.failure = f"{type(failure).__name__}: {failure}"
         found = [] if self.scope is None else list(self.scope.findings)
         wanted = marked(self.item)
         by_name = wanted["allow"] | wanted["expect"]

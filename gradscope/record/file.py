@@ -40,7 +40,7 @@ _MOST_OPEN = 3
 NOTED = ("count", "last_number", "ended", "live_bytes")
 """What the note of a log has of a row, as it has changed since the row was written."""
 
-_NAMES = {"graphs": "graph", "sources": "source file", "timeline": "point of the memory curve"}
+_NAMES = {"graphs": "graph", "sources": "source file", "timeline": "part of the memory curve"}
 
 
 class LogReader:
@@ -68,6 +68,7 @@ class LogReader:
         summary = self._first("summary", self._of(Summary)) or Summary()
         if rows:
             summary = replace(summary, backward_calls=sum(row.count for row in rows.values()))
+        runs = self._of(tuple[Sample, ...])
         return Recording(
             header=header,
             outcome=self._first("outcome", self._of(Outcome)) or Outcome(),
@@ -75,7 +76,7 @@ class LogReader:
             calls=tuple(sorted(rows.values(), key=lambda call: call.number)),
             graphs=dict(self._all("graphs", lambda text: _sound(self._of(Graph)(text)))),
             findings=tuple(found for _, found in self._all("findings", self._of(Finding))),
-            timeline=tuple(point for _, point in self._all("timeline", self._of(Sample))),
+            timeline=tuple(point for _, run in self._all("timeline", runs) for point in run),
             sources=dict(source for _, source in self._all("sources", _source)),
         )
 

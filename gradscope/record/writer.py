@@ -170,6 +170,7 @@ class Curve:
         self._open: tuple[Sample, ...] = ()
         self._in_open = 0
         self._last: Sample | None = None
+        """The newest sample, if it is not yet taken."""
         self._changed_from = 0
         self._written = 0
 
@@ -192,21 +193,18 @@ class Curve:
         self._length *= 2
         self._changed_from = 0
 
-    def take_changed(self) -> Iterator[tuple[int, Sample | None]]:
-        """Return the points that changed since the last time, by place; None for a gone one."""
-        tail = self._open
-        newest = self._open or (self._runs[-1] if self._runs else ())
-        if self._last is not None and self._last not in newest:
+    def take_changed(self) -> Iterator[tuple[int, tuple[Sample, ...]]]:
+        """Return the runs that changed since the last time, by place; empty ones are gone."""
+        if self._last is None:
+            return
+        first, tail = self._changed_from, self._open
+        if self._last not in (tail or self._runs[-1]):
             tail = (*tail, self._last)
-        runs = [*self._runs[self._changed_from :], tail]
-        first = 2 * self._changed_from
-        points = {
-            first + 2 * at + i: point for at, run in enumerate(runs) for i, point in enumerate(run)
-        }
-        gone = {place: None for place in range(first, self._written) if place not in points}
-        self._changed_from = len(self._runs)
-        self._written = max(points, default=-1) + 1
-        return iter((points | gone).items())
+        self._last = None
+        runs = [*self._runs[first:], tail]
+        gone = [()] * (self._written - first - len(runs))
+        self._changed_from, self._written = len(self._runs), first + len(runs)
+        yield from enumerate([*runs, *gone], first)
 
 
 def _envelope(*samples: Sample) -> tuple[Sample, ...]:
@@ -483,8 +481,8 @@ class RecordingWriter:
     def _gather(self) -> None:
         for index, call in self._calls.take_changed():
             self._put("calls", index, codec.dumps(call))
-        for place, point in self._curve.take_changed():
-            self._put("timeline", place, b"" if point is None else codec.dumps(point))
+        for place, run in self._curve.take_changed():
+            self._put("timeline", place, codec.dumps(run) if run else b"")
         if self._summary is not None:
             summary = self._summary()
             summary = replace(summary, notes=(*summary.notes, *self._notes()))

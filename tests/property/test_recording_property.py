@@ -193,7 +193,7 @@ def test_folding_loses_no_call(turns: list[tuple[int, str, int]]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=300))
 def test_the_changes_of_a_curve_add_up_to_it(levels_and_writes: list[tuple[int, bool]]) -> None:
     whole, pieces = Curve(), Curve()
-    places: dict[int, Sample | None] = {}
+    places: dict[int, tuple[Sample, ...]] = {}
     for number, (level, write) in enumerate(levels_and_writes):
         sample = Sample(float(number), level, 0, number)
         whole.add(sample)
@@ -201,9 +201,9 @@ def test_the_changes_of_a_curve_add_up_to_it(levels_and_writes: list[tuple[int, 
         if write:
             places.update(pieces.take_changed())
     places.update(pieces.take_changed())
-    at_once = [point for _, point in sorted(dict(whole.take_changed()).items())]
-    assert [point for _, point in sorted(places.items()) if point is not None] == at_once
+    at_once = [run for _, run in sorted(whole.take_changed()) if run]
+    assert [run for _, run in sorted(places.items()) if run] == at_once
     if levels_and_writes:
-        assert max(point.live_bytes for point in at_once if point is not None) == max(
+        assert max(point.live_bytes for run in at_once for point in run) == max(
             level for level, _ in levels_and_writes
         )

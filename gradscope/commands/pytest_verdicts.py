@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -160,14 +160,6 @@ def marked(item: pytest.Item) -> dict[str, set[str]]:
     return wanted
 
 
-class _TestResult(NamedTuple):
-    """What is known of a test once its watch has ended; ``failure`` is one of gradscope's."""
-
-    findings: list[Any]
-    calls: int
-    failure: str
-
-
 class Watching:
     """The plugin of a run with ``--gradscope``; under xdist one a worker, and the controller's."""
 
@@ -175,7 +167,7 @@ class Watching:
         self._settings = _settings(config)
         self._suppressor = Suppressor(self._settings)
         self._watched: Watched | None = None
-        self._ended: _TestResult | None = None
+        self._ended: tuple[Watched, list[Finding]] | None = None
         self._findings: dict[str, list[Finding]] = {}
         self._tests = self._calls = 0
         self._failures: list[str] = []
@@ -227,7 +219,7 @@ class Watching:
         if watched is None:
             return []
         found = [self._suppressor.judged(finding) for finding in watched.end(error)]
-        self._ended = _TestResult(found, watched.calls, watched.failure)
+        self._ended = watched, found
         return found
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -236,23 +228,23 @@ class Watching:
         report = yield
         ended, self._ended = self._ended, None
         if ended is not None:
-            found = ended.findings
+            watched, found = ended
             if hasattr(report, "wasxfail"):
                 found = [_suppressed(one, "as the test is marked as xfail") for one in found]
-            texts = list(map(dumps, found))
-            vars(report)["gradscope"] = ended._replace(findings=texts)._asdict()
+            told = list(map(dumps, found)), watched.calls, watched.failure
+            vars(report)["gradscope"] = told
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note what was found in a test."""
         if not hasattr(report, "gradscope"):
             return
-        told = _TestResult(**report.gradscope)
+        texts, calls, failure = report.gradscope
         self._tests += 1
-        self._calls += told.calls
-        if told.failure:
-            self._failures.append(f"{report.nodeid}: not watched: {told.failure}")
-        self._findings[report.nodeid] = [loads(Finding, text) for text in told.findings]
+        self._calls += calls
+        if failure:
+            self._failures.append(f"{report.nodeid}: not watched: {failure}")
+        self._findings[report.nodeid] = [loads(Finding, text) for text in texts]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """List the findings of each test."""

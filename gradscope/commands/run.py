@@ -191,14 +191,12 @@ class _Report:
     def of_killed(self, exit_status: int | None) -> None:
         """Report, from another process, on a program whose process has died."""
         try:
-            own, outcome = None, Outcome(exit_status)
+            own = None
             if self.store is not None:
                 with suppress(GradscopeError):  # it had no torch
                     own = load_from(self.store.fileno())
-            if own is not None and own.outcome.finished:
-                outcome = own.outcome
-            elif own is not None:
-                own = replace(own, outcome=outcome)
+            outcome = own.outcome if own and own.outcome.finished else Outcome(exit_status)
+            own = own and replace(own, outcome=outcome)
             recording, saved = self._seen(own, outcome)
             if self.live:
                 console = console_on(self.streams[0], kind=LiveConsole)
@@ -305,17 +303,11 @@ class _Live:
             begin_line(stream)
         here = console.file is self._console.file
         printed = {finding.cause: finding for finding in self._printed if here}
-        better = [f for f in recording.findings if _is_better(f, printed.get(f.cause))]
+        known = [f for f in recording.findings if f.cause in printed and f.fix and f.fix.edits]
+        better = [finding for finding in known if finding.fix != printed[finding.cause].fix]
         print_report(recording, console, saved, printed)
         if better:
             print_tried(better, console)
-
-
-def _is_better(finding: Finding, printed: Finding | None) -> bool:
-    """Return whether a finding has another fix than it was printed with."""
-    if printed is None or finding.fix is None:
-        return False
-    return finding.fix != printed.fix and bool(finding.fix.edits)
 
 
 def _tell(failure: Exception, stream: SafeStream) -> None:

@@ -195,17 +195,12 @@ class _Rank:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self.firsts: dict[int, _MetGraph] = {}
-        self._rows: list[_MetGraph] = []
-        seen: set[Shape] = set()
-        for call in recording.calls:
-            graph = recording.graphs.get(call.graph or 0)
-            if graph is not None:
-                shape = _shape(graph)
-                self._rows.append(_MetGraph(call, graph, shape))
-                if shape not in seen:
-                    seen.add(shape)
-                    self.firsts[call.number] = self._rows[-1]
+        met = ((call, recording.graphs.get(call.graph or 0)) for call in recording.calls)
+        self._rows = [
+            _MetGraph(call, graph, _shape(graph)) for call, graph in met if graph is not None
+        ]
+        of_shape = {row.shape: row for row in reversed(self._rows)}
+        self.firsts = {row.call.number: row for row in of_shape.values()}
 
     def at(self, number: int) -> _MetGraph | None:
         """Return what the call of this number has met."""

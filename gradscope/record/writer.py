@@ -209,10 +209,8 @@ class Curve:
 
 def _envelope(*samples: Sample) -> tuple[Sample, ...]:
     """Return the lowest and the highest sample, in the order of time."""
-    low, high = min(samples, key=_level), max(samples, key=_level)
-    if low is high:
-        return (low,)
-    return (low, high) if low.time <= high.time else (high, low)
+    ends = dict.fromkeys([min(samples, key=_level), max(samples, key=_level)])
+    return tuple(sorted(ends, key=attrgetter("time")))
 
 
 def _level(sample: Sample) -> tuple[int, int]:

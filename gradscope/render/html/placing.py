@@ -13,7 +13,7 @@ from math import isqrt
 
 from gradscope.model import Graph, Node
 from gradscope.render.pictures.compose import fold_title
-from gradscope.render.pictures.folding import Part, fold
+from gradscope.render.pictures.folding import Fold, fold
 from gradscope.render.pictures.merging import merge
 from gradscope.render.pictures.options import DEFAULTS
 from gradscope.render.pictures.picture import UNMARKED
@@ -146,7 +146,7 @@ class Folds:
                 scopes[node] = (*outer, box, *piece_box, *scopes[node][len(outer) :])
 
 
-def _pieces(part: Part) -> dict[int, int]:
+def _pieces(part: Fold) -> dict[int, int]:
     """Return in which of alike pieces each node is; nothing where they are single nodes."""
     size = len(part.heads) // part.times
     if part.why != "repeat" or size < 2 or size * part.times != len(part.heads):

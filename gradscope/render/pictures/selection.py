@@ -74,7 +74,7 @@ def select(recording: Recording, call: int | None = None, *, of_finding: bool = 
     large = len(set.union(*map(_identities, shown))) > COMFORTABLE
     return Selection(
         tuple(shown),
-        Marks(marked[0] if marked and stops else None, marked, _moment(row, call)),
+        Marks(marked, stops, _moment(row, call)),
         focus="finding" if marked and large else None,
     )
 

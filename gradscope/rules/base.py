@@ -5,34 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, SavedTensor, Site, activation_bytes
 from gradscope.units import counted, nbytes
 
-HEADINGS = (
-    "What it says",
-    "Why it happens",
-    "Bad example",
-    "Good example",
-    "What to do",
-    "What it costs",
-    "Known limits",
-)
-"""The sections of every rule's page, in this order."""
-
-
 _MOST_FIXES = 4
-
-ENGINE_ERRORS = (
-    ("Trying to backward through the graph a second time", "GS101", "backward-through-freed-graph"),
-    ("compiled with non-empty donated buffers", "GS104", "compiled-graph-cannot-be-retained"),
-    ("has been modified by an inplace operation", "GS201", "saved-tensor-modified-in-place"),
-    ("a saved tensor that has been detached in-place", "GS201", "saved-tensor-modified-in-place"),
-)
-"""How torch words the errors that are ours to call first, each with its rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,43 +90,6 @@ def rule(
         bad=_example(body, "Bad example"),
         good=_example(body, "Good example"),
     )
-
-
-def missed(exception_text: str, site: Site | None, call: BackwardCall) -> Finding | None:
-    """Return the finding for an error of the engine that gradscope had not announced: a fault of
-    gradscope.
-
-    None where the error is not about a graph's life: that one is the user's, and its own text is
-    enough.
-    """
-    known = next(
-        ((code, name) for text, code, name in ENGINE_ERRORS if text in exception_text), None
-    )
-    if known is None:
-        return None
-    code, name = known
-    return Finding(
-        code=code,
-        name=name,
-        severity=Severity.ERROR,
-        certainty=Certainty.OBSERVED,
-        message="the engine raised an error that gradscope did not see coming",
-        site=site,
-        label=f"failed as {name} does",
-        related=(Related("failing_node", None, f"the engine said: {exception_text.strip()}"),),
-        backward_call=call.number,
-        fix=Fix(
-            FixKind.REPORT,
-            "please report this, with the script or as much of it as fails in this way",
-        ),
-        missed=True,
-        graph=call.graph,
-    )
-
-
-def as_announced(unexpected: Finding, code: str) -> Finding:
-    """Return an error of the engine's as what a finding with this code had warned of."""
-    return replace(unexpected, message=f"the engine raised what {code} has warned of", missed=False)
 
 
 def _example(page: str, heading: str) -> str:

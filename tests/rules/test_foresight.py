@@ -44,7 +44,7 @@ TANH = Node(
     (SavedTensor("result", (32, 256), "f32", "cpu", 32768, 1),),
     MADE,
 )
-CALL = BackwardCall(1, "backward", FREES, (Root(0, "loss_a"),))
+CALL = BackwardCall(1, "backward", FREES, (Root(0, "loss_a"),), saved_bytes=32768)
 ROLES = Roles(second=Loss("loss_b", FAILS))
 SIBLING = SharedGraph(CALL, "loss_b", (TANH,), (MADE,), READ, FAILS, LINK, roles=ROLES)
 CARRIED = replace(SIBLING, holder="h", next_call=FREES, again=True, carried=True)
@@ -131,6 +131,16 @@ def test_the_fix_follows_from_the_facts(facts: SharedGraph, kind: str, words: st
     assert finding.fix is not None
     assert finding.fix.kind == kind
     assert words in finding.fix.message
+
+
+def test_what_keeping_the_graph_costs_is_told_where_that_is_proposed() -> None:
+    for facts, price in (
+        (SIBLING, "(keeps 32 KiB)"),
+        (CARRIED, "32 KiB more with each iteration)"),
+    ):
+        kept = gs102.finding(facts).alternatives[-1]
+        assert kept.kind == "retain_graph"
+        assert kept.message.endswith(price)
 
 
 FIRST = Loss("loss_a", FREES, ("opt_d",), ("d.weight",))

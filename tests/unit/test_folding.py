@@ -24,7 +24,7 @@ from gradscope.render.pictures.picture import (
     Marks,
     Picture,
 )
-from gradscope.render.runs import Run, find_runs
+from gradscope.render.repeats import Repeat, find_repeats
 
 
 def titles(picture: Picture) -> list[str]:
@@ -110,18 +110,18 @@ def test_unfolded_shows_every_node_and_edge(whole: Graph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "runs"),
+    ("tokens", "repeats"),
     [
-        ("abcabcabcabc", [Run(0, 3, 4)]),
-        ("xyabababababz", [Run(2, 2, 5)]),
-        ("aaaaaaaaaaaa", [Run(0, 1, 12)]),
+        ("abcabcabcabc", [Repeat(0, 3, 4)]),
+        ("xyabababababz", [Repeat(2, 2, 5)]),
+        ("aaaaaaaaaaaa", [Repeat(0, 1, 12)]),
         ("abcdefgh", []),
         ("ababab", []),  # would leave out too few
-        ("aabaabaabaab", [Run(0, 3, 4)]),
+        ("aabaabaabaab", [Repeat(0, 3, 4)]),
     ],
 )
-def test_runs(tokens: str, runs: list[Run]) -> None:
-    assert find_runs(tokens) == runs
+def test_repeats(tokens: str, repeats: list[Repeat]) -> None:
+    assert find_repeats(tokens) == repeats
 
 
 def test_a_loop_without_modules_shows_one_turn_and_how_many_more() -> None:

@@ -78,7 +78,10 @@ def draw_graphs(
     else:
         data, more = ENCODERS[suffix](to_svg(picture))
     if target is not None:
-        _write(target, data)
+        try:
+            target.write_bytes(data)
+        except OSError as problem:
+            raise GradscopeError(f"cannot write {target}: {problem.strerror}") from problem
     notes = (*picture.notes, *more)
     return Drawing(len(picture.boxes), notes, suffix, data)
 
@@ -86,10 +89,3 @@ def draw_graphs(
 def to_dot(graphs: Sequence[Graph], options: Options = DEFAULTS) -> str:
     """Return the picture of the graphs as DOT text, for any graphviz."""
     return dot_of(compose(graphs, options))
-
-
-def _write(target: Path, data: bytes) -> None:
-    try:
-        target.write_bytes(data)
-    except OSError as problem:
-        raise GradscopeError(f"cannot write {target}: {problem.strerror}") from problem

@@ -18,7 +18,7 @@ from gradscope.errors import GradscopeError, meant
 from gradscope.render.pictures.merging import Merged
 from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.picture import Marks
-from gradscope.render.runs import find_runs
+from gradscope.render.repeats import find_repeats
 from gradscope.units import listed
 
 SMALL = 30
@@ -242,17 +242,17 @@ class _Folding:
         tokens = [tuple(map(self._token, piece)) for piece in pieces]
         folded: list[Fold] = []
         done = 0
-        for run in find_runs(tokens, saving=saving):
-            newest = _flat(pieces[run.start : run.start + run.period])
-            rest = _flat(pieces[run.start + run.period : run.stop])
-            folded += _flat(pieces[done : run.start])
+        for repeat in find_repeats(tokens, saving=saving):
+            newest = _flat(pieces[repeat.start : repeat.start + repeat.period])
+            rest = _flat(pieces[repeat.start + repeat.period : repeat.stop])
+            folded += _flat(pieces[done : repeat.start])
             if len(newest) == 1:
-                folded.append(Fold(_heads(newest + rest), "repeat", times=run.times))
+                folded.append(Fold(_heads(newest + rest), "repeat", times=repeat.times))
             else:
                 sample = newest[0].heads[0]
                 folded += [replace(part, sample=sample) for part in newest]
-                folded.append(Fold(_heads(rest), "repeat", times=run.times - 1, sample=sample))
-            done = run.stop
+                folded.append(Fold(_heads(rest), "repeat", times=repeat.times - 1, sample=sample))
+            done = repeat.stop
         return folded + _flat(pieces[done:])
 
     def _calls(self, parts: list[Fold], depth: int) -> list[Fold]:

@@ -110,9 +110,7 @@ def _row(recording: Recording, call: int | None) -> BackwardCall:
 
 
 def _in_step(row: BackwardCall, call: int) -> bool:
-    if row.count < 2:
-        return row.number == call
-    step, uneven = divmod(row.last_number - row.number, row.count - 1)
+    step, uneven = divmod(row.last_number - row.number, max(row.count - 1, 1))
     return not uneven and step > 0 and (call - row.number) % step == 0
 
 

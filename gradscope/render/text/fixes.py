@@ -103,12 +103,8 @@ def _candidate(
 
 def _title(number: str, finding: Finding, console: Console) -> None:
     lead = Text.assemble(f"{number:<3}", tag(finding, console), ": ")
-    print_message(lead, finding.message + at(finding, console), console, "bold")
-
-
-def at(finding: Finding, console: Console) -> str:
-    """Return `` at train.py:42``; nothing for an unknown place."""
-    return f" at {location(finding.site, console)}" if finding.site is not None else ""
+    at = f" at {location(finding.site, console)}" if finding.site is not None else ""
+    print_message(lead, finding.message + at, console, "bold")
 
 
 def _note(word: str, style: str, message: str, console: Console) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -104,14 +103,10 @@ def _end(run: Run, verdict: Verdict) -> str:
 
 def _course(loss: LossLog) -> str:
     """Return the course of a loss with the fix."""
-    course = f"{_number(loss.first)} in one call"
+    course = f"{loss.first:.4g} in one call"
     if len(loss.values) > 1:
-        course = f"{_number(loss.first)} → {_number(loss.last)}: {loss.word}"
+        course = f"{loss.first:.4g} → {loss.last:.4g}: {loss.word}"
     return f"{_quoted(loss.text)} {course}".lstrip()
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else str(value)
 
 
 def _memory(verdict: Verdict) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,10 +17,7 @@ _MOST_FIXES = 4
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One kind of finding: its code and name never change meaning; ``explain`` is its page in
-    Markdown.
-
-    ``bad`` and ``good`` are runnable programs: the bad one has this finding and no other, the good
-    one has none.
+    Markdown, with two programs: the bad one has this finding and no other, the good one has none.
     """
 
     code: str
@@ -30,8 +26,6 @@ class Rule:
     certainty: Certainty
     summary: str
     explain: str
-    bad: str
-    good: str
 
     def finding(
         self,
@@ -80,22 +74,8 @@ def rule(
     """Return the rule of a module: its docstring is the page, the first line the summary."""
     page = inspect.cleandoc(docstring or "")  # -OO drops docstrings; findings must work even so
     summary, _, body = page.partition("\n")
-    return Rule(
-        code=code,
-        name=name,
-        severity=severity,
-        certainty=certainty,
-        summary=summary.rstrip("."),
-        explain=f"# {code}: {name}\n\n*{severity}, {certainty}*\n\n{summary}\n{body}\n",
-        bad=_example(body, "Bad example"),
-        good=_example(body, "Good example"),
-    )
-
-
-def _example(page: str, heading: str) -> str:
-    """Return the Python code under a heading of the page."""
-    found = re.search(rf"^## {heading}$.*?^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    return found.group(1) if found else ""
+    explain = f"# {code}: {name}\n\n*{severity}, {certainty}*\n\n{summary}\n{body}\n"
+    return Rule(code, name, severity, certainty, summary.rstrip("."), explain)
 
 
 def built(made: Iterable[Site], message: str, again: str = "and here") -> Iterator[Related]:

@@ -29,6 +29,7 @@ from gradscope.rules.gs102 import SharedGraph
 from gradscope.rules.gs103 import ForwardOnFreed
 from gradscope.rules.gs202 import By, StaleSoon
 from gradscope.rules.roles import Cut, Link, Loss, Roles
+from tests import examples
 
 MADE = Site("/home/ann/train.py", 17, 9, 17, 30)
 LINK = Site("/home/ann/train.py", 18, 9, 18, 30)
@@ -344,8 +345,8 @@ def test_a_write_through_data_is_told_with_what_it_does() -> None:
 def test_the_bad_example_is_told_first_and_the_good_one_is_silent(
     rule: Rule, later: str, tmp_path: Path
 ) -> None:
-    assert run(rule.bad, tmp_path) == [rule.code, later]
-    assert run(rule.good, tmp_path) == []
+    assert run(examples.bad(rule), tmp_path) == [rule.code, later]
+    assert run(examples.good(rule), tmp_path) == []
 
 
 def test_looks_become_rare() -> None:

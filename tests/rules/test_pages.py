@@ -12,6 +12,7 @@ from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Certainty, Severity, Site
 from gradscope.rules import ALL_RULES, ENGINE_ERRORS, by_code, missed
 from gradscope.rules.base import Rule, rule
+from tests import examples
 from tests.needs import DONATES_BUFFERS, needs
 from tests.zygote import python
 
@@ -67,8 +68,8 @@ def test_a_page_opens_with_the_code_and_a_one_line_summary(rule: Rule) -> None:
 
 @each_rule
 def test_the_examples_differ_and_are_whole_programs(rule: Rule) -> None:
-    assert rule.bad != rule.good
-    for source in (rule.bad, rule.good):
+    assert examples.bad(rule) != examples.good(rule)
+    for source in (examples.bad(rule), examples.good(rule)):
         compile(source, rule.code, "exec")
         assert source.startswith("import torch\n")
 
@@ -78,17 +79,17 @@ def test_the_examples_differ_and_are_whole_programs(rule: Rule) -> None:
 def test_the_bad_example_fails_in_its_last_line_with_the_error_of_the_rule(
     rule: Rule, tmp_path: Path
 ) -> None:
-    status, stdout, stderr, script = run(rule.bad, tmp_path)
+    status, stdout, stderr, script = run(examples.bad(rule), tmp_path)
     assert (status, stdout) == (1, "")
     lines = [int(line) for line in re.findall(rf'File "{re.escape(script)}", line (\d+)', stderr)]
-    assert lines[0] == len(rule.bad.splitlines())
+    assert lines[0] == len(examples.bad(rule).splitlines())
     assert stderr.splitlines()[-1].startswith("RuntimeError") or "RuntimeError: " in stderr
     assert [code for text, code in ENGINE_ERRORS.items() if text in stderr] == [rule.code]
 
 
 @each_example
 def test_the_good_example_runs_clean(rule: Rule, tmp_path: Path) -> None:
-    assert run(rule.good, tmp_path)[:3] == (0, "", "")
+    assert run(examples.good(rule), tmp_path)[:3] == (0, "", "")
 
 
 def test_codes_and_names_are_unique_and_in_order() -> None:
@@ -118,7 +119,7 @@ def test_a_code_like_one_there_is_gets_that_one() -> None:
 
 def test_without_docstrings_a_rule_still_makes_findings() -> None:
     bare = rule(None, "GS101", "name-of-it", Severity.ERROR, Certainty.CERTAIN)
-    assert (bare.summary, bare.bad, bare.good) == ("", "", "")
+    assert (bare.summary, bare.explain) == ("", "# GS101: name-of-it\n\n*error, certain*\n\n\n\n")
     assert bare.finding("message", None).code == "GS101"
 
 

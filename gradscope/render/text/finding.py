@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.model import Certainty, Finding, Fix, Severity, Site
+from gradscope.model import Certainty, Finding, Fix, Severity
 from gradscope.render.text.snippets import gutter_width, mentioned, pointed
 from gradscope.render.text.terminal import (
     place_of,
@@ -52,7 +52,9 @@ def print_finding(
         )
         print_lines(console, place)
     for note, site in said:
-        print_note(note, console, site, sources, gutter)
+        print_note(note, console)
+        if site is not None:
+            print_lines(console, mentioned(site, console, sources, gutter=gutter))
     if announced is not None:
         print_lines(console, [Text()])
         return
@@ -121,14 +123,6 @@ def tag(finding: Finding, console: Console) -> Text:
     return Text(f"{look.word}[{plain(finding.code, console)}]", style=look.terminal)
 
 
-def print_note(
-    message: str,
-    console: Console,
-    site: Site | None = None,
-    sources: Mapping[str, str] | None = None,
-    gutter: int = 0,
-) -> None:
-    """Print a note, and the place it speaks of."""
+def print_note(message: str, console: Console) -> None:
+    """Print a note."""
     print_labelled("note", "bold cyan", message, console)
-    if site is not None:
-        print_lines(console, mentioned(site, console, sources, gutter=gutter))

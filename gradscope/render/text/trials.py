@@ -20,7 +20,6 @@ from gradscope.units import counted, nbytes, short_path
 
 _MOST_OUTPUT_LINES = 15
 _LOSS = re.compile(r"(.+?)\s*\.\s*backward\s*\(")
-_OPTIMIZER = re.compile(r"([\w.\[\]'\"]+)\s*\.\s*step\s*\(")
 _MOST_TEXT = 40
 
 
@@ -229,9 +228,7 @@ def _step(difference: Difference, comparison: Comparison) -> str:
     lines = {difference.step.line, *(step.line for step in steps)}
     file, line = told_place(difference.step.line, lines)
     text = text_at(file, line, {})
-    found = _OPTIMIZER.search(text)
-    name = found[0] + ")" if found is not None else text
-    shown = f"`{name}`" if 0 < len(name) <= _MOST_TEXT else "the step"
+    shown = f"`{text}`" if 0 < len(text) <= _MOST_TEXT else "the step"
     return f" at {shown} ({_short((file, line))}, {comparison.optimizers[difference.optimizer]})"
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node as AutogradNode
 
-from gradscope import rules
 from gradscope.collect.backward import Evidence
 from gradscope.collect.calls import Call, EngineCall
 from gradscope.collect.look import Look
@@ -37,7 +36,7 @@ from gradscope.program.sites import (
 )
 from gradscope.program.tensors import describe, shape_of, storage_of, version_of
 from gradscope.program.variables import variables
-from gradscope.rules import gs101, gs104, gs201, gs202
+from gradscope.rules import gs101, gs104, gs201, gs202, unannounced
 from gradscope.torch_private import (
     DisableTorchFunction,
     FunctionNode,
@@ -173,7 +172,7 @@ def _record_of(call: Call) -> BackwardCall | None:
 
 def missed(text: str, call: Call, look_again: Callable[[], Evidence]) -> Finding | None:
     """Return a finding where the engine raised what was not announced before the call."""
-    finding = rules.missed(text, call.record)
+    finding = unannounced(text, call.record)
     if finding is None or finding.code in {each.code for each in call.findings}:
         return None
     return explain(look_again(), finding)

@@ -10,7 +10,7 @@ from gradscope.errors import GradscopeError, meant
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related
 from gradscope.rules.base import Rule
 
-__all__ = ["ALL_RULES", "ENGINE_ERRORS", "Rule", "by_code", "missed"]
+__all__ = ["ALL_RULES", "ENGINE_ERRORS", "Rule", "by_code", "unannounced"]
 
 _CODES = sorted(file.name for file in iter_modules(__path__) if file.name.startswith("gs"))
 ALL_RULES: tuple[Rule, ...] = tuple(import_module(f"{__name__}.{code}").RULE for code in _CODES)
@@ -41,7 +41,7 @@ def by_code(code: str) -> Rule:
     raise GradscopeError(f"there is no finding {code!r}{help_} (see `gradscope rules`)")
 
 
-def missed(exception_text: str, call: BackwardCall) -> Finding | None:
+def unannounced(exception_text: str, call: BackwardCall) -> Finding | None:
     """Return the finding for an error of the engine that gradscope had not announced: a fault of
     gradscope.
 

@@ -10,7 +10,7 @@ import pytest
 
 from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Certainty, Severity, Site
-from gradscope.rules import ALL_RULES, ENGINE_ERRORS, by_code, missed
+from gradscope.rules import ALL_RULES, ENGINE_ERRORS, by_code, unannounced
 from gradscope.rules.base import Rule, rule
 from tests import examples
 from tests.needs import DONATES_BUFFERS, needs
@@ -130,7 +130,7 @@ def test_the_errors_of_the_engine_belong_to_rules() -> None:
 def test_an_error_of_the_engine_that_was_not_called_first_is_shown_as_our_miss() -> None:
     text = "RuntimeError: Trying to backward through the graph a second time (or directly access saved tensors)."
     call = BackwardCall(number=7, kind="backward", site=Site("train.py", 12), graph=3)
-    finding = missed(text, call)
+    finding = unannounced(text, call)
     assert finding is not None
     assert (finding.code, finding.missed, finding.site, finding.backward_call) == (
         "GS101",
@@ -146,4 +146,4 @@ def test_an_error_of_the_engine_that_was_not_called_first_is_shown_as_our_miss()
 def test_an_error_that_is_not_about_a_graph_s_life_is_no_miss() -> None:
     call = BackwardCall(number=1, kind="backward")
     other = "RuntimeError: grad can be implicitly created only for scalar outputs"
-    assert missed(other, call) is None
+    assert unannounced(other, call) is None

@@ -21,7 +21,7 @@ from gradscope.render.pictures.picture import (
     SHARED,
     TIMES,
     UNMARKED,
-    Marks,
+    Marking,
     Picture,
 )
 from gradscope.render.repeats import Repeat, find_repeats
@@ -71,14 +71,14 @@ options = st.builds(
     focus=st.sampled_from([None, None, "shared", "a.1", "AddBackward0", "#3-90"]),
     depth=st.sampled_from([None, None, 1, 2]),
 )
-markings = st.sampled_from([UNMARKED, Marks((0,), stops=True)])
+markings = st.sampled_from([UNMARKED, Marking((0,), stops=True)])
 
 
 @pytest.mark.full
 @settings(max_examples=150, deadline=None)
 @given(graphs(), options, markings)
 def test_any_fold_is_acyclic_complete_and_small(
-    whole: Graph, chosen: Options, marks: Marks
+    whole: Graph, chosen: Options, marks: Marking
 ) -> None:
     merged = merge([whole])
     try:
@@ -149,7 +149,7 @@ def test_a_state_that_differs_is_not_folded_away() -> None:
 
 
 def test_the_failing_node_has_its_own_box() -> None:
-    picture = compose([chain(5000)], Options(), Marks((2500,), stops=True))
+    picture = compose([chain(5000)], Options(), Marking((2500,), stops=True))
     (box,) = [box for box in picture.boxes if box.alarm]
     assert not box.is_fold
     assert box.alarm == "backward stops here"

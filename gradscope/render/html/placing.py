@@ -140,7 +140,7 @@ def _sizes(nestings: Sequence[Nesting]) -> Counter[Nesting]:
 
 ROOT = 0
 
-Arrows = dict[int, list[int]]
+Arrows: TypeAlias = dict[int, dict[int, None]]
 """From each box to those it points at; a group is written as ``~number``."""
 
 
@@ -265,7 +265,7 @@ def _arrows_by_group(merged: Merged, placing: Placing) -> list[Arrows]:
     depth = [0] * len(groups)
     for number, group in enumerate(groups[1:], start=1):
         depth[number] = depth[group.parent] + 1
-    found: list[dict[int, dict[int, None]]] = [{} for _ in groups]
+    found: list[Arrows] = [{} for _ in groups]
     for start, ends in enumerate(merged.targets):
         for end in ends:
             if placing.beside[end] >= 0:
@@ -278,7 +278,7 @@ def _arrows_by_group(merged: Merged, placing: Placing) -> list[Arrows]:
                     target, below = ~below, groups[below].parent
             if source != target:
                 found[above].setdefault(source, {})[target] = None
-    return [{source: list(targets) for source, targets in arrows.items()} for arrows in found]
+    return found
 
 
 def _rows(items: list[int], arrows: Arrows) -> list[list[int]]:
@@ -287,7 +287,7 @@ def _rows(items: list[int], arrows: Arrows) -> list[list[int]]:
     rows: list[list[int]] = [[] for _ in range(max(ranks.values(), default=-1) + 1)]
     for item in items:
         rows[ranks[item]].append(item)
-    above: Arrows = {item: [] for item in items}
+    above: dict[int, list[int]] = {item: [] for item in items}
     for source, targets in arrows.items():
         for target in targets:
             above[target].append(source)

@@ -21,7 +21,7 @@ from gradscope.render.pictures.picture import (
     Box,
     BoxRow,
     Cluster,
-    Marks,
+    Marking,
     Picture,
     one_line,
 )
@@ -192,7 +192,7 @@ _FRAMES = 12
 """With more generations than this, frames would be all one sees."""
 
 
-def compose(graphs: Sequence[Graph], options: Options, marks: Marks = UNMARKED) -> Picture:
+def compose(graphs: Sequence[Graph], options: Options, marks: Marking = UNMARKED) -> Picture:
     """Return the picture of one graph, or of several in which equal nodes are drawn once."""
     merged = merge(graphs)
     marks = replace(marks, highlight=tuple(merged.of_last[node] for node in marks.highlight))
@@ -233,7 +233,7 @@ def _totals(nodes: Sequence[Node]) -> list[str]:
     return [counted(len(nodes), "node"), *sizes]
 
 
-def _marked(box: Box, merged: Merged, part: Fold, marks: Marks) -> Box:
+def _marked(box: Box, merged: Merged, part: Fold, marks: Marking) -> Box:
     """Write on the box which roots start here, and that a call fails or has a finding here."""
     starts = [root for root in merged.roots if root.node in part.heads]
     if starts:

@@ -13,7 +13,7 @@ from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.dot import to_dot as dot_of
 from gradscope.render.pictures.formats import ENCODERS, check_suffix
 from gradscope.render.pictures.options import DEFAULTS, Options
-from gradscope.render.pictures.picture import UNMARKED, Marks
+from gradscope.render.pictures.picture import UNMARKED, Marking
 from gradscope.render.pictures.selection import select
 from gradscope.render.pictures.svg import to_svg
 
@@ -57,7 +57,7 @@ def draw_graphs(
     graphs: Sequence[Graph],
     file: str | os.PathLike[str] | None,
     options: Options = DEFAULTS,
-    marks: Marks = UNMARKED,
+    marks: Marking = UNMARKED,
 ) -> Drawing:
     """Draw one graph, or several in one picture with the nodes they share drawn once.
 

@@ -17,7 +17,7 @@ from itertools import chain, groupby
 from gradscope.errors import GradscopeError, meant
 from gradscope.render.pictures.merging import Merged
 from gradscope.render.pictures.options import Options
-from gradscope.render.pictures.picture import Marks
+from gradscope.render.pictures.picture import Marking
 from gradscope.render.repeats import find_repeats
 from gradscope.units import listed
 
@@ -57,7 +57,7 @@ class Folded:
     generations: bool
 
 
-def fold(merged: Merged, options: Options, marks: Marks) -> Folded:
+def fold(merged: Merged, options: Options, marks: Marking) -> Folded:
     """Fold as little as possible.
 
     That is not at all, else leaves, alike generations, repeats, module calls, then neighbours.
@@ -106,7 +106,7 @@ def _linear_order(merged: Merged, gone: set[int], generations: bool) -> list[int
 class _Folding:
     """One pass over the heads; holds what all steps need to know."""
 
-    def __init__(self, merged: Merged, options: Options, marks: Marks, generations: bool) -> None:
+    def __init__(self, merged: Merged, options: Options, marks: Marking, generations: bool) -> None:
         self.merged = merged
         self.options = options
         self.marks = marks

@@ -65,7 +65,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class Marking:
     """What a picture adds to its graphs: the moment, as text, and nodes of the last graph.
 
     ``highlight`` are the nodes of a finding; ``stops``: a backward call stops at the first of them.
@@ -76,7 +76,7 @@ class Marks:
     moment: str = ""
 
 
-UNMARKED = Marks()
+UNMARKED = Marking()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from gradscope.model import (
     SavedState,
 )
 from gradscope.render.pictures.folding import COMFORTABLE
-from gradscope.render.pictures.picture import Marks
+from gradscope.render.pictures.picture import Marking
 from gradscope.units import counted, listed
 
 MOST_CALLS = 4
@@ -34,7 +34,7 @@ class Selection:
     """
 
     graphs: tuple[Graph, ...]
-    marks: Marks
+    marks: Marking
     focus: str | None = None
 
 
@@ -74,7 +74,7 @@ def select(recording: Recording, call: int | None = None, *, of_finding: bool = 
     large = len(set.union(*map(_identities, shown))) > COMFORTABLE
     return Selection(
         tuple(shown),
-        Marks(marked, stops, _moment(row, call)),
+        Marking(marked, stops, _moment(row, call)),
         focus="finding" if marked and large else None,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from gradscope.render.wording import kind_of
 from gradscope.units import counted, nbytes, short_path
 
 _MOST_OUTPUT_LINES = 15
-_LOSS = re.compile(r"(.+?)\s*\.\s*backward\s*\(")
 _MOST_TEXT = 40
 
 
@@ -215,8 +213,7 @@ def _loss(line: Line, lines: Iterable[Line]) -> str:
 
 def _quoted(text: str) -> str:
     """Return the loss of a statement that runs it backward; empty if that is long."""
-    found = _LOSS.search(text)
-    shown = found[1] if found is not None else text
+    shown = text.partition(".backward(")[0]
     return f"`{shown}`" if 0 < len(shown) <= _MOST_TEXT else ""
 
 

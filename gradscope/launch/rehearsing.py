@@ -18,7 +18,6 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace as replaced
-from importlib.machinery import SourceFileLoader
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
@@ -30,11 +29,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradscope.collect.calls import EngineCall
+from gradscope.collect.nodes import held, kind_of
+from gradscope.collect.slots import readable
 from gradscope.fixing.marks import ADD, HEAD, MARK, Marker, Span
 from gradscope.fixing.rehearsal import Event, Kind, Record, leading, reached
 from gradscope.fixing.runs import Job
 from gradscope.hooks import (
     DefaultHookFunctions,
+    Pair,
     on_optimizer_step,
     replace,
     replace_default_hook_functions,
@@ -46,7 +48,8 @@ from gradscope.launch.runner import prepare
 from gradscope.launch.trial import overlay, target_of
 from gradscope.program.names import Names
 from gradscope.program.sites import USER, classify, user_frames
-from gradscope.torch_private import SAVED, DisableTorchFunction, innermost_transform
+from gradscope.program.tensors import storage_of
+from gradscope.torch_private import DisableTorchFunction, innermost_transform
 
 _CALLS_AFTER = 14
 """Engine calls that are watched after the first one that would fail."""
@@ -59,6 +62,8 @@ _MOST_PARTS = 64  # of a container that are looked at
 _PRODUCTS = frozenset(
     {"mul", "__mul__", "__rmul__", "div", "__truediv__", "__rtruediv__", "true_divide"}
 )
+_COMPILING = ("gradscope.", "runpy", "importlib.", "_frozen_importlib")
+"""Where the program's own code is compiled."""
 _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 
 
@@ -87,37 +92,32 @@ class _Graph:
         self.after: list[list[int]] = []
         self.place: list[int] = []
         """The number of the expression that made the node."""
-        self.nbytes: list[int] = []
+        self.saves: list[bool] = []
         self.leaf: dict[int, int] = {}
         self.saved: list[list[weakref.ref[_Saved]]] = []
         self.variables: list[weakref.ref[Any]] = []
         self._leaves: dict[int, int] = {}
-        self._unpacked: list[_Saved] = []
-        self._fields: dict[type, list[str]] = {}
         self._gave: dict[int, tuple[int, StorageWeakRef, weakref.ref[Any]]] = {}
         """The last place that gave a tensor of some memory, as long as that is not freed."""
+        self.hooks: Pair = self._pack, readable(operator.attrgetter("tensor"))
 
     def gave(self, place: int, tensor: Any) -> None:
         """Note that a place gave a tensor, where graphs are built."""
-        if torch.is_grad_enabled() and (memory := _memory(tensor)):
+        if torch.is_grad_enabled() and (memory := storage_of(tensor)):
             storage = StorageWeakRef(tensor.untyped_storage())
             self._gave[memory] = place, storage, weakref.ref(tensor)
 
-    def pack(self, tensor: Any) -> _Saved:
+    def _pack(self, tensor: Any) -> _Saved:
         return _Saved(tensor, self._giver(tensor))
 
     def _giver(self, tensor: Any) -> int:
-        place, storage, given = self._gave.get(_memory(tensor), (-1, None, None))
+        place, storage, given = self._gave.get(storage_of(tensor), (-1, None, None))
         if storage is None or given is None or storage.expired():
             return -1
         # A module uses its parameters themselves, whatever else the program has read of them.
         base = _base_of(tensor)
         is_parameter = base.is_leaf and base.requires_grad
         return -1 if is_parameter and given() is not base else place
-
-    def unpack(self, saved: _Saved) -> Any:
-        self._unpacked.append(saved)
-        return saved.tensor
 
     def number(self, node: Any, place: int) -> int:
         """Return the number of a node, and give one to all that it leads to."""
@@ -144,26 +144,9 @@ class _Graph:
         variable = getattr(node, "variable", None)
         if variable is not None:
             self.leaf[number] = self.variable(variable)
-        seen = self._read_saved(node) if variable is None else []
-        self.nbytes.append(sum(map(_nbytes, seen)))
-        own, self._unpacked = self._unpacked, []
-        self.saved.append([weakref.ref(each) for each in own])
-
-    def _read_saved(self, node: Any) -> list[Any]:
-        self._unpacked = []
-        kind = type(node)
-        if kind not in self._fields:
-            names = [n for n in dir(kind) if n.startswith(SAVED) or n == "saved_tensors"]
-            self._fields[kind] = names
-        found: list[Any] = []
-        for name in self._fields[kind]:
-            try:
-                value = getattr(node, name)
-            except (RuntimeError, AttributeError):  # freed by a call that we have not seen
-                continue
-            several = value if isinstance(value, tuple | list) else (value,)
-            found += [each for each in several if isinstance(each, torch.Tensor)]
-        return found
+        found = [data for _, data in held(node, kind_of(type(node)))]
+        self.saves.append(bool(found))
+        self.saved.append([weakref.ref(each) for each in found if isinstance(each, _Saved)])
 
     def variable(self, tensor: Any) -> int:
         """Return the number of a leaf."""
@@ -298,7 +281,7 @@ class Rehearsal(TorchFunctionMode):
         def enable() -> None:
             torchs.enable()
             if self._is_aside:
-                torchs.push(self._graph.pack, self._graph.unpack)
+                torchs.push(*self._graph.hooks)
                 self._is_aside = False
 
         return torchs._replace(disable=disable, enable=enable)
@@ -338,9 +321,9 @@ class Rehearsal(TorchFunctionMode):
 
     def _change(self, tensor: Any) -> None:
         with self._lock, DisableTorchFunction():
-            if _memory(tensor) in self._stepped:
+            if storage_of(tensor) in self._stepped:
                 return
-            self._changed[_memory(tensor)] = len(self._events)
+            self._changed[storage_of(tensor)] = len(self._events)
             by_hand = tensor.is_leaf and tensor.requires_grad and tensor.grad is not None
             self._note("change", leaves=(self._graph.variable(tensor),) if by_hand else ())
 
@@ -375,7 +358,7 @@ class Rehearsal(TorchFunctionMode):
                 stale=tuple(stale),
                 cleared=tuple(clear),
             )
-            if stale or any(self._graph.nbytes[i] for i in here & self._freed):
+            if stale or any(self._graph.saves[i] for i in here & self._freed):
                 self._most_calls = min(self._most_calls, self._calls + _CALLS_AFTER)
             if not call.keep_graph:
                 self._freed |= here
@@ -412,7 +395,7 @@ class Rehearsal(TorchFunctionMode):
             for ref in self._graph.saved[node]:
                 saved = ref()
                 if saved is not None and saved.tensor._version != saved.version:
-                    changed = self._changed.get(_memory(saved.tensor), -1)
+                    changed = self._changed.get(storage_of(saved.tensor), -1)
                     own = self._graph.place[node] if saved.is_made else -1
                     found.append((node, changed, own if saved.place < 0 else saved.place))
         return found
@@ -433,8 +416,8 @@ class Rehearsal(TorchFunctionMode):
         with self._lock:
             number, tensors = self.meet(optimizer)
             for tensor in tensors:
-                self._changed[_memory(tensor)] = len(self._events)
-                self._stepped.add(_memory(tensor))
+                self._changed[storage_of(tensor)] = len(self._events)
+                self._stepped.add(storage_of(tensor))
             self._began = len(self._events)
             self._note_step(number, tensors)
 
@@ -486,7 +469,7 @@ class Rehearsal(TorchFunctionMode):
             kinds={place: frozenset(kinds) for place, kinds in self._kinds.items()},
             after=graph.after,
             made=graph.place,
-            nbytes=graph.nbytes,
+            saves=graph.saves,
             leaf=graph.leaf,
             identities=self._identities,
             added=self._added,
@@ -503,20 +486,6 @@ class Rehearsal(TorchFunctionMode):
         )
         self._output.write_bytes(pickle.dumps(record))
         os._exit(0)
-
-
-def _memory(tensor: Any) -> int:
-    try:
-        return int(tensor.untyped_storage().data_ptr())
-    except (RuntimeError, NotImplementedError):  # a tensor without memory, as on meta
-        return 0
-
-
-def _nbytes(tensor: Any) -> int:
-    try:
-        return int(tensor.untyped_storage().nbytes()) or 1
-    except RuntimeError:  # a tensor without memory, as within torch.func
-        return 1
 
 
 def _kind_of(value: Any, depth: int = 3) -> Kind:
@@ -561,16 +530,15 @@ def main(job_file: str) -> NoReturn:
     files: set[str] = set()
     marker = Marker()
     rehearsal = Rehearsal(job.notes, job.stop_after, files, marker)
-    overlay(job.sources)
+    overlay(job.sources, lambda path: classify(path) == USER)
     _mark_sources(marker, files)
     vars(builtins).update({MARK: rehearsal.mark, ADD: rehearsal.add, HEAD: rehearsal.head})
     # Nothing is taken back: the process ends with the rehearsal.
     wrap_engine(rehearsal.run_engine)
     on_optimizer_step(rehearsal.step, rehearsal.stepped)
     _on_new_parameters(rehearsal.meet)
-    graph = rehearsal._graph
     replace_default_hook_functions(rehearsal.stepping_aside(DefaultHookFunctions.now()))
-    with torch.autograd.graph.saved_tensors_hooks(graph.pack, graph.unpack), rehearsal:
+    with torch.autograd.graph.saved_tensors_hooks(*rehearsal._graph.hooks), rehearsal:
         if job.guarded:
             keep_inside(folder, lambda doing: rehearsal.finish(f"stopped before {doing}"))
         program = prepare(target_of(job))
@@ -597,7 +565,6 @@ def _on_new_parameters(meet: Callable[[Any], object]) -> None:
 def _mark_sources(marker: Marker, files: set[str]) -> None:
     """Have the user's files compiled with their marks: the script's, and what it imports."""
     compiled: Any = builtins.compile
-    loader: Any = SourceFileLoader
 
     def marked(content: Any, path: str) -> CodeType | None:
         try:
@@ -608,23 +575,12 @@ def _mark_sources(marker: Marker, files: set[str]) -> None:
         files.add(path)
         return code
 
-    def source_to_code(self: Any, data: Any, path: str, *, _optimize: int = -1) -> Any:
-        code = marked(data, str(path)) if classify(str(path)) == USER else None
-        return code or compiled(data, path, "exec", dont_inherit=True, optimize=_optimize)
-
     def compile_source(source: Any, filename: Any, mode: Any, *given: Any, **named: Any) -> Any:
         by = sys._getframe(1).f_globals.get("__name__", "")
-        is_program = mode == "exec" and by.startswith(("gradscope.", "runpy"))
+        is_program = mode == "exec" and by.startswith(_COMPILING)
         code = None
         if is_program and isinstance(source, bytes | str) and classify(str(filename)) == USER:
             code = marked(source, str(filename))
         return code or compiled(source, filename, mode, *given, **named)
 
-    def path_stats(self: Any, path: str) -> Any:
-        if classify(str(path)) == USER:
-            raise OSError(f"{path} has no compiled copy in a rehearsal")
-        return stat_file(self, path)
-
-    stat_file = loader.path_stats
-    loader.source_to_code, loader.path_stats = source_to_code, path_stats
     vars(builtins)["compile"] = compile_source

@@ -338,9 +338,7 @@ class Backward:
         call.roots = look.numbers_of(roots)
         graph = self._book(call, asked, look, frame)
         if look.is_wrong:
-            evidence = Evidence(self._state, call, look, graph)
-            call.findings = self._judge.examine(evidence)
-            del evidence
+            call.findings = self._judge.examine(Evidence(self._state, call, look, graph))
         call.known = call.plain and self._state.recognizer.learn(call, look)
         self._state.observers.tell(Observer.before_call, call, look, call.record, frame)
         for i, token in enumerate(look.tokens):

@@ -60,19 +60,17 @@ def modified_in_place(packed: Packed) -> str:
 
 def _output_of(packed: Packed) -> str:
     """``, which is output 0 of Sigmoid,`` where torch would say so."""
-    node: Any = None
-    number = 0
     saver = current_node()
-    if packed.original:
-        assert packed.tensor is not None
-        node, number = node_of(packed.tensor), packed.tensor.output_nr
-    elif saver is not None:
-        restored = _restored(saver, packed)
-        if restored is not None:
-            node, number = restored.grad_fn, restored.output_nr
-    if node is None and packed.output is None:
+    tensor = packed.tensor
+    if not packed.original:
+        tensor = None if saver is None else _restored(saver, packed)
+    node = None if tensor is None else node_of(tensor)
+    if tensor is not None and node is not None:
+        name, number = node.name(), tensor.output_nr
+    elif packed.output is not None:
+        name, number = packed.output
+    else:
         return ""
-    name, number = (node.name(), number) if node is not None else packed.output or ("", 0)
     return f", which is output {number} of {_engine_name(name)},"
 
 
@@ -92,11 +90,8 @@ def _engine_name(name: str) -> str:
     """Spell a node's name as the engine's messages do: SinBackward0 is Sin, PowBackward1 is
     Pow1.
     """
-    parts = (
-        None
-        if _dialect(torch.is_anomaly_enabled())[1]
-        else re.fullmatch(r"(.*)Backward(\d*)", name)
-    )
+    in_full = _dialect(torch.is_anomaly_enabled())[1]
+    parts = None if in_full else re.fullmatch(r"(.*)Backward(\d*)", name)
     return parts[1] + parts[2].removesuffix("0") if parts else name
 
 

@@ -118,13 +118,13 @@ class Looker:
                 for target, _ in reversed(following):
                     if target is not None and target not in index:
                         stack.append(target)
-        storages.update(look.unhooked)
-        look.tensors += len(look.unhooked)
-        look.nbytes += sum(storages.values())
         if self._generations.others:
             self._tell_threads(look, marked)
         if slices:
-            self._claim_slices(look, slices)
+            self._claim_slices(look, slices, storages)
+        storages.update(look.unhooked)
+        look.tensors += len(look.unhooked)
+        look.nbytes = sum(storages.values())
         if look.unhooked:
             made = self._state.recognizer.places_of(tuple(kinds), place)
             for i, (token, where) in enumerate(zip(tokens, made, strict=False)):
@@ -183,14 +183,13 @@ class Looker:
             tensor = packed.tensor
             if packed.theirs is not None:
                 look.foreign = True
-                stale_inputs = stale_inputs_of_checkpoint(packed.theirs[1])
-                look.stale += [(i, stale) for stale in stale_inputs]
+                look.stale += [(i, s) for s in stale_inputs_of_checkpoint(packed.theirs[1])]
             elif tensor is not None and (
                 tensor._version != packed.version
                 or (
                     packed.original
                     and not packed.was_leaf
-                    and not token.is_function
+                    and not (token.is_function or packed.by_function)
                     and is_leaf(tensor)
                 )
             ):
@@ -286,7 +285,7 @@ class Looker:
         ages = [t.generation for t in tokens if t.sequence_nr != NO_SEQUENCE_NR]
         look.oldest = min([age for age in ages if age != generations.latest], default=None)
 
-    def _claim_slices(self, look: Look, slices: list[int]) -> None:
+    def _claim_slices(self, look: Look, slices: list[int], storages: dict[int, int]) -> None:
         """Tie to new CopySlices nodes what the nodes that they wrap have saved.
 
         The wrapped node was built just before, by the same instruction. Between the two lies at
@@ -312,12 +311,7 @@ class Looker:
             token.packs = [*token.packs, *self._claim(token, hidden)]
             previous = token.sequence_nr
             pending.pop(token.sequence_nr, None)
-            for packed in (r() for r in token.packs):
-                if packed is not None:
-                    look.tensors += 1
-                    look.nbytes += packed.nbytes
-                    if packed.tensor is not None and packed.is_stale:
-                        look.stale.append((i, Stale(packed.tensor, packed.version)))
+            self._check(look, i, token, storages)
 
     def _recheck(self, token: Token, node: Node) -> None:
         """Find out whether a call has freed what our hooks did not see."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -36,18 +37,14 @@ class _Painter:
     def __init__(self, names: Names) -> None:
         self.names = names
         self._storages: dict[int, int] = {}
-        self._labels: dict[Any, str] = {}
 
     def storage(self, key: int) -> int:
         """Return the number of the storage with this address, from 1."""
         return self._storages.setdefault(key, len(self._storages) + 1)
 
-    def label(self, thing: Any, of: Callable[[Any], str]) -> str:
-        """Return the text for a dtype or a device, made once."""
-        label = self._labels.get(thing)
-        if label is None:
-            label = self._labels[thing] = of(thing)
-        return label
+
+_label_of_dtype, _label_of_device = functools.cache(label_of), functools.cache(str)
+"""The texts for dtypes and devices, each made once."""
 
 
 def picture(
@@ -175,8 +172,8 @@ def _saved(name: str, data: Any, painter: _Painter) -> model.SavedTensor:
     return model.SavedTensor(
         shown,
         shape_of(tensor) or (),
-        painter.label(tensor.dtype, label_of),
-        painter.label(tensor.device, str),
+        _label_of_dtype(tensor.dtype),
+        _label_of_device(tensor.device),
         nbytes,
         painter.storage(key),
         packed.version if packed is not None else version,

@@ -89,11 +89,6 @@ class ChildPlan:
         return replace(header, script=self.script, argv=tuple(self.argv), code=None)
 
     @property
-    def process(self) -> int:
-        """The number of the process that has begun the run."""
-        return int(self.run.partition("-")[0])
-
-    @property
     def is_kept(self) -> bool:
         """Whether the user asked for the recordings."""
         return Path(self.save).parent.name != f"gradscope-{self.run}"
@@ -110,7 +105,7 @@ class ChildPlan:
             with suppress(GradscopeError):
                 recording = load(file)
                 header = recording.header
-                if header.run == self.run and header.pid != self.process:
+                if header.run == self.run and not self.run.startswith(f"{header.pid}-"):
                     yield file, recording
 
     def tidy(self) -> None:

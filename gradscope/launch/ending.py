@@ -125,17 +125,14 @@ def wait_for_threads() -> None:
     try:
         threading._shutdown()  # type: ignore[attr-defined]
     except BaseException as error:  # at Ctrl-C here, the interpreter prints it and continues
-        interruption = error
-    else:
-        return
-    remove_own_frames(interruption)
-    if sys.version_info < (3, 13):
-        _write_stderr(f"Exception ignored in: {threading!r}\n")
-    elif sys.version_info >= (3, 14):
-        _write_stderr("Exception ignored on threading shutdown:\n")
-    _write_stderr("Traceback (most recent call last):\n")
-    _write_stderr("".join(traceback.format_tb(interruption.__traceback__)))
-    _write_stderr(f"{type(interruption).__qualname__}: {interruption}\n")
+        remove_own_frames(error)
+        if sys.version_info < (3, 13):
+            _write_stderr(f"Exception ignored in: {threading!r}\n")
+        elif sys.version_info >= (3, 14):
+            _write_stderr("Exception ignored on threading shutdown:\n")
+        _write_stderr("Traceback (most recent call last):\n")
+        _write_stderr("".join(traceback.format_tb(error.__traceback__)))
+        _write_stderr(f"{type(error).__qualname__}: {error}\n")
 
 
 def die_of_interrupt() -> NoReturn:

@@ -31,6 +31,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from gradscope.collect.calls import EngineCall
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.slots import readable
+from gradscope.collect.walk import root_node
 from gradscope.fixing.marks import ADD, HEAD, MARK, Marker, Span
 from gradscope.fixing.rehearsal import Event, Kind, Record, leading, reached
 from gradscope.fixing.runs import Job
@@ -380,12 +381,10 @@ class Rehearsal(TorchFunctionMode):
             self._kept = max(self._kept, old, key=len)
 
     def _start(self, root: Any) -> int | None:
-        node = getattr(root, "node", None)  # a GradientEdge
-        if node is None:
-            node = root.grad_fn
-            if node is None and root.requires_grad:
-                with torch.enable_grad(), DisableTorchFunction():
-                    node = torch.autograd.graph.get_gradient_edge(root).node
+        node = root_node(root)
+        if node is None and root.requires_grad:
+            with torch.enable_grad(), DisableTorchFunction():
+                node = torch.autograd.graph.get_gradient_edge(root).node
         return None if node is None else self._graph.number(node, -1)
 
     def _stale(self, here: Iterable[int]) -> list[tuple[int, int, int]]:

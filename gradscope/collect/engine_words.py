@@ -36,11 +36,15 @@ def _dialect(anomaly_mode: bool) -> tuple[str, bool]:
     """Return the hint that this torch ends with, and whether it names nodes in full, as it did
     before it left ``Backward0`` out.
     """
-    found = re.search(
-        r"which is output 0 of (\w+),.* instead\. (Hint: .*)",
-        _error_of_a_changed_result(),
-        re.DOTALL,
-    )
+
+    def ask() -> None:
+        result = torch.ones((), requires_grad=True, device="cpu").tanh()
+        node: Any = result.grad_fn
+        result.add_(0)
+        node._saved_result  # noqa: B018 - asked for the sake of its error
+
+    words = r"which is output 0 of (\w+),.* instead\. (Hint: .*)"
+    found = re.search(words, _error_of(ask), re.DOTALL)
     return ("", False) if found is None else (found[2], found[1].endswith("Backward0"))
 
 
@@ -102,18 +106,6 @@ def _type_and_sizes(tensor: torch.Tensor) -> str:
         return _spelled(torch.zeros_like(tensor.detach())) or str(tensor.type())
     spelled = _spelled(torch.empty((0,), dtype=tensor.dtype, device=tensor.device))
     return f"{spelled.removesuffix(' [0]') or tensor.type()} {list(shape)}"
-
-
-def _error_of_a_changed_result() -> str:
-    """Return what the engine says when the result that a node saved was changed in place."""
-
-    def ask() -> None:
-        result = torch.ones((), requires_grad=True, device="cpu").tanh()
-        node: Any = result.grad_fn
-        result.add_(0)
-        node._saved_result  # noqa: B018 - asked for the sake of its error
-
-    return _error_of(ask)
 
 
 def _error_of(ask: Callable[[], None]) -> str:

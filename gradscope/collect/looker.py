@@ -302,7 +302,7 @@ class Looker:
                 if not packs or (place is not None and packs[0].place is not place):
                     continue
                 if number < token.sequence_nr - 1 and not any(
-                    _is_clone(p) or _renewed_view(p, number, token.sequence_nr) for p in packs
+                    _may_lie_between(p, number, token.sequence_nr) for p in packs
                 ):
                     continue
                 place = packs[0].place
@@ -353,9 +353,8 @@ class Looker:
 def _weight(tensor: torch.Tensor) -> tuple[int, int]:
     """Return address and bytes of a saved tensor; 0 for a parameter, which costs no memory."""
     if not is_parameter(tensor):
-        with suppress(
-            NotImplementedError, RuntimeError
-        ):  # sparse and opaque tensors have no storage of their own
+        # Sparse and opaque tensors have no storage of their own.
+        with suppress(NotImplementedError, RuntimeError):
             return tensor.data_ptr(), tensor.nbytes
     return 0, 0
 
@@ -368,11 +367,10 @@ def _may_be_number(saved: torch.Tensor) -> bool:
     return not saved.ndim and saved.dtype in _OF_NUMBERS and not saved.requires_grad
 
 
-def _is_clone(packed: Packed) -> bool:
-    return packed.output is not None and packed.output[0] == CLONE
-
-
-def _renewed_view(packed: Packed, after: int, before: int) -> bool:
+def _may_lie_between(packed: Packed, after: int, before: int) -> bool:
+    """Return whether the node of a clone, or of a renewed view, can lie between two others."""
+    if packed.output is not None and packed.output[0] == CLONE:
+        return True
     tensor = packed.tensor
     if tensor is None or not packed.original or not tensor._is_view() or tensor.grad_fn is None:
         return False

@@ -114,19 +114,19 @@ class Record:
     """
 
     places: Sequence[Span]
-    kinds: dict[int, frozenset[Kind]]
-    after: Sequence[Sequence[int]]
-    made: Sequence[int]
-    saves: Sequence[bool]
-    leaf: dict[int, int]
-    identities: dict[int, int]
-    added: dict[tuple[int, int], int]
-    events: Sequence[Event]
-    kept: Sequence[int] = ()
+    kinds: dict[int, frozenset[Kind]] = field(default_factory=dict)
+    after: list[list[int]] = field(default_factory=list)
+    made: list[int] = field(default_factory=list)
+    saves: list[bool] = field(default_factory=list)
+    leaf: dict[int, int] = field(default_factory=dict)
+    identities: dict[int, int] = field(default_factory=dict)
+    added: dict[tuple[int, int], int] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
     held: dict[int, list[tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
     leaves: Sequence[str] = ()
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
-    optimizers: Sequence[str] = ()
+    optimizers: list[str] = field(default_factory=list)
     heads: Sequence[Span] = ()
     begun: dict[int, list[int]] = field(default_factory=dict)
     bound: dict[int, frozenset[str]] = field(default_factory=dict)

@@ -136,13 +136,10 @@ def wait_for_threads() -> None:
 
 
 def die_of_interrupt() -> NoReturn:
-    """Run the exit handlers and die of SIGINT, as for an uncaught KeyboardInterrupt."""
-    _mute_next_uncaught_exception()
-    raise KeyboardInterrupt
+    """Run the exit handlers and die of SIGINT, as for an uncaught KeyboardInterrupt.
 
-
-def _mute_next_uncaught_exception() -> None:
-    """Print nothing for the next exception, and restore ``sys`` for the program's exit handlers."""
+    Nothing is printed for that, and the exit handlers find ``sys`` as the program left it.
+    """
     restored = {name: getattr(sys, name) for name in ("excepthook", *_LAST) if hasattr(sys, name)}
 
     def say_nothing(*_: object) -> None:
@@ -150,3 +147,4 @@ def _mute_next_uncaught_exception() -> None:
             setattr(sys, name, value)
 
     sys.excepthook = say_nothing
+    raise KeyboardInterrupt

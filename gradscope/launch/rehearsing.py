@@ -16,7 +16,7 @@ import sys
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace as replaced
 from itertools import islice
 from pathlib import Path
@@ -89,12 +89,8 @@ class _Saved:
 class _Graph:
     """Numbers the nodes of all graphs in the order in which they are met, and holds none."""
 
-    def __init__(self) -> None:
-        self.after: list[list[int]] = []
-        self.place: list[int] = []
-        """The number of the expression that made the node."""
-        self.saves: list[bool] = []
-        self.leaf: dict[int, int] = {}
+    def __init__(self, record: Record) -> None:
+        self._record = record
         self.saved: list[list[weakref.ref[_Saved]]] = []
         self.variables: list[weakref.ref[Any]] = []
         self._leaves: dict[int, int] = {}
@@ -129,24 +125,25 @@ class _Graph:
         while fresh:
             one = fresh.pop()
             if one.metadata.get(MARK) is None:
-                one.metadata[MARK] = len(self.after)
+                one.metadata[MARK] = len(self._record.after)
                 self._add(one, place)
                 found.append(one)
                 fresh += [n for n, _ in one.next_functions if n is not None]
         for one in found:
             following = [n.metadata[MARK] for n, _ in one.next_functions if n is not None]
-            self.after[one.metadata[MARK]] = following
+            self._record.after[one.metadata[MARK]] = following
         return int(node.metadata[MARK])
 
     def _add(self, node: Any, place: int) -> None:
-        number = len(self.after)
-        self.after.append([])
-        self.place.append(place)
+        record = self._record
+        number = len(record.after)
+        record.after.append([])
+        record.made.append(place)
         variable = getattr(node, "variable", None)
         if variable is not None:
-            self.leaf[number] = self.variable(variable)
+            record.leaf[number] = self.variable(variable)
         found = [data for _, data in held(node, kind_of(type(node)))]
-        self.saves.append(bool(found))
+        record.saves.append(bool(found))
         self.saved.append([weakref.ref(each) for each in found if isinstance(each, _Saved)])
 
     def variable(self, tensor: Any) -> int:
@@ -168,29 +165,19 @@ class Rehearsal(TorchFunctionMode):
         """Engine calls after which it ends."""
         self._files = files
         self._marker = marker
-        self._graph = _Graph()
-        self._identities: dict[int, int] = {}
-        self._added: dict[tuple[int, int], int] = {}
+        self._record = Record(marker.places)
+        self._graph = _Graph(self._record)
         self._kinds: dict[int, set[Kind]] = defaultdict(set)
-        self._events: list[Event] = []
         self._changed: dict[int, int] = {}
-        self._heads: dict[int, list[int]] = {}
-        self._bound: dict[int, Set[str]] = {}
-        self._held: dict[int, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
         self._freed: set[int] = set()
         self._derived = WeakTensorKeyDictionary()
         """Of which calls of ``autograd.grad``, by their events, a tensor is computed."""
         self._calls = 0
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._optimizers: list[str] = []
-        """The classes of the optimizers, by their numbers."""
-        self._owners: dict[int, tuple[int, int]] = {}
-        """The optimizer of a leaf, and its position there."""
         self._names = Names()
         self._named: dict[int, str] = {}
         self._searches = 0
         self._given: list[tuple[int, int, weakref.ref[Any]]] = []
-        self._kept: list[int] = []
         self._lock = threading.RLock()
         self._is_aside = False
         self._stepped: set[int] = set()
@@ -213,7 +200,8 @@ class Rehearsal(TorchFunctionMode):
                 tensors = [each for each in _tensors_in(value) if each.grad_fn is not None]
                 nodes = [self._graph.number(each.grad_fn, number) for each in tensors]
                 if nodes:
-                    self._held[number].append((len(self._graph.after), tuple(nodes)))
+                    there = self._record.held.setdefault(number, [])
+                    there.append((len(self._record.after), tuple(nodes)))
                 if kind is tuple and any(isinstance(each, torch.Tensor) for each in value):
                     return tuple(self._marked(number, each) for each in value)
         elif value is None or kind in (int, float, bool, str):
@@ -234,17 +222,17 @@ class Rehearsal(TorchFunctionMode):
             return value  # a view of it would be of another class
         marked = value.view_as(value)
         node = self._graph.number(marked.grad_fn, number)
-        self._identities[node] = number
-        self._given.append((len(self._events), node, weakref.ref(marked)))
+        self._record.identities[node] = number
+        self._given.append((len(self._record.events), node, weakref.ref(marked)))
         if value in self._derived:
             self._derived[marked] = self._derived[value]
         return marked
 
     def head(self, number: int) -> None:
         """Note that a function or the body of a loop begins, and which variables there are then."""
-        self._heads.setdefault(number, []).append(len(self._graph.after))
-        names = sys._getframe(1).f_locals.keys()
-        self._bound[number] = self._bound.get(number, names) & names
+        self._record.begun.setdefault(number, []).append(len(self._record.after))
+        names = frozenset(sys._getframe(1).f_locals)
+        self._record.bound[number] = self._record.bound.get(number, names) & names
 
     def add(self, number: int, step: str, target: Any, value: Any) -> Any:
         """Run ``target += value``; note which edge the old value of the target is."""
@@ -258,7 +246,7 @@ class Rehearsal(TorchFunctionMode):
                 own = self._graph.number(node, number)
                 self._note_kind(number, new)
                 if old is not None:
-                    self._added[own, self._graph.number(old, number)] = number
+                    self._record.added[own, self._graph.number(old, number)] = number
         return new
 
     # what is left alone
@@ -324,7 +312,7 @@ class Rehearsal(TorchFunctionMode):
         with self._lock, DisableTorchFunction():
             if storage_of(tensor) in self._stepped:
                 return
-            self._changed[storage_of(tensor)] = len(self._events)
+            self._changed[storage_of(tensor)] = len(self._record.events)
             by_hand = tensor.is_leaf and tensor.requires_grad and tensor.grad is not None
             self._note("change", leaves=(self._graph.variable(tensor),) if by_hand else ())
 
@@ -340,12 +328,12 @@ class Rehearsal(TorchFunctionMode):
         with self._lock:
             starts = [node for node in map(self._start, roots) if node is not None]
             targets = tuple(map(self._start, call.inputs)) or None
-            here = reached(self._graph.after, starts)
+            here = reached(self._record.after, starts)
             if targets is not None:
                 wanted = {t for t in targets if t is not None}
-                here = leading(self._graph.after, here, wanted)
+                here = leading(self._record.after, here, wanted)
             stale = self._stale(here)
-            index = len(self._events)
+            index = len(self._record.events)
             self._learn_names(sys._getframe(1))
             own = (self._derived.get(root, ()) for root in roots if isinstance(root, torch.Tensor))
             clear = (n for n, ref in enumerate(self._graph.variables) if _is_clear(ref()))
@@ -359,14 +347,14 @@ class Rehearsal(TorchFunctionMode):
                 stale=tuple(stale),
                 cleared=tuple(clear),
             )
-            if stale or any(self._graph.saves[i] for i in here & self._freed):
+            if stale or any(self._record.saves[i] for i in here & self._freed):
                 self._most_calls = min(self._most_calls, self._calls + _CALLS_AFTER)
             if not call.keep_graph:
                 self._freed |= here
             self._calls += 1
             if self._calls > self._most_calls:
                 self.finish("enough")
-        self._look_what_is_kept(len(self._events) - _OLD)
+        self._look_what_is_kept(len(self._record.events) - _OLD)
         results = engine(roots, grads, True, *given, **named)
         with self._lock, DisableTorchFunction():
             for each in () if call.accumulates or call.create_graph else _tensors_in((results,)):
@@ -378,7 +366,8 @@ class Rehearsal(TorchFunctionMode):
         with self._lock:
             self._given = [each for each in self._given if each[2]() is not None]
             old = [node for event, node, _ in self._given if event < before]
-            self._kept = max(self._kept, old, key=len)
+            if len(old) > len(self._record.kept):
+                self._record.kept[:] = old
 
     def _start(self, root: Any) -> int | None:
         node = root_node(root)
@@ -395,19 +384,19 @@ class Rehearsal(TorchFunctionMode):
                 saved = ref()
                 if saved is not None and saved.tensor._version != saved.version:
                     changed = self._changed.get(storage_of(saved.tensor), -1)
-                    own = self._graph.place[node] if saved.is_made else -1
+                    own = self._record.made[node] if saved.is_made else -1
                     found.append((node, changed, own if saved.place < 0 else saved.place))
         return found
 
     def meet(self, optimizer: Any) -> tuple[int, list[Any]]:
         """Return the number of an optimizer and its parameters, whose owner it is from now on."""
         with self._lock:
-            number = self._numbers.setdefault(optimizer, len(self._optimizers))
-            if number == len(self._optimizers):
-                self._optimizers.append(type(optimizer).__name__)
+            number = self._numbers.setdefault(optimizer, len(self._record.optimizers))
+            if number == len(self._record.optimizers):
+                self._record.optimizers.append(type(optimizer).__name__)
             tensors = [p for group in optimizer.param_groups for p in group["params"]]
             for position, tensor in enumerate(tensors):
-                self._owners.setdefault(self._graph.variable(tensor), (number, position))
+                self._record.owners.setdefault(self._graph.variable(tensor), (number, position))
             return number, tensors
 
     def step(self, optimizer: Any) -> None:
@@ -415,9 +404,9 @@ class Rehearsal(TorchFunctionMode):
         with self._lock:
             number, tensors = self.meet(optimizer)
             for tensor in tensors:
-                self._changed[storage_of(tensor)] = len(self._events)
+                self._changed[storage_of(tensor)] = len(self._record.events)
                 self._stepped.add(storage_of(tensor))
-            self._began = len(self._events)
+            self._began = len(self._record.events)
             self._note_step(number, tensors)
 
     def _note_step(self, number: int, tensors: Sequence[Any]) -> None:
@@ -429,8 +418,10 @@ class Rehearsal(TorchFunctionMode):
         with self._lock:
             self._stepped.clear()
             began = self._began
-            if any(each.kind == "call" for each in self._events[began:]):
-                self._events[began] = replaced(self._events[began], leaves=(), optimizer=-1)
+            if any(each.kind == "call" for each in self._record.events[began:]):
+                self._record.events[began] = replaced(
+                    self._record.events[began], leaves=(), optimizer=-1
+                )
                 self._note_step(*self.meet(optimizer))
 
     def _learn_names(self, frame: FrameType) -> None:
@@ -452,35 +443,23 @@ class Rehearsal(TorchFunctionMode):
         while frame is not None and frame.f_code.co_filename not in self._files:
             frame = frame.f_back
         site = Span("", 0, 0, 0, 0) if frame is None else _place(frame)
-        nodes, stack = len(self._graph.after), tuple(line_of(frame))
-        self._events.append(Event(kind, site, nodes=nodes, stack=stack, **facts))
+        nodes, stack = len(self._record.after), tuple(line_of(frame))
+        self._record.events.append(Event(kind, site, nodes=nodes, stack=stack, **facts))
 
     def finish(self, ended: str) -> NoReturn:
         """Write down what was seen, and end the process at once: no code of the program's runs."""
-        graph, heads = self._graph, self._marker.heads
-        self._look_what_is_kept(len(self._events) + 1)
+        record, heads = self._record, self._marker.heads
+        self._look_what_is_kept(len(record.events) + 1)
         calls: dict[Span, list[int]] = defaultdict(list)
-        for event in self._events:
+        for event in record.events:
             if event.kind == "call":
                 calls[event.site].append(event.nodes)
-        record = Record(
-            places=self._marker.places,
+        record = replaced(
+            record,
             kinds={place: frozenset(kinds) for place, kinds in self._kinds.items()},
-            after=graph.after,
-            made=graph.place,
-            saves=graph.saves,
-            leaf=graph.leaf,
-            identities=self._identities,
-            added=self._added,
-            events=self._events,
-            kept=self._kept,
-            held=dict(self._held),
-            leaves=[self._named.get(n, "") for n in range(len(graph.variables))],
-            owners=self._owners,
-            optimizers=self._optimizers,
+            leaves=[self._named.get(n, "") for n in range(len(self._graph.variables))],
             heads=[*heads, *calls],
-            begun=self._heads | dict(enumerate(calls.values(), len(heads))),
-            bound={head: frozenset(names) for head, names in self._bound.items()},
+            begun=record.begun | dict(enumerate(calls.values(), len(heads))),
             ended=ended,
         )
         self._output.write_bytes(pickle.dumps(record))

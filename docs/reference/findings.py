@@ -49,8 +49,9 @@ def page(rule: Rule) -> str:
     """Return the page of a rule, with the commands that are to run and without their output."""
     name = rule.code.lower()
     text = rule.explain
-    text = text.replace(f"```python\n{rule.bad}", f"```python\n# {name}.py\n{rule.bad}")
-    text = text.replace(f"```python\n{rule.good}", f"```python\n# {name}_good.py\n{rule.good}")
+    for heading, file in (("Bad example", f"{name}.py"), ("Good example", f"{name}_good.py")):
+        begin = rf"(^## {heading}\n.*?^```python\n)"
+        text = re.sub(begin, rf"\g<1># {file}\n", text, count=1, flags=re.M | re.S)
     text = _after(text, "Bad example", _console(f"gradscope run --save {name}.gscope {name}.py"))
     text = _after(text, "Good example", _console(f"gradscope run {name}_good.py"))
     cure = f"For the example above:\n\n{_console(f'gradscope fix {name}.gscope')}"

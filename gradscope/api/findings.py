@@ -26,36 +26,33 @@ class FoundOnce:
         self._tell = tell
 
     def add(self, finding: Finding) -> None:
-        """Take a finding. A count of 0 brings the figures of one up to date.
-
-        The recording has it as it was made: its readers judge again.
+        """Take a finding. One of a known cause only raises the count of the first; with a count of
+        0 it brings the figures of that one up to date.
         """
         met = (i for i, f in enumerate(self.findings) if f.cause == finding.cause)
-        known = next(met, None)
-        if known is not None and not finding.count:
-            self.findings[known] = self._judge(replace(finding, count=self.findings[known].count))
-        elif known is None and not finding.count:
-            return  # said before this watch began
-        for place in (
-            finding.site,
-            *(related.site for related in finding.related),
-            *(edit for fix in finding.fixes for edit in fix.edits),
-        ):
-            if place is not None:
-                self._writer.source(place.file)
-        self._writer.finding(finding)
-        if known is None:
+        place = next(met, None)
+        if place is not None:
+            known = self.findings[place]
+            newest = replace(known if finding.count else finding, suppression=known.suppression)
+            self._set(place, replace(newest, count=known.count + finding.count))
+        elif finding.count:  # without one it was said before this watch began
             judged = self._judge(finding)
             self.findings.append(judged)
+            self._set(-1, judged)
             for number, earlier in enumerate(self.findings):
                 if earlier.is_fulfilled_by(finding):
-                    self._settle(number, replace(earlier, came_true=True))
+                    self._set(number, replace(earlier, came_true=True))
             if self._tell is not None and judged.suppression is None:
                 self._tell(judged)
 
-    def _settle(self, number: int, prediction: Finding) -> None:
-        self.findings[number] = prediction
-        self._writer.settle(replace(prediction, suppression=None))
+    def _set(self, place: int, finding: Finding) -> None:
+        """Write a finding as it is now; the recording has it unjudged, as its readers judge it."""
+        self.findings[place] = finding
+        edits = (edit for fix in finding.fixes for edit in fix.edits)
+        for named in (finding.site, *(one.site for one in finding.related), *edits):
+            if named is not None:
+                self._writer.source(named.file)
+        self._writer.finding(replace(finding, suppression=None))
 
     def withdraw(self, outcome: Outcome) -> None:
         """Withdraw what was predicted and did not come, as the program has run to its end."""
@@ -66,7 +63,7 @@ class FoundOnce:
         for number, finding in enumerate(self.findings):
             if finding.predicts_error and not finding.came_true:
                 reason = f"the program ended{why} before that backward call"
-                self._settle(number, replace(finding, withdrawn=reason))
+                self._set(number, replace(finding, withdrawn=reason))
 
     def with_predictions(self, summary: Summary) -> Summary:
         """Return the totals with what became of the predictions."""

@@ -26,7 +26,7 @@ _MOST_NODES = 20_000
 _numbers = itertools.count(1)
 
 
-class _Mark:
+class _Tag:
     """Put on a node, with which it dies; nothing but the node holds it."""
 
     __slots__ = ("__weakref__",)
@@ -42,9 +42,9 @@ class Life(Printed):
         self._key = f"gradscope life {next(_numbers)}"
         self._roots = [weakref.ref(root) for root in roots]
         self._graph = graph
-        self._marks: list[weakref.ref[_Mark]] = []
+        self._marks: list[weakref.ref[_Tag]] = []
         for node in Walker(len(graph.nodes)).walk(map(root_node, roots)):
-            mark = _Mark()
+            mark = _Tag()
             metadata: Any = node.metadata
             metadata[self._key] = mark
             self._marks.append(weakref.ref(mark))

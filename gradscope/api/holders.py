@@ -101,7 +101,7 @@ def holders(tensor: Tensor, *, graph: bool = False) -> Holders:
 
 def _sharing(tensor: Tensor) -> tuple[list[Tensor], list[str]]:
     """The tensor and those that keep its graph, with what each of them keeps."""
-    graph = _SharedGraph(tensor)
+    graph = _HeldGraph(tensor)
     found, how = [tensor], ["tensor"]
     for other in tensors_with_graph():
         if other is not tensor and (shared := graph.share_of(other)):
@@ -135,7 +135,7 @@ def _attributes(owner: object, names: Sequence[str]) -> list[tuple[str, object]]
     return [(name, value) for name, value in found if value is not None]
 
 
-class _SharedGraph:
+class _HeldGraph:
     """Knows which other tensors keep the graph of one. It holds Nodes: let go of it at once."""
 
     def __init__(self, tensor: Tensor) -> None:

@@ -475,9 +475,7 @@ def _rank() -> tuple[int, int] | None:
     """Return which rank this process has, among how many, if it is in a process group."""
     distributed = sys.modules.get("torch.distributed")
     try:
-        if distributed is None or not distributed.is_available():
-            return None
-        if not distributed.is_initialized():
+        if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
             return None
         return int(distributed.get_rank()), int(distributed.get_world_size())
     except (AttributeError, RuntimeError, TypeError, ValueError):

@@ -190,22 +190,6 @@ def opened(output: Path | None, otherwise: TextIO | io.TextIOBase) -> Iterator[T
         raise unwritable(output, stream.problem, "--output")
 
 
-@contextmanager
-def beside(folder: Path, suffix: str) -> Iterator[tuple[TextIO, Path]]:
-    """Open a new file for a report that nothing else takes: in the folder, else a temporary one."""
-    import tempfile
-
-    for place in (folder, Path(tempfile.gettempdir())):
-        path = place / f"gradscope-report-{os.getpid()}{suffix}"
-        with suppress(OSError):
-            file = path.open("x", encoding="utf-8")
-            break
-    else:
-        raise GradscopeError("the report cannot be written anywhere; name a file with --output")
-    with file:
-        yield file, path
-
-
 def unwritable(file: Path, error: OSError, option: str) -> GradscopeError:
     """Return the error for a file that cannot be written."""
     return GradscopeError(f"cannot write {file}: {error.strerror}; name another file with {option}")

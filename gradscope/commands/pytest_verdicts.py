@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import sys
 import time
-from collections.abc import Generator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -28,7 +28,7 @@ from gradscope.model import (
     Suppression,
     SuppressionKind,
 )
-from gradscope.record.codec import Decoder, dumps
+from gradscope.record.codec import dumps, loads
 from gradscope.render.text.finding import print_list, tally
 from gradscope.render.text.forms import findings_text
 from gradscope.render.text.terminal import console_in_memory, written_on
@@ -61,36 +61,37 @@ class Watched:
         self.watching.callback(when_torch_is_imported(self._enter))
 
     def _enter(self) -> None:
-        try:
+        with self._noting_failure():  # the test runs on unwatched
             from gradscope.api.watch import watch
 
             self.scope = self.watching.enter_context(
                 watch(on_finding=self._found, on_call=self._called, settings=False)
             )
-        except Exception as failure:  # the test runs on unwatched
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as failure:  # of gradscope's: none of the test's
             self.failure = f"{type(failure).__name__}: {failure}"
 
     def _found(self, finding: Finding) -> None:
-        try:
+        with self._noting_failure():  # the finding counts then
             if finding.severity is Severity.ERROR and _expects_exception(self.item):
                 self.in_raises.add(finding.cause)
-        except Exception as failure:  # of gradscope's: the finding counts then
-            self.failure = f"{type(failure).__name__}: {failure}"
 
     def _called(self, call: BackwardCall) -> None:
         self.calls += call.count
 
     def end(self, error: BaseException | None) -> list[Finding]:
         """End the watch; return what was found, with the reasons for what does not count."""
-        try:
+        with self._noting_failure():
             if self.scope is not None:
                 if error is not None:
                     self.scope.explain(error)
                 text = None if error is None else describe(error)
                 self.scope.finish(Outcome(None, text, finished=True, ended=time.time()))
             self.watching.close()
-        except Exception as failure:
-            self.failure = f"{type(failure).__name__}: {failure}"
         found = [] if self.scope is None else list(self.scope.findings)
         wanted = marked(self.item)
         by_name = wanted["allow"] | wanted["expect"]
@@ -159,14 +160,6 @@ def marked(item: pytest.Item) -> dict[str, set[str]]:
     return wanted
 
 
-class _Ended(NamedTuple):
-    """What is known of a test once its watch has ended; ``failure`` is one of gradscope's."""
-
-    findings: list[Any]
-    calls: int
-    failure: str
-
-
 class Watching:
     """The plugin of a run with ``--gradscope``; under xdist one a worker, and the controller's."""
 
@@ -174,7 +167,7 @@ class Watching:
         self._settings = _settings(config)
         self._suppressor = Suppressor(self._settings)
         self._watched: Watched | None = None
-        self._ended: _Ended | None = None
+        self._ended: tuple[Watched, list[Finding]] | None = None
         self._findings: dict[str, list[Finding]] = {}
         self._tests = self._calls = 0
         self._failures: list[str] = []
@@ -226,7 +219,7 @@ class Watching:
         if watched is None:
             return []
         found = [self._suppressor.judged(finding) for finding in watched.end(error)]
-        self._ended = _Ended(found, watched.calls, watched.failure)
+        self._ended = watched, found
         return found
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -235,23 +228,23 @@ class Watching:
         report = yield
         ended, self._ended = self._ended, None
         if ended is not None:
-            found = ended.findings
+            watched, found = ended
             if hasattr(report, "wasxfail"):
                 found = [_suppressed(one, "as the test is marked as xfail") for one in found]
-            texts = list(map(dumps, found))
-            vars(report)["gradscope"] = ended._replace(findings=texts)._asdict()
+            told = list(map(dumps, found)), watched.calls, watched.failure
+            vars(report)["gradscope"] = told
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note what was found in a test."""
         if not hasattr(report, "gradscope"):
             return
-        told = _Ended(**report.gradscope)
+        texts, calls, failure = report.gradscope
         self._tests += 1
-        self._calls += told.calls
-        if told.failure:
-            self._failures.append(f"{report.nodeid}: not watched: {told.failure}")
-        self._findings[report.nodeid] = [Decoder().loads(Finding, text) for text in told.findings]
+        self._calls += calls
+        if failure:
+            self._failures.append(f"{report.nodeid}: not watched: {failure}")
+        self._findings[report.nodeid] = [loads(Finding, text) for text in texts]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """List the findings of each test."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 
@@ -18,7 +18,6 @@ from gradscope.commands.outputs import (
     LiveConsole,
     SafeStream,
     View,
-    beside,
     console_on,
     image,
     opened,
@@ -75,8 +74,6 @@ class RunOptions:
     hooks: bool = True
     rehearse: bool = True
     settings: Settings = DEFAULTS
-    given: Path | None = None
-    """What ``--save`` was given: ``save`` is the file of this process."""
 
 
 def run(target: Target, options: RunOptions) -> int:
@@ -85,17 +82,19 @@ def run(target: Target, options: RunOptions) -> int:
     if options.settings.write_baseline is not None:
         writable(options.settings.write_baseline, "--write-baseline")
     header = header_of(target, options.hooks)
-    options = _own(options, header)
+    chosen = {"hooks": options.hooks, "guard": options.guard, "stop_after": options.stop_after}
+    program = {"script": header.script, "argv": header.argv}
+    children = Children(ChildPlan.of(options.save, **chosen, **program), header)
+    header = replace(header, run=children.plan.run)
+    files = ("output", "save", "html", "draw")
+    own: dict[str, Any] = {name: own_file(getattr(options, name), header) for name in files}
+    options = replace(options, **own)
     views = [] if options.html is None else [page(options.html, "--html")]
     views += [] if options.draw is None else [image(options.draw, "--draw")]
     # Made now, so that failing to write shows, and for the standby.
     store = None
     if options.save is not None or is_possible():
         store = create(options.save and options.save.absolute())
-    chosen = {"hooks": options.hooks, "guard": options.guard, "stop_after": options.stop_after}
-    program = {"script": header.script, "argv": header.argv}
-    children = Children(ChildPlan.of(options.given, **chosen, **program), header)
-    header = replace(header, run=children.plan.run)
     ended = None
     stderr = ErrorStream()
     try:
@@ -192,14 +191,12 @@ class _Report:
     def of_killed(self, exit_status: int | None) -> None:
         """Report, from another process, on a program whose process has died."""
         try:
-            own, outcome = None, Outcome(exit_status)
+            own = None
             if self.store is not None:
                 with suppress(GradscopeError):  # it had no torch
                     own = load_from(self.store.fileno())
-            if own is not None and own.outcome.finished:
-                outcome = own.outcome
-            elif own is not None:
-                own = replace(own, outcome=outcome)
+            outcome = own.outcome if own and own.outcome.finished else Outcome(exit_status)
+            own = own and replace(own, outcome=outcome)
             recording, saved = self._seen(own, outcome)
             if self.live:
                 console = console_on(self.streams[0], kind=LiveConsole)
@@ -273,18 +270,10 @@ class _Report:
             if not stream.is_lost:
                 return None, console
         suffix = ".txt" if self.live else f".{self.options.format}"
-        with beside(Path(self.header.cwd), suffix) as (last, path):
+        path = Path(self.header.cwd) / f"gradscope-report-{os.getpid()}{suffix}"
+        with opened(path, self.streams[-1]) as last:
             self.show(recording, console_on(last), saved)
         return path, console
-
-
-def _own(options: RunOptions, header: Header) -> RunOptions:
-    """Return the options with the files of this process, one of several that were told the same."""
-    output, save, html, draw = (
-        own_file(file, header)
-        for file in (options.output, options.save, options.html, options.draw)
-    )
-    return replace(options, given=options.save, output=output, save=save, html=html, draw=draw)
 
 
 class _Live:
@@ -314,17 +303,11 @@ class _Live:
             begin_line(stream)
         here = console.file is self._console.file
         printed = {finding.cause: finding for finding in self._printed if here}
-        better = [f for f in recording.findings if _is_better(f, printed.get(f.cause))]
+        known = [f for f in recording.findings if f.cause in printed and f.fix and f.fix.edits]
+        better = [finding for finding in known if finding.fix != printed[finding.cause].fix]
         print_report(recording, console, saved, printed)
         if better:
             print_tried(better, console)
-
-
-def _is_better(finding: Finding, printed: Finding | None) -> bool:
-    """Return whether a finding has another fix than it was printed with."""
-    if printed is None or finding.fix is None:
-        return False
-    return finding.fix != printed.fix and bool(finding.fix.edits)
 
 
 def _tell(failure: Exception, stream: SafeStream) -> None:

@@ -36,7 +36,7 @@ from gradscope.program.sites import (
 )
 from gradscope.program.tensors import describe, shape_of, storage_of, version_of
 from gradscope.program.variables import variables
-from gradscope.rules import base, gs101, gs104, gs201, gs202
+from gradscope.rules import gs101, gs104, gs201, gs202, unannounced
 from gradscope.torch_private import (
     DisableTorchFunction,
     FunctionNode,
@@ -172,7 +172,7 @@ def _record_of(call: Call) -> BackwardCall | None:
 
 def missed(text: str, call: Call, look_again: Callable[[], Evidence]) -> Finding | None:
     """Return a finding where the engine raised what was not announced before the call."""
-    finding = base.missed(text, call.record.site, call.record)
+    finding = unannounced(text, call.record)
     if finding is None or finding.code in {each.code for each in call.findings}:
         return None
     return explain(look_again(), finding)
@@ -250,7 +250,9 @@ def _as_predicted(foretold: Iterable[Finding], unexpected: Finding) -> Finding |
     for finding in foretold:
         if finding.code in _WARNINGS.get(unexpected.code, ()) and finding.expects(unexpected.site):
             return replace(
-                base.as_announced(unexpected, finding.code),
+                unexpected,
+                message=f"the engine raised what {finding.code} has warned of",
+                missed=False,
                 related=(*finding.related, *unexpected.related),
                 fix=finding.fix,
             )

@@ -399,7 +399,7 @@ class Search:
                 continue
             begun = record.begun[head][-1]
             last = record.reached(range(begun, len(record.after)), changed.cut)
-            if any(node < begun and record.nbytes[node] for node in last):
+            if any(node < begun and record.saves[node] for node in last):
                 continue
             fixes += self._rebinding(place, names, changed, "it leads to all earlier runs")
         return fixes[:_MOST]
@@ -685,7 +685,7 @@ class Search:
         for index in record.calls:
             event, here = record.events[index], self._base.ran[index]
             if index in calls:
-                found |= {n for n in here & freed if record.nbytes[n]}
+                found |= {n for n in here & freed if record.saves[n]}
             if not event.keep:
                 freed |= here
         return found
@@ -757,7 +757,7 @@ class Search:
             return number in places
 
         reached = record.reached(range(start, end), is_cut)
-        return sum(1 for node in reached if node < start and record.nbytes[node])
+        return sum(1 for node in reached if node < start and record.saves[node])
 
     def _detach(self, numbers: Sequence[int]) -> Fix | None:
         edits, where = self._edits_at(numbers, "detach")

@@ -106,11 +106,11 @@ class Record:
     """One graph over all iterations, with a node for each place that gave a tensor.
 
     ``after``: the nodes that each node leads to. ``made``: the place that built it, -1 if unknown.
-    ``nbytes``: what it saved. ``leaf``: the leaf that a node accumulates into. ``identities``: the
-    place that a node stands for. ``added``: edges that an ``x += y`` made to the old ``x``, each
-    with its place. ``kept``: nodes whose tensors stayed there, when they were most.
-    ``kinds``: what a place gave. ``held``: each time
-    that a place gave a list, a dict or a tuple, how many nodes there were and which were in it.
+    ``saves``: whether it saved something. ``leaf``: the leaf that a node accumulates into.
+    ``identities``: the place that a node stands for. ``added``: edges that an ``x += y`` made to
+    the old ``x``, each with its place. ``kept``: nodes whose tensors stayed there, when they were
+    most. ``kinds``: what a place gave. ``held``: each time that a place gave a list, a dict or a
+    tuple, how many nodes there were and which were in it.
     ``heads`` are the first statements of functions and loops, and the engine's calls; ``begun`` is
     how many nodes there were each time one began, ``bound`` the variables that there always were.
     ``leaves`` are their names, ``owners`` the optimizer of a leaf and its position there,
@@ -119,19 +119,19 @@ class Record:
     """
 
     places: Sequence[Span]
-    kinds: dict[int, frozenset[Kind]]
-    after: Sequence[Sequence[int]]
-    made: Sequence[int]
-    nbytes: Sequence[int]
-    leaf: dict[int, int]
-    identities: dict[int, int]
-    added: dict[tuple[int, int], int]
-    events: Sequence[Event]
-    kept: Sequence[int] = ()
+    kinds: dict[int, frozenset[Kind]] = field(default_factory=dict)
+    after: list[list[int]] = field(default_factory=list)
+    made: list[int] = field(default_factory=list)
+    saves: list[bool] = field(default_factory=list)
+    leaf: dict[int, int] = field(default_factory=dict)
+    identities: dict[int, int] = field(default_factory=dict)
+    added: dict[tuple[int, int], int] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
     held: dict[int, list[tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
     leaves: Sequence[str] = ()
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
-    optimizers: Sequence[str] = ()
+    optimizers: list[str] = field(default_factory=list)
     heads: Sequence[Span] = ()
     begun: dict[int, list[int]] = field(default_factory=dict)
     bound: dict[int, frozenset[str]] = field(default_factory=dict)
@@ -310,7 +310,7 @@ class Simulation:
             for node, by, place in event.stale
             if place not in change.clones and not self._is_newer(node, by, turn)
         }
-        freed = (n for n in here if n in self._freed and record.nbytes[n])
+        freed = (n for n in here if n in self._freed and record.saves[n])
         if any(n not in new for n in freed) or (here & stale) - new:
             self.hazards.append(index)
         if self._is_fruitless(event, self.ran[index]):

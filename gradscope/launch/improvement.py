@@ -60,7 +60,7 @@ def improved(recording: Recording, seconds: float, tell: Callable[[str], None]) 
     return recording
 
 
-class Fork:
+class ForkedProcess:
     """A forked process, to be waited for as one of ``subprocess``."""
 
     def __init__(self, pid: int) -> None:
@@ -93,13 +93,15 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
 
-def started(module: str, job: Path, folder: str, environment: dict[str, str], output: Any) -> Fork:
+def started(
+    module: str, job: Path, folder: str, environment: dict[str, str], output: Any
+) -> ForkedProcess:
     """Have a module of ``launch`` do a job in a copy of this process."""
     sys.stdout.flush()
     pid = os.fork()
     if not pid:
         _do(module, job, folder, environment, output)
-    return Fork(pid)
+    return ForkedProcess(pid)
 
 
 def _do(module: str, job: Path, folder: str, environment: dict[str, str], output: Any) -> NoReturn:

@@ -10,7 +10,7 @@ from gradscope.model.graph import Graph, Root, Site
 from gradscope.model.printed import Printed
 
 SCHEMA = 1
-"""Version of recordings and JSON output; grows when an old reader would misread the new."""
+"""Version of the JSON output; grows when an old reader would misread the new."""
 
 
 FIGURES = (
@@ -92,7 +92,6 @@ class Header:
     argv: tuple[str, ...] = ()
     started: float = 0.0
     hooks: bool = True
-    schema: int = SCHEMA
     cwd: str = ""
     code: str | None = None
     rank: int | None = None

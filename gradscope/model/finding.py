@@ -50,10 +50,6 @@ class FixKind(StrEnum):
     REPORT = "report"
     OTHER = "other"
 
-    @classmethod
-    def _missing_(cls, value: object) -> FixKind:
-        return cls.OTHER  # a kind of a later version
-
 
 class Applicability(StrEnum):
     """How safe a fix is to apply, in the words that compilers use.
@@ -64,10 +60,6 @@ class Applicability(StrEnum):
     MACHINE_APPLICABLE = "machine-applicable"
     MAYBE_INCORRECT = "maybe-incorrect"
     UNSPECIFIED = "unspecified"
-
-    @classmethod
-    def _missing_(cls, value: object) -> Applicability:
-        return cls.UNSPECIFIED  # a word of a later version
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,17 @@
 """Turns the model into JSON text and back, by the fields and type hints of its dataclasses.
 
-A dataclass becomes the list of its values. A recording stores the names of the fields once, as
-``LAYOUT``, and is read by them: a field added to the model later reads as its default, and one that
-the reader does not know is passed over.
+A dataclass becomes the list of its values, without their names: a recording says of which
+``FORMAT`` it is, and is read by a gradscope with the same one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+import zlib
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from operator import attrgetter
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -19,14 +20,22 @@ import gradscope.model as model
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
-Layout = Mapping[str, Sequence[str]]
 
-LAYOUT: Layout = {
-    kind.__name__: [field.name for field in fields(kind)]
-    for kind in vars(model).values()
-    if isinstance(kind, type) and is_dataclass(kind)
+_KINDS = [kind for kind in vars(model).values() if isinstance(kind, type)]
+
+LAYOUT = {
+    kind.__name__: {field.name: field.type for field in fields(kind)}
+    for kind in _KINDS
+    if is_dataclass(kind)
 }
-"""The fields of every dataclass of the model, in the order in which they are written."""
+"""The fields of every dataclass of the model with their types, in the order in which they are
+written.
+"""
+
+_WORDS = {kind.__name__: [word.value for word in kind] for kind in _KINDS if issubclass(kind, Enum)}
+
+FORMAT = zlib.crc32(f"3 {LAYOUT} {_WORDS}".encode())
+"""What a file of another layout of the model has another one of; so has another layout of logs."""
 
 _LARGEST = 1 << 63
 """Numbers are no larger, so that those who show them can reckon with them."""
@@ -34,26 +43,25 @@ _LARGEST = 1 << 63
 _MOST_LINES = 10_000
 """No place has more: those who show one go through its lines."""
 
+_MOST_CHARACTERS = 1 << 17
+"""Of a longer text so many are read; no argument of a program has more."""
 
 _VALUES = {name: attrgetter(*names) for name, names in LAYOUT.items()}
 
 
-def row(value: Any) -> Any:
-    """Return the values of a dataclass of the model."""
+def _row(value: Any) -> Any:
     return _VALUES[type(value).__name__](value)
 
 
-def dumps(value: Any, row: Convert = row) -> str:
-    """Return plain values, and ``row`` of each dataclass of the model, as JSON text in ASCII, which
-    every encoding can write: the name of a file may have characters that UTF-8 has not.
+def dumps(value: Any) -> str:
+    """Return plain values and dataclasses of the model as JSON text in ASCII, which every encoding
+    can write: the name of a file may have characters that UTF-8 has not.
     """
-    return json.dumps(value, check_circular=False, separators=(",", ":"), default=row)
+    return json.dumps(value, check_circular=False, separators=(",", ":"), default=_row)
 
 
-def parse(text: object) -> Any:
+def parse(text: str | bytes) -> Any:
     """Return what JSON text holds; raise ValueError where it is no JSON."""
-    if not isinstance(text, str | bytes):
-        raise ValueError(f"expected text, found {type(text).__name__}")
     try:
         return json.loads(text, parse_constant=_no_number)
     except RecursionError as error:
@@ -64,70 +72,45 @@ def _no_number(name: str) -> float:
     raise ValueError(f"{name} is no number")
 
 
-class Decoder:
-    """Reads what ``dumps`` wrote; raises ValueError for what does not fit the model.
-
-    Of texts that are longer than ``most`` characters it reads so many.
+def loads(kind: type[T], text: str | bytes) -> T:
+    """Return the value of type ``kind`` that ``dumps`` wrote as ``text``; raise ValueError for what
+    does not fit the model.
     """
-
-    def __init__(self, layout: Layout = LAYOUT, most: int | None = None) -> None:
-        self._layout = layout
-        self._most = most
-        self._readers: dict[Any, Convert] = {}
-
-    def loads(self, kind: type[T], text: object) -> T:
-        """Return the value of type ``kind`` in ``text``."""
-        return self.read(kind, parse(text))
-
-    def read(self, kind: type[T], plain: Any) -> T:
-        """Return the value of type ``kind`` of which ``plain`` was made."""
-        return self._reader(kind)(plain)  # type: ignore[no-any-return]
-
-    def _reader(self, kind: Any) -> Convert:
-        if kind not in self._readers:
-            self._readers[kind] = self._make_reader(kind)
-        return self._readers[kind]
-
-    def _make_reader(self, kind: Any) -> Convert:
-        """Return what reads values of the type ``kind``, and checks them."""
-        if is_dataclass(kind):
-            return self._dataclass_reader(kind)
-        origin, args = get_origin(kind), get_args(kind)
-        if origin is UnionType:
-            (inner,) = (self._reader(arg) for arg in args if arg is not type(None))
-            return lambda plain: None if plain is None else inner(plain)
-        if origin is dict:
-            checked, value = _scalar_reader(dict, None), self._reader(args[1])
-            return lambda plain: {key: value(each) for key, each in checked(plain).items()}
-        if origin is tuple:
-            return _tuple_reader(self._reader(args[0]))
-        return kind if issubclass(kind, Enum) else _scalar_reader(kind, self._most)
-
-    def _dataclass_reader(self, kind: Any) -> Convert:
-        hints = get_type_hints(kind)
-        written = self._layout.get(kind.__name__, ())
-        readers = [self._reader(hints[name]) if name in hints else _passed_over for name in written]
-        required = {
-            f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
-        }
-        if missing := required.difference(written):
-            raise ValueError(f"{kind.__name__} without {', '.join(sorted(missing))}")
-
-        as_now = list(written) == LAYOUT[kind.__name__]
-
-        def read(plain: Any) -> Any:
-            if type(plain) is not list or len(plain) != len(readers):
-                raise ValueError(f"expected {kind.__name__}")
-            if as_now:  # the usual case, by position: half the time
-                return kind(*[reader(item) for reader, item in zip(readers, plain, strict=True)])
-            known = zip(written, readers, plain, strict=True)
-            return kind(**{name: reader(item) for name, reader, item in known if name in hints})
-
-        return _place_reader(read) if {"line", "end_line"} <= hints.keys() else read
+    return read(kind, parse(text))
 
 
-def _passed_over(plain: Any) -> None:
-    """Take a value of a later version."""
+def read(kind: type[T], plain: Any) -> T:
+    """Return the value of type ``kind`` of which ``plain`` was made."""
+    return _reader(kind)(plain)  # type: ignore[no-any-return,arg-type]
+
+
+@cache
+def _reader(kind: Any) -> Convert:
+    """Return what reads values of the type ``kind``, and checks them."""
+    if is_dataclass(kind):
+        return _dataclass_reader(kind)
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        (inner,) = (_reader(arg) for arg in args if arg is not type(None))
+        return lambda plain: None if plain is None else inner(plain)
+    if origin is dict:
+        checked, value = _scalar_reader(dict), _reader(args[1])
+        return lambda plain: {key: value(each) for key, each in checked(plain).items()}
+    if origin is tuple:
+        return _tuple_reader(_reader(args[0]))
+    return kind if issubclass(kind, Enum) else _scalar_reader(kind)
+
+
+def _dataclass_reader(kind: Any) -> Convert:
+    hints = get_type_hints(kind)
+    readers = [_reader(hints[field.name]) for field in fields(kind)]
+
+    def read(plain: Any) -> Any:
+        if type(plain) is not list or len(plain) != len(readers):
+            raise ValueError(f"expected {kind.__name__}")
+        return kind(*[reader(item) for reader, item in zip(readers, plain, strict=True)])
+
+    return _place_reader(read) if {"line", "end_line"} <= hints.keys() else read
 
 
 def _place_reader(read: Convert) -> Convert:
@@ -140,7 +123,7 @@ def _place_reader(read: Convert) -> Convert:
     return read_place
 
 
-def _scalar_reader(kind: type, most: int | None) -> Convert:
+def _scalar_reader(kind: type) -> Convert:
     allowed = (float, int) if kind is float else (kind,)
     is_number = kind in (int, float)
 
@@ -149,7 +132,7 @@ def _scalar_reader(kind: type, most: int | None) -> Convert:
             raise ValueError(f"expected {kind.__name__}, found {type(plain).__name__}")
         if is_number and not -_LARGEST <= plain <= _LARGEST:
             raise ValueError("a number is too large")
-        return plain[:most] if kind is str else plain
+        return plain[:_MOST_CHARACTERS] if kind is str else plain
 
     return read
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import stat
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gradscope._version import __version__
 from gradscope.errors import GradscopeError
 from gradscope.model import (
     BackwardCall,
@@ -21,54 +21,54 @@ from gradscope.model import (
     Outcome,
     Recording,
     Sample,
-    Site,
     Summary,
 )
-from gradscope.record.codec import LAYOUT, Decoder, Layout, parse
-from gradscope.record.log import FORMAT, TABLES, Found, Head, Store, head_of, new_file, read_log
+from gradscope.record.codec import FORMAT, loads, parse
+from gradscope.record.log import TABLES, Found, Head, Store, head_of, new_file, read_log
 from gradscope.units import counted, nbytes
 
 T = TypeVar("T")
 
-_MOST_TEXT = dict.fromkeys(TABLES, 2 << 20) | {"graphs": 16 << 20, "sources": 64 << 20}
+_MOST_TEXT = dict.fromkeys(TABLES, 2 << 20) | {"graphs": 20 << 20, "sources": 32 << 20}
 """Bytes that are read of the text of each table, unpacked; ten times as many in memory."""
 
+_A_LIST = 16
+"""A list counts as so many bytes more: an empty one takes 2 there, and 64 in memory."""
+
 _MOST_RECORDS = dict.fromkeys(TABLES, 10_000) | {"findings": 500}
-_MOST_CHARACTERS = 8192
-"""Of a name or a message; what a recording says of the program itself may be longer."""
-
-_MOST_LISTS = 1_500_000
-"""Lists and objects in all these texts: an empty one takes 3 bytes there, and 64 in memory."""
-
 _MOST_OPEN = 3
-_NAMES = {"graphs": "graph", "sources": "source file", "timeline": "point of the memory curve"}
+NOTED = ("count", "last_number", "ended", "live_bytes")
+"""What the note of a log has of a row, as it has changed since the row was written."""
+
+_NAMES = {"graphs": "graph", "sources": "source file", "timeline": "part of the memory curve"}
 
 
-class Reading:
+class LogReader:
     """What the records of a log say; raises ValueError where it has no header."""
 
     def __init__(self, found: Found) -> None:
         self._found = found
         self._room = dict(_MOST_TEXT)
-        self._lists = _MOST_LISTS
         self._left_out: Counter[str] = Counter()
         self._tables: dict[str, list[tuple[int, bytes]]] = {table: [] for table in _MOST_TEXT}
         for (table, key), payload in found.payloads.items():
             self._tables[table].append((key, payload))
-        layout = self._first("layout", _layout) or LAYOUT
-        self._decoder = Decoder(layout, _MOST_CHARACTERS)
-        self._header = Decoder(layout)
 
     def recording(self) -> Recording:
         """Return all that can be read; the totals count the calls that the table shows."""
-        header = self._first("header", lambda text: self._header.loads(Header, text))
+        header = self._first("header", self._of(Header))
         if header is None:
             raise ValueError("it has no header")
         rows = dict(self._all("calls", self._of(BackwardCall)))
+        noted = self._found.note.partition(b"\n")[2] or b"[]"
+        for number, *since in loads(tuple[tuple[float, ...], ...], noted):
+            index, changed = int(number), dict[str, Any](zip(NOTED, since, strict=True))
+            if index in rows and changed["count"] > rows[index].count:
+                rows[index] = replace(rows[index], **changed)
         summary = self._first("summary", self._of(Summary)) or Summary()
-        summary = _brought_up(rows, self._noted(1), summary)
         if rows:
             summary = replace(summary, backward_calls=sum(row.count for row in rows.values()))
+        runs = self._of(tuple[Sample, ...])
         return Recording(
             header=header,
             outcome=self._first("outcome", self._of(Outcome)) or Outcome(),
@@ -76,17 +76,18 @@ class Reading:
             calls=tuple(sorted(rows.values(), key=lambda call: call.number)),
             graphs=dict(self._all("graphs", lambda text: _sound(self._of(Graph)(text)))),
             findings=tuple(found for _, found in self._all("findings", self._of(Finding))),
-            timeline=tuple(point for _, point in self._all("timeline", self._of(Sample))),
+            timeline=tuple(point for _, run in self._all("timeline", runs) for point in run),
             sources=dict(source for _, source in self._all("sources", _source)),
         )
 
     def open_calls(self) -> Iterator[str]:
         """Yield a sentence for each call that had begun, and not ended, when this was written."""
-        begun = self._noted(0)
-        for number, kind, plain in begun[:_MOST_OPEN]:
-            site = None if plain is None else self._decoder.read(Site, plain)
-            what = f"backward call {number:,}" + (" (autograd.grad)" if kind == "grad" else "")
-            yield what + (f" at {site.place}" if site else "") + " had begun and had not ended"
+        begun = loads(tuple[BackwardCall, ...], self._found.note.partition(b"\n")[0] or b"[]")
+        for call in begun[:_MOST_OPEN]:
+            what = f"backward call {call.number:,}"
+            what += " (autograd.grad)" if call.kind == "grad" else ""
+            what += f" at {call.site.place}" if call.site else ""
+            yield f"{what} had begun and had not ended"
         if len(begun) > _MOST_OPEN:
             yield f"{counted(len(begun) - _MOST_OPEN, 'other call')} had begun and had not ended"
 
@@ -124,74 +125,14 @@ class Reading:
             payload = unpacking.decompress(payload, room + 1)
             if not unpacking.eof and len(payload) <= room:
                 raise ValueError("its end is missing")
-        lists = payload.count(b"[") + payload.count(b"{")
-        if len(payload) > room or lists > self._lists:
+        size = len(payload) + _A_LIST * (payload.count(b"[") + payload.count(b"{"))
+        if size > room:
             raise ValueError("too large")
-        self._room[table] -= len(payload)
-        self._lists -= lists
+        self._room[table] -= size
         return payload
 
     def _of(self, kind: type[T]) -> Callable[[bytes], T]:
-        return lambda text: self._decoder.loads(kind, text)
-
-    def _noted(self, which: int) -> list[Any]:
-        """Return the calls that run, or the rows that have changed, in the note of the log."""
-        if not self._found.note:
-            return []
-        try:
-            noted = parse(self._found.note)
-            return [one for one in noted[which] if _SHAPES[which](one)]
-        except (ValueError, TypeError, LookupError):
-            return []
-
-
-def _is_call(one: Any) -> bool:
-    number, kind, site = one
-    return type(number) is int and type(kind) is str and (site is None or type(site) is list)
-
-
-_SHAPES = (_is_call, lambda row: [*map(type, row)] == [int, int, int, float, int])
-"""What the calls that run look like in the note of a log, and the rows that have changed."""
-
-
-def _brought_up(
-    rows: dict[int, BackwardCall],
-    since: list[Any],
-    summary: Summary,
-) -> Summary:
-    """Count the calls since ``rows`` were written; each did what others of its row have done."""
-    for index, count, last_number, ended, live_bytes in since:
-        row = rows.get(index)
-        if row is None or count <= row.count:
-            continue
-        more = count - row.count
-        rows[index] = replace(
-            row, count=count, last_number=last_number, ended=ended, live_bytes=live_bytes
-        )
-        summary = replace(
-            summary,
-            live_bytes=live_bytes,
-            **{name: getattr(summary, name) + more * getattr(row, of) for name, of in _GROWING},
-        )
-    return summary
-
-
-_GROWING = (
-    *(("nodes", "nodes_built"), ("nodes_destroyed", "nodes_destroyed")),
-    *((name, name) for name in ("saved_tensors", "saved_bytes")),
-    *((name, name) for name in ("freed_tensors", "freed_bytes", "returned_bytes")),
-)
-"""The totals, and what each call of a row adds to them."""
-
-
-def _layout(text: bytes) -> Layout:
-    layout = parse(text)
-    if not isinstance(layout, dict) or not all(
-        isinstance(names, list) and all(isinstance(name, str) for name in names)
-        for names in layout.values()
-    ):
-        raise ValueError("its layout is not one")
-    return layout
+        return lambda text: loads(kind, text)
 
 
 def _source(text: bytes) -> tuple[str, str]:
@@ -262,19 +203,16 @@ def load(path: str | Path) -> Recording:
 
 def _opened(path: Path) -> int:
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # of a pipe too
+        if path.exists() and not path.is_file():  # to open a pipe may wait for ever
+            kind = "a directory" if path.is_dir() else "not a regular file"
+            raise _error(path, f"is {kind}: {_GIVE}")
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
         what = "no such file: record one with `gradscope run --save FILE SCRIPT`"
         raise _error(path, what) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise _error(path, f"cannot be read: {reason}") from error
-    mode = os.fstat(file).st_mode
-    if stat.S_ISREG(mode):
-        return file
-    os.close(file)
-    kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
-    raise _error(path, f"is {kind}: {_GIVE}")
 
 
 def load_from(file: int, path: Path | None = None) -> Recording:
@@ -284,9 +222,10 @@ def load_from(file: int, path: Path | None = None) -> Recording:
         head = head_of(page)
         if head is None:
             raise _error(path, f"{'' if page else 'empty, '}not a gradscope recording: {_GIVE}")
-        if head.format > FORMAT:
-            what = f"written by a newer gradscope (format {head.format}); this one reads {FORMAT}"
-            raise _error(path, f"{what}: upgrade gradscope")
+        if head.format != FORMAT:
+            theirs = head.version.rstrip(b"\0").decode("ascii", "replace") or "an older one"
+            what = f"written by another gradscope ({theirs}) than this ({__version__})"
+            raise _error(path, f"{what}: read it with that one, or record the run again")
         return _read(read_log(file), head, file)
     except OSError as error:
         raise _error(path, f"cannot be read: {error.strerror}") from error
@@ -297,7 +236,7 @@ def load_from(file: int, path: Path | None = None) -> Recording:
 
 def _read(found: Found, head: Head, file: int) -> Recording:
     """Return a recording with notes about what is not in it."""
-    reading = Reading(found)
+    reading = LogReader(found)
     recording = reading.recording()
     notes: list[str] = []
     outcome, running = recording.outcome, ""

@@ -16,20 +16,21 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
+
+from gradscope._version import __version__
+from gradscope.record.codec import FORMAT
 
 try:
     import fcntl
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-FORMAT = 2
-"""Version of the file."""
-
 MAGIC = b"\x89gscope\n"
 TABLES = (
-    *("layout", "header", "outcome", "summary"),
+    *("header", "outcome", "summary"),
     *("calls", "findings", "sources", "timeline", "graphs"),
 )
 """The tables, those first that tell the most if the end of a file is missing."""
@@ -38,16 +39,16 @@ Key: TypeAlias = tuple[str, int]
 """A table and the key in it."""
 
 PAGE = 4096
-HEAD = struct.Struct("<8sIIIIQQ")
+HEAD = struct.Struct("<8sIIIIQQ16s")
 """Magic, format, the process that writes and its file descriptor, how often the log was moved,
-where it starts and where it stops; 0 while it grows.
+where it starts and where it stops, 0 while it grows, and the version of gradscope.
 """
 NOTE = struct.Struct("<II")
 _NOTE_AT = 64
 FRAME = struct.Struct("<4sIIBI")
-"""Mark, length of the payload, checksum of all that follows it here, table, key."""
+"""Mark, checksum of all that follows it here and of the payload, length of that, table, key."""
 MARK = b"\xf5GS\n"
-_CHECKED_FROM = 12
+_CHECKED_FROM = 8
 
 _SPARE = 1 << 20
 """Bytes that may be outdated in a log, with as many more as are not."""
@@ -56,8 +57,7 @@ _OUT_OF_THE_WAY = 900
 program that closes all and opens others is not given one of gradscope's again.
 """
 
-_MOST_READ = 256 << 20
-_MOST_HELD = 64 << 20
+_MOST_READ = 64 << 20
 _MOST_RECORDS = 500_000
 _A_CHECK = 512
 """No recording is larger: a file that was made to do harm is read no further. To look for a record
@@ -75,11 +75,11 @@ class Store:
         self._file = file
         self._identity = _identity(file)
         self._places: dict[Key, tuple[int, int]] = {}
-        self._end = PAGE
-        self._stop = self._moved = 0
+        self._start = self._end = PAGE
+        self._moved = 0
         self._most = PAGE + _SPARE
-        self._copied: bytes | None = None
-        self._put(self._head(PAGE, 0).ljust(PAGE, b"\0"), 0)
+        self._put(bytes(PAGE), 0)
+        self._settle()
 
     def fileno(self) -> int:
         """Return the number of the file, which stays the same."""
@@ -89,10 +89,8 @@ class Store:
         """Write all of ``batch`` or, on an error, nothing."""
         if _identity(self._file) != self._identity:  # closed by the program, and its own by now
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        if self._copied is not None:
-            self._settle(self._copied)
-        if self._stop:
-            self._turn(PAGE, 0)
+        if not self._is_settled:
+            self._settle()
         frames, places, at = [], {}, self._end
         for key, payload in batch.items():
             frames.append(_frame(key, payload))
@@ -109,12 +107,10 @@ class Store:
         if self._end > self._most:
             self.compact()
 
-    def note(self, text: bytes) -> bool:
-        """Write a short text in the place of the one before; return False if it is too long."""
-        if len(text) > PAGE - _NOTE_AT - NOTE.size:
-            return False
-        self._put(NOTE.pack(len(text), zlib.crc32(text)) + text, _NOTE_AT)
-        return True
+    def note(self, text: bytes) -> None:
+        """Write a text in the place of the one before, if it is short enough."""
+        if len(text) <= PAGE - _NOTE_AT - NOTE.size:
+            self._put(NOTE.pack(len(text), zlib.crc32(text)) + text, _NOTE_AT)
 
     def compact(self) -> None:
         """Leave out the records that others have replaced.
@@ -126,33 +122,31 @@ class Store:
         places = (self._places[key] for key in order)
         frames = (os.pread(self._file, length, at) for at, length in places)
         live = b"".join(frame for frame in frames if len(frame) > FRAME.size)
-        self._most = 2 * len(live) + PAGE + _SPARE
-        try:
-            self._put(live, self._end)
-        except OSError:  # no room for two
-            os.ftruncate(self._file, self._end)
-            self._most += self._end
-            return
-        self._copied = live
-        self._turn(self._end, 0)
-        self._settle(live)
+        for start in (self._end, PAGE):
+            try:
+                self._put(live, start)
+            except OSError:  # no room for two
+                os.ftruncate(self._file, self._end)
+                break
+            moved = {
+                key: (start + at, FRAME.size + len(payload)) for key, at, payload in _records(live)
+            }
+            # All or nothing, as a signal's handler may raise: it runs with a call.
+            end = start + len(live)
+            self._places, self._start, self._end, self._is_settled = moved, start, end, False
+            self._settle()
+        self._most = self._end + len(live) + _SPARE
 
-    def _settle(self, live: bytes) -> None:
-        self._put(live, PAGE)
-        end = PAGE + len(live)
-        self._turn(PAGE, end)
-        os.ftruncate(self._file, end)
-        self._turn(PAGE, 0)
-        self._places = {
-            key: (PAGE + at, FRAME.size + len(payload)) for key, at, payload in _records(live)
-        }
-        self._end = end
-        self._copied = None
+    def _settle(self) -> None:
+        """Have readers begin where the log begins, and cut off what lies behind it."""
+        self._turn(self._end)
+        os.ftruncate(self._file, self._end)
+        self._turn(0)
 
     def finish(self) -> None:
         """Make the file as small as it can be, the end with the least in it, and note the end."""
         self.compact()
-        self._turn(PAGE, self._end)
+        self._turn(self._end)
 
     def found(self) -> Found:
         """Return what was written so far."""
@@ -165,14 +159,12 @@ class Store:
             if _identity(file) == self._identity:
                 os.close(file)
 
-    def _head(self, start: int, stop: int) -> bytes:
-        process = os.getpid()
-        return HEAD.pack(MAGIC, FORMAT, process, self._file, self._moved, start, stop)
-
-    def _turn(self, start: int, stop: int) -> None:
+    def _turn(self, stop: int) -> None:
+        self._is_settled = False
         self._moved += 1
-        self._stop = stop
-        self._put(self._head(start, stop), 0)
+        numbers = FORMAT, os.getpid(), self._file, self._moved, self._start, stop
+        self._put(HEAD.pack(MAGIC, *numbers, __version__.encode()), 0)
+        self._is_settled = not stop
 
     def _put(self, data: bytes, at: int) -> None:
         if os.pwrite(self._file, data, at) != len(data):
@@ -192,9 +184,8 @@ class Memory:
         """Take in all of ``batch``."""
         self._payloads.update(batch)
 
-    def note(self, text: bytes) -> bool:
+    def note(self, text: bytes) -> None:
         """Do nothing: nobody reads it when the process is killed."""
-        return True
 
     def found(self) -> Found:
         """Return what was written so far."""
@@ -237,6 +228,7 @@ class Head:
     moved: int
     start: int
     stop: int
+    version: bytes
 
 
 @dataclass(slots=True)
@@ -276,15 +268,11 @@ def _read(file: int) -> Found:
     stop = head.stop if head is not None and head.stop > start else size
     found.missing = max(0, stop - size)
     found.damaged = min(stop, size) - start
-    held, records = 0, found.payloads
     log = os.pread(file, min(found.damaged, _MOST_READ), start)
-    for count, (key, _, payload) in enumerate(_records(log)):
-        held += len(payload) - len(records.get(key, b""))
-        if held > _MOST_HELD or count >= _MOST_RECORDS:
-            break
-        records[key] = payload
+    for key, _, payload in islice(_records(log), _MOST_RECORDS):
+        found.payloads[key] = payload
         found.damaged -= FRAME.size + len(payload)
-    found.payloads = dict(sorted((key, text) for key, text in records.items() if text))
+    found.payloads = dict(sorted((key, text) for key, text in found.payloads.items() if text))
     return found
 
 
@@ -297,29 +285,24 @@ def _note(page: bytes) -> bytes:
 
 
 def _frame(key: Key, payload: bytes) -> bytes:
-    table = TABLES.index(key[0])
-    tail = struct.pack("<BI", table, key[1])
-    return FRAME.pack(MARK, len(payload), _checksum(tail, payload), table, key[1]) + payload
+    unchecked = FRAME.pack(MARK, 0, len(payload), TABLES.index(key[0]), key[1])
+    checked = unchecked[_CHECKED_FROM:] + payload
+    return MARK + struct.pack("<I", zlib.crc32(checked)) + checked
 
 
 def _records(log: bytes) -> Iterator[tuple[Key, int, bytes]]:
     """Yield the key, the place and the payload of each whole record; pass over what is damaged."""
     at, checks = 0, _MOST_READ  # bytes of what may be records, after damage
     while (at := log.find(MARK, at)) >= 0 and at + FRAME.size <= len(log) and checks > 0:
-        _, length, checksum, table, key = FRAME.unpack_from(log, at)
-        begin, end = at + FRAME.size, at + FRAME.size + length
+        _, checksum, length, table, key = FRAME.unpack_from(log, at)
+        end = at + FRAME.size + length
         if table < len(TABLES) and end <= len(log) and length <= checks:
-            payload = log[begin:end]
-            if _checksum(log[at + _CHECKED_FROM : begin], payload) == checksum:
-                yield (TABLES[table], key), at, payload
+            if zlib.crc32(memoryview(log)[at + _CHECKED_FROM : end]) == checksum:
+                yield (TABLES[table], key), at, log[at + FRAME.size : end]
                 at = end
                 continue
             checks -= length
         at, checks = at + 1, checks - _A_CHECK
-
-
-def _checksum(tail: bytes, payload: bytes) -> int:
-    return zlib.crc32(payload, zlib.crc32(tail))
 
 
 def _identity(file: int) -> tuple[int, int]:

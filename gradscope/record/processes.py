@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from glob import escape
 from pathlib import Path
@@ -66,11 +66,14 @@ def merged(recordings: Sequence[Recording]) -> Recording:
     ordered = sorted(recordings, key=_order)
     names = _names(ordered)
     first = ordered[0]
-    graphs = _Graphs()
+    graphs: dict[Graph, int] = {}
     calls: list[BackwardCall] = []
     found: dict[Cause, Finding] = {}
     for name, recording in zip(names, ordered, strict=True):
-        numbers = graphs.add(recording.graphs)
+        numbers: dict[int | None, int] = {
+            own: graphs.setdefault(graph, len(graphs) + 1)
+            for own, graph in recording.graphs.items()
+        }
         calls += [
             replace(call, process=name, graph=numbers.get(call.graph)) for call in recording.calls
         ]
@@ -90,33 +93,11 @@ def merged(recordings: Sequence[Recording]) -> Recording:
         outcome=min(outcomes, key=_how_well),
         summary=_total([recording.summary for recording in ordered]),
         calls=tuple(sorted(calls, key=lambda call: call.number)),
-        graphs=graphs.by_number,
+        graphs={number: graph for graph, number in graphs.items()},
         findings=tuple(found.values()),
         sources={k: text for recording in ordered for k, text in recording.sources.items()},
         processes=tuple(_processes(names, ordered)),
     )
-
-
-class _Graphs:
-    """The graphs of all processes, renumbered."""
-
-    def __init__(self) -> None:
-        self.by_number: dict[int, Graph] = {}
-        self._like: dict[Shape, list[int]] = {}
-
-    def add(self, graphs: Mapping[int, Graph]) -> dict[int | None, int]:
-        """Add those of one process; return under which number each is."""
-        numbers: dict[int | None, int] = {}
-        for own, graph in graphs.items():
-            like = self._like.setdefault(_shape(graph), [])
-            same = (number for number in like if self.by_number[number] == graph)
-            number = next(same, None)
-            if number is None:
-                number = own if own not in self.by_number else max(self.by_number) + 1
-                self.by_number[number] = graph
-                like.append(number)
-            numbers[own] = number
-        return numbers
 
 
 def are_of_one_run(recordings: Sequence[Recording]) -> bool:
@@ -201,7 +182,7 @@ def _differences(recordings: Sequence[Recording]) -> list[str]:
     return [told.get(id(recording), "") for recording in recordings]
 
 
-class _Met(NamedTuple):
+class _MetGraph(NamedTuple):
     """A row of calls, the graph that they met, and what of it is the same in each rank."""
 
     call: BackwardCall
@@ -214,19 +195,14 @@ class _Rank:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self.firsts: dict[int, _Met] = {}
-        self._rows: list[_Met] = []
-        seen: set[Shape] = set()
-        for call in recording.calls:
-            graph = recording.graphs.get(call.graph or 0)
-            if graph is not None:
-                shape = _shape(graph)
-                self._rows.append(_Met(call, graph, shape))
-                if shape not in seen:
-                    seen.add(shape)
-                    self.firsts[call.number] = self._rows[-1]
+        met = ((call, recording.graphs.get(call.graph or 0)) for call in recording.calls)
+        self._rows = [
+            _MetGraph(call, graph, _shape(graph)) for call, graph in met if graph is not None
+        ]
+        of_shape = {row.shape: row for row in reversed(self._rows)}
+        self.firsts = {row.call.number: row for row in of_shape.values()}
 
-    def at(self, number: int) -> _Met | None:
+    def at(self, number: int) -> _MetGraph | None:
         """Return what the call of this number has met."""
         first = self.firsts.get(number)
         return first or next((row for row in self._rows if row.call.includes(number)), None)
@@ -246,7 +222,7 @@ def _usual(shapes: Sequence[Shape]) -> Shape | None:
     return max(counts, key=lambda one: (counts[one], -shapes.index(one))) if shapes else None
 
 
-def _difference(number: int, own: _Met, usual: _Met) -> str:
+def _difference(number: int, own: _MetGraph, usual: _MetGraph) -> str:
     """Return in what the graph of a call differs from the usual one."""
     begun = f"the graph of backward call {number:,}{_at(own.call.site)}"
     mine, theirs = _parameters(own.graph), _parameters(usual.graph)

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import wraps
-from hashlib import blake2b
 from operator import attrgetter
 from pathlib import Path
 from threading import RLock
@@ -25,19 +24,18 @@ from gradscope.errors import GradscopeError
 from gradscope.model import (
     FIGURES,
     BackwardCall,
+    Cause,
     Finding,
     Graph,
     Header,
-    Node,
     Outcome,
     Recording,
     Sample,
-    SavedTensor,
     Site,
     Summary,
 )
 from gradscope.record import codec
-from gradscope.record.file import Reading, create, pack
+from gradscope.record.file import NOTED, LogReader, create, pack
 from gradscope.record.log import Key, Memory, Store
 
 ROWS = 2_000
@@ -66,26 +64,12 @@ GRAPHS_AT_SITE = 200
 NODES_AT_SITE = 100_000
 """Most nodes of the graphs of a site: large graphs take long to write."""
 
-GRAPH_BYTES = 32 << 20
-"""Most bytes of all stored graphs, compressed."""
-
-SIGNATURES = 10_000
-"""Most signatures remembered; a graph of a further one is compared by its content."""
-
-_VARYING = {"sequence_nr", "built_after", "freed_by", "version"}
-_node, _saved = (
-    attrgetter(*(name for name in codec.LAYOUT[kind] if name not in _VARYING))
-    for kind in ("Node", "SavedTensor")
-)
+GRAPH_BYTES = 8 << 20
+"""Most bytes of all stored graphs, compressed: as text more than are read."""
 
 
-class Row:
+class FoldedCalls:
     """Calls folded into one row; ``gap`` is the distance of the last two numbers."""
-
-    __slots__ = (
-        *("count", "ended", "figures", "first"),
-        *("gap", "index", "last_number", "live_bytes"),
-    )
 
     def __init__(self, index: int, call: BackwardCall) -> None:
         self.index = index
@@ -136,12 +120,12 @@ class CallFolder:
 
     def __init__(self) -> None:
         self.mixed = 0
-        self._rows: list[Row] = []
-        self._latest: dict[object, Row] = {}
+        self._rows: list[FoldedCalls] = []
+        self._latest: dict[object, FoldedCalls] = {}
         self._rows_at: Counter[object] = Counter()
         self.changed: set[int] = set()
 
-    def add(self, call: BackwardCall) -> Row:
+    def add(self, call: BackwardCall) -> FoldedCalls:
         """Add one call, or calls that are folded already; return their row."""
         alike = (*_ALIKE(call), call.parent is None, *[root.name for root in call.roots])
         row = self._latest.get(alike)
@@ -161,8 +145,8 @@ class CallFolder:
         self.changed.add(row.index)
         return row
 
-    def _start(self, key: object, call: BackwardCall) -> Row:
-        row = self._latest[key] = Row(len(self._rows), call)
+    def _start(self, key: object, call: BackwardCall) -> FoldedCalls:
+        row = self._latest[key] = FoldedCalls(len(self._rows), call)
         self._rows.append(row)
         self.changed.add(row.index)
         return row
@@ -186,6 +170,7 @@ class Curve:
         self._open: tuple[Sample, ...] = ()
         self._in_open = 0
         self._last: Sample | None = None
+        """The newest sample, if it is not yet taken."""
         self._changed_from = 0
         self._written = 0
 
@@ -208,29 +193,24 @@ class Curve:
         self._length *= 2
         self._changed_from = 0
 
-    def take_changed(self) -> Iterator[tuple[int, Sample | None]]:
-        """Return the points that changed since the last time, by place; None for a gone one."""
-        tail = self._open
-        newest = self._open or (self._runs[-1] if self._runs else ())
-        if self._last is not None and self._last not in newest:
+    def take_changed(self) -> Iterator[tuple[int, tuple[Sample, ...]]]:
+        """Return the runs that changed since the last time, by place; empty ones are gone."""
+        if self._last is None:
+            return
+        first, tail = self._changed_from, self._open
+        if self._last not in (tail or self._runs[-1]):
             tail = (*tail, self._last)
-        runs = [*self._runs[self._changed_from :], tail]
-        first = 2 * self._changed_from
-        points = {
-            first + 2 * at + i: point for at, run in enumerate(runs) for i, point in enumerate(run)
-        }
-        gone = {place: None for place in range(first, self._written) if place not in points}
-        self._changed_from = len(self._runs)
-        self._written = max(points, default=-1) + 1
-        return iter((points | gone).items())
+        self._last = None
+        runs = [*self._runs[first:], tail]
+        gone = [()] * (self._written - first - len(runs))
+        self._changed_from, self._written = len(self._runs), first + len(runs)
+        yield from enumerate([*runs, *gone], first)
 
 
 def _envelope(*samples: Sample) -> tuple[Sample, ...]:
     """Return the lowest and the highest sample, in the order of time."""
-    low, high = min(samples, key=_level), max(samples, key=_level)
-    if low is high:
-        return (low,)
-    return (low, high) if low.time <= high.time else (high, low)
+    ends = dict.fromkeys([min(samples, key=_level), max(samples, key=_level)])
+    return tuple(sorted(ends, key=attrgetter("time")))
 
 
 def _level(sample: Sample) -> tuple[int, int]:
@@ -238,12 +218,11 @@ def _level(sample: Sample) -> tuple[int, int]:
 
 
 class Graphs:
-    """Numbers the graphs that are worth storing; ``refused`` counts those that found no room."""
+    """Numbers the graphs that are stored; ``refused`` counts those that found no room."""
 
     def __init__(self) -> None:
         self.refused = 0
         self._numbers: dict[Hashable, int] = {}
-        self._contents: dict[bytes, int] = {}
         self._nodes_at: Counter[Site | None] = Counter()
         self._bytes = 0
 
@@ -255,32 +234,13 @@ class Graphs:
             return 0
         return number
 
-    def add(self, signature: Hashable, graph: Graph, site: Site | None) -> tuple[int, bytes | None]:
-        """Return the number of a graph, and what to store if it is a new one."""
-        text = codec.dumps(graph)
-        content = _content(graph)
-        packed = None
-        number = self._contents.get(content)
-        if number is None:
-            number = self._contents[content] = len(self._contents) + 1
-            packed = pack(text)
-            self._nodes_at[site] += max(len(graph.nodes), NODES_AT_SITE // GRAPHS_AT_SITE)
-            self._bytes += len(packed)
-        if len(self._numbers) < SIGNATURES:
-            self._numbers[signature] = number
+    def add(self, signature: Hashable, graph: Graph, site: Site | None) -> tuple[int, bytes]:
+        """Return the number of a new graph, and what to store of it."""
+        packed = pack(codec.dumps(graph))
+        number = self._numbers[signature] = len(self._numbers) + 1
+        self._nodes_at[site] += max(len(graph.nodes), NODES_AT_SITE // GRAPHS_AT_SITE)
+        self._bytes += len(packed)
         return number, packed
-
-
-def _content(graph: Graph) -> bytes:
-    """Return a digest of all of a graph but when it was built."""
-    newest = max((node.built_after for node in graph.nodes), default=0)
-
-    def row(value: Any) -> Any:
-        if type(value) is Node:
-            return (*_node(value), value.built_after == newest, value.freed_by is None)
-        return _saved(value) if type(value) is SavedTensor else codec.row(value)
-
-    return blake2b(codec.dumps(graph, row).encode(), digest_size=16).digest()
 
 
 SOURCE_BYTES = 2 << 20
@@ -288,6 +248,12 @@ SOURCE_BYTES = 2 << 20
 
 WRITE_EVERY = 0.1
 """Seconds for which the totals and the memory curve may lag behind the calls in a file."""
+
+AT_ONCE = 100
+"""Until a row has more calls, all is written with each."""
+
+MOST_NOTED = 20
+"""Rows of which it is noted that they have counted on: there is no room for more."""
 
 P = ParamSpec("P")
 
@@ -328,7 +294,7 @@ class RecordingWriter:
         """The rows that have counted on since they were written."""
         self._curve = Curve()
         self._graphs = Graphs()
-        self._findings: dict[object, tuple[int, Finding]] = {}
+        self._findings: dict[Cause, int] = {}
         self._sources: dict[str, bool] = {}
         """Whether each source file that was asked for is stored."""
         self._summary: Callable[[], Summary] | None = None
@@ -338,7 +304,6 @@ class RecordingWriter:
         self.path = self._store.path
         # A program that runs its exit functions itself does not end the recording.
         finalize(self, self._store.close).atexit = False
-        self._put("layout", 0, codec.dumps(codec.LAYOUT))
         self._put("header", 0, codec.dumps(header))
         self._commit()
         if self.problem:
@@ -351,7 +316,7 @@ class RecordingWriter:
 
     def follow(self, totals: Callable[[], Summary], begun: Callable[[], str] = str) -> None:
         """Have the totals from ``totals`` whenever there is something to write, and from ``begun``
-        ``[number, …]`` of each call that has not ended, as the function of that name returns it.
+        ``[number,…]`` of each call that has not ended, with what the function of that name returns.
         """
         self._summary, self._begun = totals, begun
 
@@ -370,7 +335,7 @@ class RecordingWriter:
             return self._graphs.known(signature, site)
 
     def graph(self, signature: Hashable, graph: Graph, site: Site | None = None) -> int:
-        """Store a graph that a call at ``site`` met, similar ones once; return its number.
+        """Store a graph that a call at ``site`` met, one of each signature; return its number.
 
         It is 0 if there is no room.
 
@@ -384,9 +349,8 @@ class RecordingWriter:
             number = self._graphs.known(signature, site)
             if number is None:
                 number, packed = self._graphs.add(signature, graph, site)
-                if packed is not None:
-                    self._put("graphs", number, packed)
-                    self._write_through()
+                self._put("graphs", number, packed)
+                self._write_through()
             return number
 
     def begin(self) -> None:
@@ -401,57 +365,37 @@ class RecordingWriter:
             return None
         with self.lock:
             row = self._calls.add(call)
-            is_new = row.count == call.count
-            if is_new and call.site is not None:
+            if row.count == call.count and call.site is not None:
                 self.source(call.site.file)
-            self._counted(row, is_new=is_new)
+            self._counted(row)
             return Like(self, row)
 
-    def _counted(self, row: Row, *, is_new: bool = False) -> None:
+    def _counted(self, row: FoldedCalls) -> None:
         if not self._store.is_shared:
             return  # it is written when it is read
-        if is_new or monotonic() - self._committed >= WRITE_EVERY:
+        is_due = monotonic() - self._committed >= WRITE_EVERY or len(self._noted) >= MOST_NOTED
+        if row.count <= AT_ONCE or is_due:
             self._commit()
         else:
-            changed = (row.index, row.count, row.last_number, float(row.ended), row.live_bytes)
-            self._noted[row.index] = f"[{','.join(map(repr, changed))}]"
+            since = (row.index, *(getattr(row, name) for name in NOTED))
+            self._noted[row.index] = f"[{','.join(map(repr, since))}]"
             self._note()
 
     def _note(self) -> None:
         if not self._store.is_shared or self.problem:
             return
-        text = f"[[{self._begun()}],[{','.join(self._noted.values())}]]"
+        text = f"[{self._begun()}]\n[{','.join(self._noted.values())}]"
         try:
-            fits = self._store.note(text.encode())
+            self._store.note(text.encode())
         except OSError as error:
             self._fail(error)
-            return
-        if not fits and self._noted:
-            self._commit()
 
     @_while_open
     def finding(self, finding: Finding) -> None:
-        """Add a finding; one of a known cause only raises the count of the first.
-
-        One with a count of 0 takes the place of the first.
-        """
-        place, first = self._findings.get(finding.cause, (len(self._findings), None))
-        if first is not None:
-            newest = first if finding.count else finding
-            finding = replace(newest, count=first.count + finding.count)
-        self._findings[finding.cause] = (place, finding)
+        """Write a finding, in the place of one with the same cause."""
+        place = self._findings.setdefault(finding.cause, len(self._findings))
         self._put("findings", place, codec.dumps(finding))
         self._write_through()
-
-    @_while_open
-    def settle(self, finding: Finding) -> None:
-        """Write what has become of a prediction."""
-        place, first = self._findings.get(finding.cause, (0, None))
-        if first is not None:
-            settled = replace(first, came_true=finding.came_true, withdrawn=finding.withdrawn)
-            self._findings[finding.cause] = (place, settled)
-            self._put("findings", place, codec.dumps(settled))
-            self._write_through()
 
     @_while_open
     def sample(self, sample: Sample) -> None:
@@ -488,7 +432,7 @@ class RecordingWriter:
             return Recording(self.header)
         with self.lock:
             self._commit()
-            return Reading(self._store.found()).recording()
+            return LogReader(self._store.found()).recording()
 
     @_while_open
     def close(self) -> None:
@@ -535,8 +479,8 @@ class RecordingWriter:
     def _gather(self) -> None:
         for index, call in self._calls.take_changed():
             self._put("calls", index, codec.dumps(call))
-        for place, point in self._curve.take_changed():
-            self._put("timeline", place, b"" if point is None else codec.dumps(point))
+        for place, run in self._curve.take_changed():
+            self._put("timeline", place, codec.dumps(run) if run else b"")
         if self._summary is not None:
             summary = self._summary()
             summary = replace(summary, notes=(*summary.notes, *self._notes()))
@@ -555,7 +499,7 @@ class Like:
     """Adds calls to the row of one that was written."""
 
     writer: RecordingWriter
-    row: Row
+    row: FoldedCalls
 
     def takes(self, number: int) -> bool:
         """Return whether a call of this number may be added."""
@@ -574,7 +518,7 @@ class Like:
 
 def begun(kind: str, site: Site | None) -> str:
     """Return what is noted of a call while it runs, behind its number."""
-    return codec.dumps([kind, site])[1:-1]
+    return codec.dumps(BackwardCall(0, kind, site)).removeprefix("[0,").removesuffix("]")
 
 
 def _source_text(file: str) -> str | None:

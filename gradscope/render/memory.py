@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, TypeVar
 from gradscope.model import BackwardCall, Graph, Node, Recording, SavedTensor, Site
 
 NO_MODULE, NO_LINE = "(no module)", "(unknown line)"
-Key = TypeVar("Key", str, tuple[Any, ...])
+K = TypeVar("K", str, tuple[Any, ...])
 
 
-class Kind(StrEnum):
+class GroupBy(StrEnum):
     """The keys that bytes are grouped by."""
 
     MODULE = "module"
@@ -87,9 +87,9 @@ class Size(NamedTuple):
     alone: int
 
 
-def by(key: Callable[[Saved], Key], saved: Iterable[Saved]) -> dict[Key, Size]:
+def by(key: Callable[[Saved], K], saved: Iterable[Saved]) -> dict[K, Size]:
     """Return the sizes for each key, the most first."""
-    sums: dict[Key, Size] = {}
+    sums: dict[K, Size] = {}
     for one in saved:
         nbytes, alone = sums.get(key(one), (0, 0))
         size = one.tensor.nbytes
@@ -98,14 +98,14 @@ def by(key: Callable[[Saved], Key], saved: Iterable[Saved]) -> dict[Key, Size]:
 
 
 def name_of(
-    kind: Kind, one: Saved, place_of: Callable[[Site], str] = lambda site: site.place
+    kind: GroupBy, one: Saved, place_of: Callable[[Site], str] = lambda site: site.place
 ) -> str:
     """Return the name of the row to which a saved storage belongs."""
     match kind:
-        case Kind.MODULE:
+        case GroupBy.MODULE:
             names = (one.node.module, one.node.module_class)
             return " ".join(filter(None, names)) or NO_MODULE
-        case Kind.LINE:
+        case GroupBy.LINE:
             return place_of(one.site) if one.site else NO_LINE
-        case Kind.OPERATION:
+        case GroupBy.OPERATION:
             return one.node.name

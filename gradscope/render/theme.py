@@ -21,7 +21,7 @@ class Tone:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Style:
     """How one state or severity looks everywhere.
 
     ``symbol`` is one cell wide; ``terminal`` is a rich style; ``line`` is a line style of graphviz,
@@ -61,44 +61,40 @@ _AMBER = (Tone("#7a5200", "#fcecc9"), Tone("#f0b93a", "#453205"))
 _GREY = (Tone("#595959", "#f0f0f0"), Tone("#b0b0b0", "#2c2f36"))
 _FAINT = (Tone("#6b6b6b", "#fafafa"), Tone("#949494", "#1e2127"))
 
-_KEPT = "kept by a call with retain_graph=True"
-_RETAINED = Look("retained", "■", "blue", *_BLUE, _KEPT, "bold")
+_RETAINED = Style("retained", "■", "blue", *_BLUE, "kept by a call with retain_graph=True", "bold")
 _LET_GO = "let go of by a backward call"
-_FREED = Look("freed", "○", "red", *_VERMILION, _LET_GO, "dashed", (6, 4))
-_MODIFIED = "modified in place after it was saved"
-_STALE = Look("stale", "≠", "magenta", *_PURPLE, _MODIFIED, "dotted", (2, 3))
+_FREED = Style("freed", "○", "red", *_VERMILION, _LET_GO, "dashed", (6, 4))
 _RUNS_AGAIN = "saved nothing: runs again at any time"
-_BUFFERLESS = Look("bufferless", "·", "", *_GREY, _RUNS_AGAIN)
+_MODIFIED = "modified in place after it was saved"
+_STALE = Style("stale", "≠", "magenta", *_PURPLE, _MODIFIED, "dotted", (2, 3))
 
 
-def _gone(word: str, meaning: str) -> Look:
+def _gone(word: str, meaning: str) -> Style:
     symbol = "\N{MULTIPLICATION SIGN}"
-    return Look(word, symbol, "dim", *_FAINT, meaning, "dotted", (1, 4))
+    return Style(word, symbol, "dim", *_FAINT, meaning, "dotted", (1, 4))
 
 
-NODE_STATES: dict[NodeState, Look] = {
-    NodeState.LIVE: Look("live", "●", "green", *_GREEN, "all it saved is there"),
+NODE_STATES: dict[NodeState, Style] = {
+    NodeState.LIVE: Style("live", "●", "green", *_GREEN, "all it saved is there"),
     NodeState.RETAINED: _RETAINED,
     NodeState.FREED: _FREED,
     NodeState.STALE: _STALE,
-    NodeState.BUFFERLESS: _BUFFERLESS,
+    NodeState.BUFFERLESS: Style("bufferless", "·", "", *_GREY, _RUNS_AGAIN),
     NodeState.DESTROYED: _gone("destroyed", "no longer in memory"),
 }
 
-SAVED_STATES: dict[SavedState, Look] = {
-    SavedState.SAVED: Look("saved", "●", "green", *_GREEN, "held by its graph"),
+SAVED_STATES: dict[SavedState, Style] = {
+    SavedState.SAVED: Style("saved", "●", "green", *_GREEN, "held by its graph"),
     SavedState.RETAINED: _RETAINED,
     SavedState.FREED: _FREED,
     SavedState.STALE: _STALE,
     SavedState.DROPPED: _gone("dropped", "went with its graph, without a backward call"),
 }
 
-_FAILS = "the backward call fails"
 _WILL_FAIL = "it will fail or leak if the program runs on"
-_CHEAPER = "it works and could be cheaper"
 
-SEVERITIES: dict[Severity, Look] = {
-    Severity.ERROR: Look("error", "✗", "bold red", *_VERMILION, _FAILS),
-    Severity.WARNING: Look("warning", "▲", "bold yellow", *_AMBER, _WILL_FAIL),
-    Severity.ADVICE: Look("advice", "i", "bold cyan", *_BLUE, _CHEAPER),
+SEVERITIES: dict[Severity, Style] = {
+    Severity.ERROR: Style("error", "✗", "bold red", *_VERMILION, "the backward call fails"),
+    Severity.WARNING: Style("warning", "▲", "bold yellow", *_AMBER, _WILL_FAIL),
+    Severity.ADVICE: Style("advice", "i", "bold cyan", *_BLUE, "it works and could be cheaper"),
 }

@@ -2,8 +2,41 @@
 
 from __future__ import annotations
 
-from gradscope.model import Applicability, Finding, Fix
-from gradscope.units import short_path
+from gradscope.model import Applicability, Finding, Fix, Site
+from gradscope.units import listed, short_path
+
+_MOST_SAVED = 4
+
+
+def notes(finding: Finding, announced: Finding | None = None) -> list[tuple[str, Site | None]]:
+    """Return what else is known of a finding, each with the place it speaks of; of one that was
+    ``announced`` above, only what is new.
+    """
+    missed = "this is a fault of gradscope, which should have announced it before the call"
+    notes = [
+        f"withdrawn: {finding.withdrawn}" if finding.withdrawn else "",
+        f"suppressed {finding.suppression.reason}" if finding.suppression else "",
+        f"seen {finding.count:,} times" if finding.count > 1 else "",
+        f"met in {listed(finding.processes)}" if finding.processes else "",
+        missed if finding.missed else "",
+    ]
+    found = [(note, None) for note in notes if note]
+    if announced is not None:
+        at = f" at backward call {announced.backward_call:,}" if announced.backward_call else ""
+        return [*found, (f"announced as {announced.code}{at}, see above", None)]
+    saved = [(_saved_tensors(finding), None)] if finding.saved else []
+    return [*((one.message, one.site) for one in finding.related), *saved, *found]
+
+
+def _saved_tensors(finding: Finding) -> str:
+    """Return the first saved tensors, and their nodes if no note names those."""
+    names = listed((f"`{name}`" for name in finding.saved), _MOST_SAVED)
+    are = "the saved tensors are" if len(finding.saved) > 1 else "the saved tensor is"
+    named = any(
+        node in related.message for node in finding.nodes[:1] for related in finding.related
+    )
+    nodes = "" if named or not finding.nodes else f" of {listed(finding.nodes)}"
+    return f"{are} {names}{nodes}"
 
 
 def reasons(fix: Fix) -> list[tuple[str, str]]:
@@ -36,15 +69,10 @@ def with_safety(text: str, fix: Fix) -> str:
 def whole_message(finding: Finding) -> str:
     """Return all that a finding says."""
     lines = [f"{finding.message}: {finding.label}" if finding.label else finding.message]
-    for related in finding.related:
-        where = f" ({short_path(related.site.file)}:{related.site.line})" if related.site else ""
-        lines.append(f"note: {related.message}{where}")
-    if finding.withdrawn:
-        lines.append(f"withdrawn: {finding.withdrawn}")
+    for note, site in notes(finding):
+        lines.append(f"note: {note}{f' ({short_path(site.file)}:{site.line})' if site else ''}")
     if finding.fix is not None:
         lines.append(f"help: {finding.fix.message}")
         lines += [f"{word}: {text}" for word, text in reasons(finding.fix)]
     lines += [f"or: {alternative(other)}" for other in finding.alternatives]
-    if finding.suppression is not None:
-        lines.append(f"suppressed {finding.suppression.reason}")
     return "\n".join(lines)

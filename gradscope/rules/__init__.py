@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pkgutil import iter_modules
 
 from gradscope.errors import GradscopeError, meant
+from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related
 from gradscope.rules.base import Rule
 
-__all__ = ["ALL_RULES", "Rule", "by_code"]
+__all__ = ["ALL_RULES", "ENGINE_ERRORS", "Rule", "by_code", "unannounced"]
 
 _CODES = sorted(file.name for file in iter_modules(__path__) if file.name.startswith("gs"))
 ALL_RULES: tuple[Rule, ...] = tuple(import_module(f"{__name__}.{code}").RULE for code in _CODES)
 """Those of the files of this folder that a code names, in the order of the codes."""
+
+ENGINE_ERRORS = {
+    "Trying to backward through the graph a second time": "GS101",
+    "compiled with non-empty donated buffers": "GS104",
+    "has been modified by an inplace operation": "GS201",
+    "a saved tensor that has been detached in-place": "GS201",
+}
+"""How torch words the errors that are ours to call first, each with the code of its rule."""
 
 
 def by_code(code: str) -> Rule:
@@ -29,3 +39,25 @@ def by_code(code: str) -> Rule:
     codes = ", ".join(rule.code for rule in ALL_RULES)
     help_ = meant(wanted.upper(), known) or meant(wanted, known) or f"; the codes are {codes}"
     raise GradscopeError(f"there is no finding {code!r}{help_} (see `gradscope rules`)")
+
+
+def unannounced(exception_text: str, call: BackwardCall) -> Finding | None:
+    """Return the finding for an error of the engine that gradscope had not announced: a fault of
+    gradscope.
+
+    None where the error is not about a graph's life: that one is the user's, and its own text is
+    enough.
+    """
+    code = next((code for text, code in ENGINE_ERRORS.items() if text in exception_text), None)
+    if code is None:
+        return None
+    rule = by_code(code)
+    please = "please report this, with the script or as much of it as fails in this way"
+    found = rule.finding(
+        "the engine raised an error that gradscope did not see coming",
+        call,
+        label=f"failed as {rule.name} does",
+        related=(Related("failing_node", None, f"the engine said: {exception_text.strip()}"),),
+        fixes=(Fix(FixKind.REPORT, please),),
+    )
+    return replace(found, certainty=Certainty.OBSERVED, missed=True)

@@ -3,45 +3,21 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, SavedTensor, Site, activation_bytes
 from gradscope.units import counted, nbytes
 
-HEADINGS = (
-    "What it says",
-    "Why it happens",
-    "Bad example",
-    "Good example",
-    "What to do",
-    "What it costs",
-    "Known limits",
-)
-"""The sections of every rule's page, in this order."""
-
-
 _MOST_FIXES = 4
-
-ENGINE_ERRORS = (
-    ("Trying to backward through the graph a second time", "GS101", "backward-through-freed-graph"),
-    ("compiled with non-empty donated buffers", "GS104", "compiled-graph-cannot-be-retained"),
-    ("has been modified by an inplace operation", "GS201", "saved-tensor-modified-in-place"),
-    ("a saved tensor that has been detached in-place", "GS201", "saved-tensor-modified-in-place"),
-)
-"""How torch words the errors that are ours to call first, each with its rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One kind of finding: its code and name never change meaning; ``explain`` is its page in
-    Markdown.
-
-    ``bad`` and ``good`` are runnable programs: the bad one has this finding and no other, the good
-    one has none.
+    Markdown, with two programs: the bad one has this finding and no other, the good one has none.
     """
 
     code: str
@@ -50,8 +26,6 @@ class Rule:
     certainty: Certainty
     summary: str
     explain: str
-    bad: str
-    good: str
 
     def finding(
         self,
@@ -100,59 +74,8 @@ def rule(
     """Return the rule of a module: its docstring is the page, the first line the summary."""
     page = inspect.cleandoc(docstring or "")  # -OO drops docstrings; findings must work even so
     summary, _, body = page.partition("\n")
-    return Rule(
-        code=code,
-        name=name,
-        severity=severity,
-        certainty=certainty,
-        summary=summary.rstrip("."),
-        explain=f"# {code}: {name}\n\n*{severity}, {certainty}*\n\n{summary}\n{body}\n",
-        bad=_example(body, "Bad example"),
-        good=_example(body, "Good example"),
-    )
-
-
-def missed(exception_text: str, site: Site | None, call: BackwardCall) -> Finding | None:
-    """Return the finding for an error of the engine that gradscope had not announced: a fault of
-    gradscope.
-
-    None where the error is not about a graph's life: that one is the user's, and its own text is
-    enough.
-    """
-    known = next(
-        ((code, name) for text, code, name in ENGINE_ERRORS if text in exception_text), None
-    )
-    if known is None:
-        return None
-    code, name = known
-    return Finding(
-        code=code,
-        name=name,
-        severity=Severity.ERROR,
-        certainty=Certainty.OBSERVED,
-        message="the engine raised an error that gradscope did not see coming",
-        site=site,
-        label=f"failed as {name} does",
-        related=(Related("failing_node", None, f"the engine said: {exception_text.strip()}"),),
-        backward_call=call.number,
-        fix=Fix(
-            FixKind.REPORT,
-            "please report this, with the script or as much of it as fails in this way",
-        ),
-        missed=True,
-        graph=call.graph,
-    )
-
-
-def as_announced(unexpected: Finding, code: str) -> Finding:
-    """Return an error of the engine's as what a finding with this code had warned of."""
-    return replace(unexpected, message=f"the engine raised what {code} has warned of", missed=False)
-
-
-def _example(page: str, heading: str) -> str:
-    """Return the Python code under a heading of the page."""
-    found = re.search(rf"^## {heading}$.*?^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    return found.group(1) if found else ""
+    explain = f"# {code}: {name}\n\n*{severity}, {certainty}*\n\n{summary}\n{body}\n"
+    return Rule(code, name, severity, certainty, summary.rstrip("."), explain)
 
 
 def built(made: Iterable[Site], message: str, again: str = "and here") -> Iterator[Related]:

@@ -293,9 +293,7 @@ def _fix_sibling(call: BackwardCall, by: BackwardCall) -> Fix:
         return _retain(f"the backward call at {place(by.site)}", by)
     first, second = (roots[0].name if len(roots) == 1 else None for roots in (by.roots, call.roots))
     example = f": ({first} + {second}).backward()" if first and second else ""
-    keeps = nbytes(by.freed_bytes)
-    instead = f"; retain_graph=True instead would keep {keeps}" if by.freed_bytes else ""
-    return Fix(FixKind.SUM_LOSSES, f"add the losses and call backward once{example}{instead}")
+    return Fix(FixKind.SUM_LOSSES, f"add the losses and call backward once{example}")
 
 
 def _retain(call: str, by: BackwardCall) -> Fix:

@@ -145,12 +145,6 @@ def finding(facts: SharedGraph) -> Finding:
     return found if facts.conditions is None else replace(found, severity=Severity.ADVICE)
 
 
-def _words(kind: FixKind, facts: SharedGraph) -> str:
-    """Return what to do, and what it costs, for a fix of a kind."""
-    size = activation_bytes(tuple(s for node in facts.nodes for s in node.saved))
-    return _advice(kind, facts, size) + _cost(kind, facts)
-
-
 def _label(facts: SharedGraph) -> str:
     nodes = counted(len(facts.nodes), "node")
     if facts.call.driven:
@@ -212,7 +206,7 @@ def _fixes(facts: SharedGraph) -> Iterator[Fix]:
 
 
 def _fix(kind: FixKind, facts: SharedGraph, *effects: str, reason: str = "") -> Fix:
-    return Fix(kind, _words(kind, facts), effects=tuple(filter(None, effects)), reason=reason)
+    return Fix(kind, _advice(kind, facts), effects=tuple(filter(None, effects)), reason=reason)
 
 
 def _of_total(facts: SharedGraph) -> Iterator[Fix]:
@@ -376,22 +370,7 @@ def _untouched(roles: Roles) -> str:
     return f"{who} would get gradient from both losses as before" if who else "trains as before"
 
 
-def _cost(kind: FixKind, facts: SharedGraph) -> str:
-    """What the fix and ``retain_graph=True`` in its place would hold in memory, where that is
-    known.
-    """
-    keeps = facts.call.saved_bytes
-    if not keeps or kind in (FixKind.RETAIN_GRAPH, FixKind.ITEM):
-        return ""
-    retaining = f"; retain_graph=True instead would keep {nbytes(keeps)}"
-    if kind is FixKind.SUM_LOSSES:
-        return f"{retaining} from one call to the next"
-    if facts.again and facts.carried:
-        return f"{retaining} more with each iteration"
-    return f"{retaining} {'from one call to the next' if facts.again else 'until the later call'}"
-
-
-def _advice(kind: FixKind, facts: SharedGraph, size: int) -> str:
+def _advice(kind: FixKind, facts: SharedGraph) -> str:
     holder = facts.holder
     match kind:
         case FixKind.ITEM:
@@ -401,8 +380,9 @@ def _advice(kind: FixKind, facts: SharedGraph, size: int) -> str:
             when = " in every run but the last" if facts.again else ""
             return f"let this call keep the graph{when}, or add the losses"
         case FixKind.RETAIN_GRAPH:
-            keeps = f" (keeps {nbytes(size)} of what it shares)" if size else ""
-            return f"pass retain_graph=True to this call{keeps}"
+            each = " more with each iteration" if facts.again and facts.carried else ""
+            keeps = f" (keeps {nbytes(facts.call.saved_bytes)}{each})"
+            return f"pass retain_graph=True to this call{keeps if facts.call.saved_bytes else ''}"
         case FixKind.RECOMPUTE if facts.same_root:
             return "run the forward pass again before each backward call, or call backward once"
         case FixKind.RECOMPUTE:

@@ -69,15 +69,10 @@ class Settings:
             path = PurePath(os.path.relpath(file, self.folder)).as_posix()
         except ValueError:  # on another drive
             return None
-        return next(
-            (
-                pattern
-                for pattern, codes in self.per_file.items()
-                if code in codes
-                and (fnmatch(path, pattern) or fnmatch(PurePath(path).name, pattern))
-            ),
-            None,
-        )
+        for pattern, codes in self.per_file.items():
+            if code in codes and any(fnmatch(p, pattern) for p in (path, PurePath(path).name)):
+                return pattern
+        return None
 
 
 DEFAULTS = Settings()

@@ -11,7 +11,7 @@ import linecache
 import os
 import re
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
@@ -32,7 +32,7 @@ class Suppressor:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         file = None if settings.write_baseline else settings.baseline
-        self._known = frozenset[Entry]() if file is None else read_baseline(file)
+        self._known = frozenset[KnownFinding]() if file is None else read_baseline(file)
 
     def judged(self, finding: Finding, sources: Sources | None = None) -> Finding:
         """Return the finding with the reason for which it does not count, if there is one."""
@@ -48,8 +48,9 @@ class Suppressor:
         site, code = finding.site, finding.code
         if site is not None:
             covered = range(site.line, max(site.line, site.end_line) + 1)
+            called = {code.lower(), finding.name}
             for comment in suppressing(_lines(site.file, sources)):
-                if comment.line in covered and _names(comment, finding):
+                if comment.line in covered and (not comment.codes or comment.codes & called):
                     return Suppression(SuppressionKind.IN_SOURCE, f"by `{comment.text}`")
             pattern = self._settings.pattern_for(code, site.file)
             if pattern is not None:
@@ -61,12 +62,6 @@ class Suppressor:
             where = short_path(str(file))
             return Suppression(SuppressionKind.EXTERNAL, f"as known by the baseline {where}")
         return None
-
-
-def _names(comment: Comment, finding: Finding) -> bool:
-    return not comment.codes or any(
-        name.lower() in (finding.code.lower(), finding.name) for name in comment.codes
-    )
 
 
 def _lines(file: str, sources: Sources | None) -> list[str]:
@@ -81,10 +76,10 @@ def _lines(file: str, sources: Sources | None) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """A comment at a line, with the codes or names that it suppresses; without one, with all."""
+    """A comment at a line, with the codes or names that it suppresses, in lower case; none: all."""
 
     line: int
-    codes: tuple[str, ...]
+    codes: Set[str]
     text: str
 
 
@@ -96,8 +91,8 @@ def suppressing(lines: Sequence[str]) -> Iterator[Comment]:
         for token in tokenize.generate_tokens(iter([*lines, ""]).__next__):
             found = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
             if found:
-                codes = re.split(r"[,\s]+", found["codes"] or "")
-                yield Comment(token.start[0], tuple(filter(None, codes)), found[0])
+                codes = re.split(r"[,\s]+", (found["codes"] or "").lower())
+                yield Comment(token.start[0], set(filter(None, codes)), found[0])
     except (tokenize.TokenError, SyntaxError, StopIteration):
         return  # no Python from here on
 
@@ -106,7 +101,7 @@ _KIND = "gradscope baseline"
 _VERSION = 1
 
 
-class Entry(NamedTuple):
+class KnownFinding(NamedTuple):
     """A known finding; the file is relative to the baseline's folder."""
 
     file: str
@@ -114,17 +109,17 @@ class Entry(NamedTuple):
     line: str
 
 
-def _entry(finding: Finding, folder: Path, sources: Sources | None) -> Entry:
+def _entry(finding: Finding, folder: Path, sources: Sources | None) -> KnownFinding:
     """Return a finding as an entry of a baseline in a folder."""
     site = finding.site
     if site is None:
-        return Entry("<unknown>", finding.code, "")
+        return KnownFinding("<unknown>", finding.code, "")
     file, lines = site.file, _lines(site.file, sources)
     text = lines[site.line - 1] if 0 < site.line <= len(lines) else ""
     if not file.startswith("<"):
         with suppress(ValueError):  # on another drive
             file = PurePath(os.path.relpath(file, folder)).as_posix()
-    return Entry(file, finding.code, " ".join(text.split()))
+    return KnownFinding(file, finding.code, " ".join(text.split()))
 
 
 def write_baseline(file: Path, findings: Iterable[Finding], sources: Sources | None = None) -> str:
@@ -142,13 +137,13 @@ def write_baseline(file: Path, findings: Iterable[Finding], sources: Sources | N
     return f"baseline: {short_path(str(file))} ({counted(len(entries), 'finding')})"
 
 
-def read_baseline(file: Path) -> frozenset[Entry]:
+def read_baseline(file: Path) -> frozenset[KnownFinding]:
     """Read a baseline; raise GradscopeError if it cannot be read."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["kind"] != _KIND or content["version"] != _VERSION:
             raise ValueError
-        return frozenset(Entry(**row) for row in content["findings"])
+        return frozenset(KnownFinding(**row) for row in content["findings"])
     except FileNotFoundError:
         raise GradscopeError(
             f"there is no baseline {file}; `gradscope run --write-baseline {file} …` writes it"

@@ -28,9 +28,9 @@ from rich.console import Console
 from gradscope import cli
 from gradscope.errors import GradscopeError
 from gradscope.model import Recording
+from gradscope.record.codec import FORMAT, LAYOUT
 from gradscope.record.file import create, load
 from gradscope.record.log import (
-    FORMAT,
     FRAME,
     HEAD,
     MAGIC,
@@ -226,7 +226,7 @@ def test_nonsense(tries: Tries, whole: Path, tmp_path: Path, show: Show) -> None
 )
 def test_foreign(tries: Tries, whole: Path, tmp_path: Path, show: Show) -> None:
     database, newer = b"SQLite format 3\0".ljust(4_096, b"\0"), bytearray(whole.read_bytes())
-    newer[8] = FORMAT + 1
+    newer[8] ^= 1
     old = database[:68] + b"GSCP" + database[72:]
     for number, _ in enumerate(tries):
         file = tmp_path / f"{number}.gscope"
@@ -243,7 +243,6 @@ class Harmful:
 
     def __init__(self, whole: Mapping[Key, bytes], secret: Path) -> None:
         self.whole = whole
-        self.layout = json.loads(whole["layout", 0])
         there = [str(secret), 1, 1, 1, 20, "f", ""]
         endless = ["train.py", 1, 1, 1 << 60, 20, "f", ""]
         packing = zlib.compressobj()
@@ -252,7 +251,7 @@ class Harmful:
         numbers = zlib.compress(b"[" + b"999," * 900_000 + b"0]")
         text = b'["%d","' + b"x" * (60 << 20) + b'"]'
         related = [["created", there, "m"]]
-        frame = FRAME.pack(MARK, 30_000_000, 1, 4, 1)
+        frame = FRAME.pack(MARK, 1, 30_000_000, 4, 1)
         self.makers: dict[str, Callable[[], bytes]] = {
             "graphs that unpack to 900 MB": lambda: self.many(
                 "graphs", 4, lambda _: bomb + bytes(100)
@@ -318,13 +317,13 @@ class Harmful:
         return b"".join(map(_frame, records, records.values()))
 
     def changed(self, table: str, kind: str, **values: Any) -> bytes:
-        row = dict(zip(self.layout[kind], json.loads(self.of(table)), strict=True)) | values
+        row = dict(zip(LAYOUT[kind], json.loads(self.of(table)), strict=True)) | values
         return json.dumps(list(row.values())).encode()
 
     def graph(self, number: int, edges: Callable[[int], list[list[int]]]) -> bytes:
         plain = json.loads(zlib.decompress(self.of("graphs")))
-        graph = dict(zip(self.layout["Graph"], plain, strict=True))
-        node = dict(zip(self.layout["Node"], graph["nodes"][0], strict=True)) | {"saved": []}
+        graph = dict(zip(LAYOUT["Graph"], plain, strict=True))
+        node = dict(zip(LAYOUT["Node"], graph["nodes"][0], strict=True)) | {"saved": []}
         graph["nodes"] = [[*(node | {"id": at}).values()] for at in range(number)]
         graph["edges"] = edges(number)
         packed = zlib.compress(json.dumps(list(graph.values())).encode(), 1)
@@ -348,7 +347,7 @@ def test_harmful_files(tries: Tries, whole: Path, tmp_path: Path) -> None:
     secret, file, page = (tmp_path / name for name in ("secret.py", "harmful.gscope", "page.html"))
     secret.write_text(f"{SECRET}\n" * 20)
     head = bytearray(whole.read_bytes()[:PAGE])
-    HEAD.pack_into(head, 0, MAGIC, FORMAT, 1, 1, 1, PAGE, 0)
+    HEAD.pack_into(head, 0, MAGIC, FORMAT, 1, 1, 1, PAGE, 0, b"0.1.0")
     makers = Harmful(read(whole), secret).makers
     names = [*makers]
     for number, _ in enumerate(tries):
@@ -417,7 +416,7 @@ def mutated(content: bytes, records: Mapping[Key, bytes], draw: Random) -> bytes
                     text,
                 )
                 frames[at] = _frame(key, zlib.compress(text) if packed else text)
-    HEAD.pack_into(head, 0, MAGIC, FORMAT, 1, 1, 1, PAGE, 0)
+    HEAD.pack_into(head, 0, MAGIC, FORMAT, 1, 1, 1, PAGE, 0, b"0.1.0")
     return bytes(head) + b"".join(frames)
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from gradscope.rules import ALL_RULES
+from tests import examples
 from tests.needs import DONATES_BUFFERS, has
 
 PROGRAM = Path(__file__).parent / "programs" / "imports.py"
@@ -43,7 +44,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A program with a finding of each rule, and one for each encoding."""
     folder = tmp_path_factory.mktemp("programs")
     for rule in RULES:
-        (folder / f"{rule.code.lower()}.py").write_text(rule.bad, "utf-8")
+        (folder / f"{rule.code.lower()}.py").write_text(examples.bad(rule), "utf-8")
     for encoding, text in ENCODED.items():
         (folder / f"{encoding}.py").write_text(text, encoding)
     return [str(path) for path in sorted(folder.iterdir())]

@@ -29,6 +29,7 @@ from gradscope.rules.gs102 import SharedGraph
 from gradscope.rules.gs103 import ForwardOnFreed
 from gradscope.rules.gs202 import By, StaleSoon
 from gradscope.rules.roles import Cut, Link, Loss, Roles
+from tests import examples
 
 MADE = Site("/home/ann/train.py", 17, 9, 17, 30)
 LINK = Site("/home/ann/train.py", 18, 9, 18, 30)
@@ -44,7 +45,7 @@ TANH = Node(
     (SavedTensor("result", (32, 256), "f32", "cpu", 32768, 1),),
     MADE,
 )
-CALL = BackwardCall(1, "backward", FREES, (Root(0, "loss_a"),))
+CALL = BackwardCall(1, "backward", FREES, (Root(0, "loss_a"),), saved_bytes=32768)
 ROLES = Roles(second=Loss("loss_b", FAILS))
 SIBLING = SharedGraph(CALL, "loss_b", (TANH,), (MADE,), READ, FAILS, LINK, roles=ROLES)
 CARRIED = replace(SIBLING, holder="h", next_call=FREES, again=True, carried=True)
@@ -131,6 +132,16 @@ def test_the_fix_follows_from_the_facts(facts: SharedGraph, kind: str, words: st
     assert finding.fix is not None
     assert finding.fix.kind == kind
     assert words in finding.fix.message
+
+
+def test_what_keeping_the_graph_costs_is_told_where_that_is_proposed() -> None:
+    for facts, price in (
+        (SIBLING, "(keeps 32 KiB)"),
+        (CARRIED, "32 KiB more with each iteration)"),
+    ):
+        kept = gs102.finding(facts).alternatives[-1]
+        assert kept.kind == "retain_graph"
+        assert kept.message.endswith(price)
 
 
 FIRST = Loss("loss_a", FREES, ("opt_d",), ("d.weight",))
@@ -334,8 +345,8 @@ def test_a_write_through_data_is_told_with_what_it_does() -> None:
 def test_the_bad_example_is_told_first_and_the_good_one_is_silent(
     rule: Rule, later: str, tmp_path: Path
 ) -> None:
-    assert run(rule.bad, tmp_path) == [rule.code, later]
-    assert run(rule.good, tmp_path) == []
+    assert run(examples.bad(rule), tmp_path) == [rule.code, later]
+    assert run(examples.good(rule), tmp_path) == []
 
 
 def test_looks_become_rare() -> None:

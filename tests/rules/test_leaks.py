@@ -19,6 +19,7 @@ from gradscope.model import BackwardCall, Finding, Severity, Site, paths
 from gradscope.model.paths import Origin, Step
 from gradscope.rules import gs301, gs302, gs303, gs304, gs305
 from gradscope.rules.base import Grown, Rule
+from tests import examples
 
 RULES = (gs301.RULE, gs302.RULE, gs303.RULE, gs304.RULE, gs305.RULE)
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
@@ -45,12 +46,12 @@ def held_by(findings: list[Finding]) -> Finding:
 
 @each_rule
 def test_the_bad_example_has_this_finding_and_no_other(rule: Rule, tmp_path: Path) -> None:
-    assert [f.code for f in findings_of(rule.bad, tmp_path)] == [rule.code]
+    assert [f.code for f in findings_of(examples.bad(rule), tmp_path)] == [rule.code]
 
 
 @each_rule
 def test_the_good_example_has_none(rule: Rule, tmp_path: Path) -> None:
-    assert findings_of(rule.good, tmp_path) == []
+    assert findings_of(examples.good(rule), tmp_path) == []
 
 
 @each_rule

@@ -10,11 +10,22 @@ import pytest
 
 from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Certainty, Severity, Site
-from gradscope.rules import ALL_RULES, by_code
-from gradscope.rules.base import ENGINE_ERRORS, HEADINGS, Rule, missed, rule
+from gradscope.rules import ALL_RULES, ENGINE_ERRORS, by_code, unannounced
+from gradscope.rules.base import Rule, rule
+from tests import examples
 from tests.needs import DONATES_BUFFERS, needs
 from tests.zygote import python
 
+HEADINGS = (
+    "What it says",
+    "Why it happens",
+    "Bad example",
+    "Good example",
+    "What to do",
+    "What it costs",
+    "Known limits",
+)
+"""The sections of every rule's page, in this order."""
 CERTAIN = tuple(rule for rule in ALL_RULES if rule.certainty is Certainty.CERTAIN)
 NEEDS = {"GS104": needs(DONATES_BUFFERS)}
 each_rule = pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule.code)
@@ -57,8 +68,8 @@ def test_a_page_opens_with_the_code_and_a_one_line_summary(rule: Rule) -> None:
 
 @each_rule
 def test_the_examples_differ_and_are_whole_programs(rule: Rule) -> None:
-    assert rule.bad != rule.good
-    for source in (rule.bad, rule.good):
+    assert examples.bad(rule) != examples.good(rule)
+    for source in (examples.bad(rule), examples.good(rule)):
         compile(source, rule.code, "exec")
         assert source.startswith("import torch\n")
 
@@ -68,17 +79,17 @@ def test_the_examples_differ_and_are_whole_programs(rule: Rule) -> None:
 def test_the_bad_example_fails_in_its_last_line_with_the_error_of_the_rule(
     rule: Rule, tmp_path: Path
 ) -> None:
-    status, stdout, stderr, script = run(rule.bad, tmp_path)
+    status, stdout, stderr, script = run(examples.bad(rule), tmp_path)
     assert (status, stdout) == (1, "")
     lines = [int(line) for line in re.findall(rf'File "{re.escape(script)}", line (\d+)', stderr)]
-    assert lines[0] == len(rule.bad.splitlines())
+    assert lines[0] == len(examples.bad(rule).splitlines())
     assert stderr.splitlines()[-1].startswith("RuntimeError") or "RuntimeError: " in stderr
-    assert [code for text, code, _ in ENGINE_ERRORS if text in stderr] == [rule.code]
+    assert [code for text, code in ENGINE_ERRORS.items() if text in stderr] == [rule.code]
 
 
 @each_example
 def test_the_good_example_runs_clean(rule: Rule, tmp_path: Path) -> None:
-    assert run(rule.good, tmp_path)[:3] == (0, "", "")
+    assert run(examples.good(rule), tmp_path)[:3] == (0, "", "")
 
 
 def test_codes_and_names_are_unique_and_in_order() -> None:
@@ -108,19 +119,18 @@ def test_a_code_like_one_there_is_gets_that_one() -> None:
 
 def test_without_docstrings_a_rule_still_makes_findings() -> None:
     bare = rule(None, "GS101", "name-of-it", Severity.ERROR, Certainty.CERTAIN)
-    assert (bare.summary, bare.bad, bare.good) == ("", "", "")
+    assert (bare.summary, bare.explain) == ("", "# GS101: name-of-it\n\n*error, certain*\n\n\n\n")
     assert bare.finding("message", None).code == "GS101"
 
 
 def test_the_errors_of_the_engine_belong_to_rules() -> None:
-    rules = {rule.code: rule.name for rule in CERTAIN}
-    assert {code: name for _, code, name in ENGINE_ERRORS} == rules
+    assert set(ENGINE_ERRORS.values()) == {rule.code for rule in CERTAIN}
 
 
 def test_an_error_of_the_engine_that_was_not_called_first_is_shown_as_our_miss() -> None:
     text = "RuntimeError: Trying to backward through the graph a second time (or directly access saved tensors)."
     call = BackwardCall(number=7, kind="backward", site=Site("train.py", 12), graph=3)
-    finding = missed(text, call.site, call)
+    finding = unannounced(text, call)
     assert finding is not None
     assert (finding.code, finding.missed, finding.site, finding.backward_call) == (
         "GS101",
@@ -135,9 +145,5 @@ def test_an_error_of_the_engine_that_was_not_called_first_is_shown_as_our_miss()
 
 def test_an_error_that_is_not_about_a_graph_s_life_is_no_miss() -> None:
     call = BackwardCall(number=1, kind="backward")
-    assert (
-        missed(
-            "RuntimeError: grad can be implicitly created only for scalar outputs", call.site, call
-        )
-        is None
-    )
+    other = "RuntimeError: grad can be implicitly created only for scalar outputs"
+    assert unannounced(other, call) is None

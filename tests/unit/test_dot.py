@@ -24,7 +24,7 @@ from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.dot import to_dot
 from gradscope.render.pictures.draw import draw_graphs
 from gradscope.render.pictures.options import DEFAULTS, Options
-from gradscope.render.pictures.picture import UNMARKED, Marks, one_line
+from gradscope.render.pictures.picture import UNMARKED, Marking, one_line
 from gradscope.render.theme import NODE_STATES
 
 GRAPHS: dict[str, Callable[[], Graph]] = {
@@ -36,7 +36,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
 
 
 def svg_of(
-    whole: Graph, tmp_path: Path, options: Options = DEFAULTS, marks: Marks = UNMARKED
+    whole: Graph, tmp_path: Path, options: Options = DEFAULTS, marks: Marking = UNMARKED
 ) -> str:
     file = tmp_path / "graph.svg"
     draw_graphs([whole], file, options, marks)
@@ -61,7 +61,7 @@ def test_svg(name: str, tmp_path: Path) -> None:
 
 
 def test_svg_says_what_there_is_to_say(tmp_path: Path) -> None:
-    said = texts(svg_of(two_losses(), tmp_path, Options(sites=True), Marks(failing=2)))
+    said = texts(svg_of(two_losses(), tmp_path, Options(sites=True), Marking((2,), stops=True)))
     for text in (
         "Backward graph of loss_a, loss_b",
         "5 nodes · 128 B saved · 32.1 KiB freed",
@@ -180,7 +180,7 @@ def test_long_lists_of_saved_tensors_are_cut(tmp_path: Path) -> None:
 def test_a_shared_part_that_saved_nothing_is_called_harmless() -> None:
     nodes = [op(0, "Sum", 4), op(1, "Mean", 3), op(2, "Add", 2)]
     picture = compose([graph(nodes, [(0, 2), (1, 2)], a=0, b=1)], Options())
-    assert picture.groups[0].title == "SHARED by a and b: 1 node, nothing saved: harmless"
+    assert picture.clusters[0].title == "SHARED by a and b: 1 node, nothing saved: harmless"
 
 
 def test_bytes_in_the_totals_count_each_storage_once() -> None:

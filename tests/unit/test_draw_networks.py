@@ -15,12 +15,12 @@ from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.draw import draw_graphs
 from gradscope.render.pictures.folding import COMFORTABLE
 from gradscope.render.pictures.options import Options
-from gradscope.render.pictures.picture import LinkKind, Picture
+from gradscope.render.pictures.picture import OLDER, SHARED, Picture
 
 
 def picture_of(graph: Graph, **options: object) -> Picture:
     picture = compose([graph], Options(**options))  # type: ignore[arg-type]
-    assert all(link.source < link.target for link in picture.links)
+    assert all(arrow.source < arrow.target for arrow in picture.arrows)
     return picture
 
 
@@ -97,26 +97,28 @@ def test_transformer_shows_one_layer_and_folds_those_alike() -> None:
 
 def test_lstm_shows_one_step_of_two_hundred() -> None:
     picture = picture_of(lstm())
-    assert [group.title for group in picture.groups if "alike" in group.title] == ["1 of 200 alike"]
+    assert [group.title for group in picture.clusters if "alike" in group.title] == [
+        "1 of 200 alike"
+    ]
     assert len(picture.boxes) < 25
 
 
 def test_gan_frames_what_both_losses_need() -> None:
     picture = picture_of(gan(), focus="shared")
-    assert [group.title.partition(":")[0] for group in picture.groups] == [
+    assert [group.title.partition(":")[0] for group in picture.clusters] == [
         "SHARED by d_loss and g_loss"
     ]
-    shared = [row.text for box in picture.boxes if box.group is not None for row in box.rows]
+    shared = [row.text for box in picture.boxes if box.cluster is not None for row in box.rows]
     assert any("generator.0.weight" in text for text in shared)
     assert not any("discriminator" in text for text in shared)
 
 
 def test_both_iterations_meet_in_the_one_shared_y() -> None:
     picture = picture_of(shared_y())
-    shared = {group.id for group in picture.groups if group.is_shared}
-    (y,) = [box for box in picture.boxes if box.group in shared]
+    shared = {group.id for group in picture.clusters if group.is_shared}
+    (y,) = [box for box in picture.boxes if box.cluster in shared]
     assert y.title == "MmBackward0"
-    assert {link.kind for link in picture.links if link.target == y.id} == {
-        LinkKind.BOUNDARY,
-        LinkKind.CARRIED,
+    assert {arrow.enters for arrow in picture.arrows if arrow.target == y.id} == {
+        SHARED,
+        OLDER,
     }

@@ -290,9 +290,9 @@ def test_the_gravest_finding_is_shown() -> None:
     mild = found(1, 0, severity=Severity.WARNING, certainty=Certainty.PREDICTED)
     recording = recording_of(carried(2), [call(1), call(2)], mild, found(2, 1, 0))
     chosen = select(recording)
-    assert (chosen.marks.failing, chosen.marks.highlight, len(chosen.graphs)) == (1, (1, 0), 2)
+    assert (chosen.marks.stops, chosen.marks.highlight, len(chosen.graphs)) == (True, (1, 0), 2)
     other = select(recording, 1)
-    assert (other.marks.failing, other.marks.highlight) == (None, (0,))
+    assert (other.marks.stops, other.marks.highlight) == (False, (0,))
     boxes = compose(chosen.graphs, Options(), chosen.marks).boxes
     assert [(box.alarm, box.root) for box in boxes if box.alarm] == [
         ("part of the finding", "loss (call 2) f32[]"),

@@ -17,13 +17,14 @@ from gradscope.render.pictures.folding import MOST, fold
 from gradscope.render.pictures.merging import merge
 from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.picture import (
+    OLDER,
+    SHARED,
     TIMES,
     UNMARKED,
-    LinkKind,
-    Marks,
+    Marking,
     Picture,
 )
-from gradscope.render.runs import Run, find_runs
+from gradscope.render.repeats import Repeat, find_repeats
 
 
 def titles(picture: Picture) -> list[str]:
@@ -70,14 +71,14 @@ options = st.builds(
     focus=st.sampled_from([None, None, "shared", "a.1", "AddBackward0", "#3-90"]),
     depth=st.sampled_from([None, None, 1, 2]),
 )
-markings = st.sampled_from([UNMARKED, Marks(failing=0)])
+markings = st.sampled_from([UNMARKED, Marking((0,), stops=True)])
 
 
 @pytest.mark.full
 @settings(max_examples=150, deadline=None)
 @given(graphs(), options, markings)
 def test_any_fold_is_acyclic_complete_and_small(
-    whole: Graph, chosen: Options, marks: Marks
+    whole: Graph, chosen: Options, marks: Marking
 ) -> None:
     merged = merge([whole])
     try:
@@ -92,8 +93,8 @@ def test_any_fold_is_acyclic_complete_and_small(
     assert not set(drawn) & written
     picture = compose([whole], chosen, marks)
     assert len(picture.boxes) <= MOST
-    assert all(link.source < link.target for link in picture.links)
-    if marks.failing is not None:
+    assert all(arrow.source < arrow.target for arrow in picture.arrows)
+    if marks.stops:
         assert [box.is_fold for box in picture.boxes if box.alarm] == [False]
 
 
@@ -104,23 +105,23 @@ def test_unfolded_shows_every_node_and_edge(whole: Graph) -> None:
     assert len(picture.boxes) == len(whole.nodes)
     assert (
         {(e.source, e.target) for e in whole.edges}
-        and sum(link.count for link in picture.links) == len(whole.edges)
+        and sum(arrow.count for arrow in picture.arrows) == len(whole.edges)
     ) or not whole.edges
 
 
 @pytest.mark.parametrize(
-    ("tokens", "runs"),
+    ("tokens", "repeats"),
     [
-        ("abcabcabcabc", [Run(0, 3, 4)]),
-        ("xyabababababz", [Run(2, 2, 5)]),
-        ("aaaaaaaaaaaa", [Run(0, 1, 12)]),
+        ("abcabcabcabc", [Repeat(0, 3, 4)]),
+        ("xyabababababz", [Repeat(2, 2, 5)]),
+        ("aaaaaaaaaaaa", [Repeat(0, 1, 12)]),
         ("abcdefgh", []),
         ("ababab", []),  # would leave out too few
-        ("aabaabaabaab", [Run(0, 3, 4)]),
+        ("aabaabaabaab", [Repeat(0, 3, 4)]),
     ],
 )
-def test_runs(tokens: str, runs: list[Run]) -> None:
-    assert find_runs(tokens) == runs
+def test_repeats(tokens: str, repeats: list[Repeat]) -> None:
+    assert find_repeats(tokens) == repeats
 
 
 def test_a_loop_without_modules_shows_one_turn_and_how_many_more() -> None:
@@ -128,7 +129,7 @@ def test_a_loop_without_modules_shows_one_turn_and_how_many_more() -> None:
     folds = [box for box in picture.boxes if box.is_fold]
     assert len(picture.boxes) < 15
     assert any(f"{TIMES}298" in box.title or f"{TIMES}299" in box.title for box in folds)
-    assert any("alike" in group.title for group in picture.groups)
+    assert any("alike" in group.title for group in picture.clusters)
 
 
 def test_a_fold_names_the_key_that_opens_it() -> None:
@@ -148,7 +149,7 @@ def test_a_state_that_differs_is_not_folded_away() -> None:
 
 
 def test_the_failing_node_has_its_own_box() -> None:
-    picture = compose([chain(5000)], Options(), Marks(failing=2500))
+    picture = compose([chain(5000)], Options(), Marking((2500,), stops=True))
     (box,) = [box for box in picture.boxes if box.alarm]
     assert not box.is_fold
     assert box.alarm == "backward stops here"
@@ -174,12 +175,10 @@ def test_small_graphs_are_drawn_as_they_are() -> None:
 
 def test_shared_part_is_framed_with_its_bytes_and_entered_by_emphasised_links() -> None:
     picture = compose([two_losses()], Options())
-    (frame,) = [group for group in picture.groups if group.is_shared]
+    (frame,) = [group for group in picture.clusters if group.is_shared]
     assert frame.title == "SHARED by loss_a and loss_b: 2 nodes, 32 KiB freed"
-    inside = {box.id for box in picture.boxes if box.group == frame.id}
-    boundary = {
-        (link.source, link.target) for link in picture.links if link.kind is LinkKind.BOUNDARY
-    }
+    inside = {box.id for box in picture.boxes if box.cluster == frame.id}
+    boundary = {(arrow.source, arrow.target) for arrow in picture.arrows if arrow.enters == SHARED}
     assert boundary == {(0, 2), (1, 2)}
     assert inside == {2, 3}
 
@@ -206,12 +205,12 @@ def test_what_one_root_alone_needs_becomes_one_box() -> None:
 
 def test_iterations_are_framed_and_carried_links_emphasised() -> None:
     picture = compose([iterations(3)], Options())
-    assert [group.title for group in picture.groups] == [
+    assert [group.title for group in picture.clusters] == [
         "built after backward call 2",
         "built after backward call 1",
         "built before backward call 1",
     ]
-    assert sum(link.kind is LinkKind.CARRIED for link in picture.links) == 2
+    assert sum(arrow.enters == OLDER for arrow in picture.arrows) == 2
 
 
 def test_many_alike_iterations_are_one_box() -> None:
@@ -252,7 +251,7 @@ def test_module_calls_fold_and_a_module_called_twice_stays_acyclic() -> None:
     ]
     picture = compose([graph(nodes, [(n, n + 1) for n in range(79)], loss=0)], Options(depth=1))
     assert titles(picture)[1:] == ["cell", "other", "cell", "other"]
-    assert all(link.source < link.target for link in picture.links)
+    assert all(arrow.source < arrow.target for arrow in picture.arrows)
 
 
 def test_focus_opens_what_it_names_and_joins_the_rest() -> None:

@@ -138,7 +138,7 @@ def test_texts_are_in_their_boxes_and_apart(whole: Graph) -> None:
 def test_links_go_from_box_to_box_downwards(whole: Graph) -> None:
     picture = picture_of(whole, fold=False)
     layout = Placed(picture)
-    assert len(layout.lines) == len(picture.links)
+    assert len(layout.lines) == len(picture.arrows)
     for (x0, y0), (x1, y1) in layout.lines:
         assert any(
             box.x - 1 <= x0 <= box.x + box.width + 1 and abs(y0 - box.y - box.height) < 2

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from rich.style import Style
+from rich.style import Style as RichStyle
 
 from gradscope.model import NodeState, SavedState, Severity
-from gradscope.render.theme import DARK, LIGHT, NODE_STATES, SAVED_STATES, SEVERITIES, Look, Page
+from gradscope.render.theme import DARK, LIGHT, NODE_STATES, SAVED_STATES, SEVERITIES, Page, Style
 from gradscope.units import visible
 
-TABLES: list[tuple[type[StrEnum], Mapping[Any, Look]]] = [
+TABLES: list[tuple[type[StrEnum], Mapping[Any, Style]]] = [
     (NodeState, NODE_STATES),
     (SavedState, SAVED_STATES),
     (Severity, SEVERITIES),
@@ -52,7 +52,7 @@ DEUTERANOPIA = [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0
 
 @pytest.mark.parametrize(("states", "table"), TABLES)
 def test_every_state_has_a_look_and_is_told_by_word_and_symbol(
-    states: type[StrEnum], table: Mapping[StrEnum, Look]
+    states: type[StrEnum], table: Mapping[StrEnum, Style]
 ) -> None:
     assert list(table) == list(states)
     for state, look in table.items():
@@ -64,15 +64,15 @@ def test_every_state_has_a_look_and_is_told_by_word_and_symbol(
 
 
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.word)
-def test_symbols_take_one_cell_and_have_an_ascii_stand_in(look: Look) -> None:
+def test_symbols_take_one_cell_and_have_an_ascii_stand_in(look: Style) -> None:
     assert cell_len(look.symbol) == 1
     assert len(visible(look.symbol, "ascii")) == 1
-    Style.parse(look.terminal)
+    RichStyle.parse(look.terminal)
 
 
 @pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.word)
 @pytest.mark.parametrize(("page", "tone"), [(LIGHT, "light"), (DARK, "dark")])
-def test_ink_and_text_are_readable(look: Look, page: Page, tone: str) -> None:
+def test_ink_and_text_are_readable(look: Style, page: Page, tone: str) -> None:
     colours = getattr(look, tone)
     assert contrast(colours.ink, page.background) >= 4.5
     assert contrast(colours.ink, colours.fill) >= 4.5

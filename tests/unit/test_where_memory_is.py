@@ -31,7 +31,7 @@ from gradscope.model import (
 )
 from gradscope.record.processes import merged
 from gradscope.render.machine.json import to_json
-from gradscope.render.memory import Kind, by, largest, name_of
+from gradscope.render.memory import GroupBy, by, largest, name_of
 from gradscope.render.text.memory import print_diff, print_memory
 
 
@@ -109,7 +109,7 @@ def test_bytes_are_those_that_hooks_count(name: str, checkpointed: bool) -> None
     expected = counted - (batch.nbytes if checkpointed else 0)
     assert expected > 0
     assert graph.nbytes == expected == graph.call.saved_bytes
-    for kind in Kind:
+    for kind in GroupBy:
         sums = by(lambda one: name_of(kind, one), graph.saved)  # noqa: B023
         assert sum(size.nbytes for size in sums.values()) == expected
     if not checkpointed:

@@ -73,7 +73,7 @@ def _data_block(name: str, value: Any) -> str:
     return f'<script type="text/plain" id="{name}">{text}</script>'
 
 
-def _all_looks() -> dict[str, theme.Look]:
+def _all_looks() -> dict[str, theme.Style]:
     tables = (theme.SAVED_STATES, theme.NODE_STATES, theme.SEVERITIES)
     return {key.value: look for table in tables for key, look in table.items()}
 

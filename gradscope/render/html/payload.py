@@ -33,7 +33,7 @@ Json = Any
 """What the json module takes; Python's types cannot express it."""
 
 _LEFT_OUT = {
-    Header: {"schema", "cwd", "code"},
+    Header: {"cwd", "code"},
     Process: {"timeline", "clock", "pid", "script"},
     Node: {"index", "saved", "module_class", "unneeded"},
     SavedTensor: {"alone"},
@@ -44,9 +44,8 @@ class Sites:
     """Numbers the places of the program, with the lines around them as they were when it ran."""
 
     def __init__(self, sources: dict[str, str], around: int) -> None:
-        self._texts = sources
+        self._lines = {file: lines_of(text) for file, text in sources.items()}
         self._around = around
-        self._lines: dict[str, list[str]] = {}
         self._numbers: dict[Site, int] = {}
 
     def number(self, site: Site | None) -> int:
@@ -55,9 +54,7 @@ class Sites:
 
     def line(self, file: str, number: int) -> str:
         """Return line ``number`` (1-based) of ``file``; empty where it is not known."""
-        if file not in self._lines:
-            self._lines[file] = lines_of(self._texts.get(file, ""))
-        lines = self._lines[file]
+        lines = self._lines.get(file, [])
         return lines[number - 1][:MAX_LINE] if 0 < number <= len(lines) else ""
 
     def plain(self, value: Any) -> Json:

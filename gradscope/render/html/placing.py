@@ -7,33 +7,39 @@ that costs time and has to be the same on every machine is done here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isqrt
+from typing import NamedTuple, TypeAlias
 
-from gradscope.model import Graph, Node
+from gradscope.model import Graph
 from gradscope.render.pictures.compose import fold_title
-from gradscope.render.pictures.folding import Part, fold
-from gradscope.render.pictures.merging import merge
+from gradscope.render.pictures.folding import Fold, fold
+from gradscope.render.pictures.merging import Merged, merge
 from gradscope.render.pictures.options import DEFAULTS
 from gradscope.render.pictures.picture import UNMARKED
 from gradscope.units import common_length
 
-Scope = tuple[tuple[str, int], ...]
-"""Boxes, outermost first: a name, and a number, which differs for boxes of the same name."""
+
+class Level(NamedTuple):
+    """A box around nodes: its name, a number, which differs for boxes of the same name, and of
+    which kind of ``Group`` it is.
+    """
+
+    name: str
+    number: int
+    kind: str = "module"
+
+
+Nesting: TypeAlias = tuple[Level, ...]
+"""The boxes around a node, outermost first."""
 
 MAX_DEPTH = 12
-ERA = "\0"
-"""Begins the name of the box of all nodes built between two backward calls; no module has it."""
-
-STRETCH = "\1"
-"""Begins the name of the box of some neighbours out of a long row."""
-
 LONG = 100
 """A level of more boxes than this is cut into as many stretches as each of them has boxes."""
 
 
-def module_calls(nodes: Sequence[Node], built: Sequence[int]) -> list[Scope]:
+def module_calls(merged: Merged, built: Sequence[int]) -> list[Nesting]:
     """Return each node's boxes; leaves, which no module call builds, get none.
 
     ``built`` are the others, in the order in which they were built.
@@ -42,55 +48,59 @@ def module_calls(nodes: Sequence[Node], built: Sequence[int]) -> list[Scope]:
     nodes to older ones, so a call's nodes have no other node between them, which all nodes of a
     module called twice would have. The same holds for stretches.
     """
-    eras = {node.built_after for node in nodes if not node.is_leaf}
-    scopes: list[Scope] = [()] * len(nodes)
-    calls: dict[tuple[str, ...], int] = {}
-    open_calls: Scope = ()
-    for node in map(nodes.__getitem__, built):
-        names = [f"{ERA}{node.built_after}"] if len(eras) > 1 else []
-        names += node.module.split(".")[:MAX_DEPTH] if node.module else []
-        depth = common_length((names, [name for name, _ in open_calls]))
-        scope = open_calls[:depth]
-        for name in names[depth:]:
-            path = (*(part for part, _ in scope), name)
-            calls[path] = calls.get(path, 0) + 1
-            scope = (*scope, (name, calls[path]))
-        open_calls = scopes[node.index] = scope
-    return scopes
-
-
-def module_path(scope: Scope) -> str:
-    """Return the qualified name of the module whose call ``scope`` is."""
-    return ".".join(name for name, _ in scope if name[:1] not in (ERA, STRETCH))
-
-
-def cut_long_levels(built: Sequence[int], scopes: list[Scope]) -> None:
-    """Put stretches around neighbours wherever a box would hold too many others."""
-    levels: dict[Scope, dict[Scope | int, None]] = {}
+    eras = {merged.nodes[index].built_after for index in built}
+    nestings: list[Nesting] = [()] * len(merged.nodes)
+    calls: Counter[tuple[str, ...]] = Counter()
+    open_calls: Nesting = ()
     for index in built:
-        scope = scopes[index]
-        for depth in range(len(scope)):
-            levels.setdefault(scope[:depth], {})[scope[: depth + 1]] = None
-        levels.setdefault(scope, {})[index] = None
-    around: dict[Scope | int, Scope] = {}
+        node = merged.nodes[index]
+        after = f"after backward call {node.built_after:,}"
+        when = after if node.built_after else "before the first backward call"
+        era = [f"built {when}"] if len(eras) > 1 else []
+        names = era + (node.module.split(".")[:MAX_DEPTH] if node.module else [])
+        depth = common_length((names, [level.name for level in open_calls]))
+        nesting = open_calls[:depth]
+        for name in names[depth:]:
+            path = (*(level.name for level in nesting), name)
+            calls[path] += 1
+            kind = "built" if name in era else "module"
+            nesting = (*nesting, Level(name, calls[path], kind))
+        open_calls = nestings[index] = nesting
+    return nestings
+
+
+def module_path(nesting: Nesting) -> str:
+    """Return the qualified name of the module whose call ``nesting`` is."""
+    return ".".join(level.name for level in nesting if level.kind == "module")
+
+
+def cut_long_levels(built: Sequence[int], nestings: list[Nesting]) -> None:
+    """Put stretches around neighbours wherever a box would hold too many others."""
+    levels: dict[Nesting, dict[Nesting | int, None]] = {}
+    for index in built:
+        nesting = nestings[index]
+        for depth in range(len(nesting)):
+            levels.setdefault(nesting[:depth], {})[nesting[: depth + 1]] = None
+        levels.setdefault(nesting, {})[index] = None
+    around: dict[Nesting | int, Nesting] = {}
     for level in levels.values():
         children = list(level)
         size = isqrt(len(children)) + 1
         for number, start in enumerate(range(0, len(children), size)):
             part = children[start : start + size]
             if len(children) > LONG:
-                box = (STRETCH + _stretch_label(part), number)
+                box = Level(_stretch_label(part), number, "stretch")
                 around.update(dict.fromkeys(part, (box,)))
     if not around:
         return
     for index in built:
-        plain, cut = scopes[index], around.get(index, ())
+        plain, cut = nestings[index], around.get(index, ())
         for depth in range(len(plain), 0, -1):
             cut = around.get(plain[:depth], ()) + plain[depth - 1 : depth] + cut
-        scopes[index] = cut
+        nestings[index] = cut
 
 
-def _stretch_label(children: list[Scope | int]) -> str:
+def _stretch_label(children: list[Nesting | int]) -> str:
     """Return first and last module, or one and how often it was called, or how many operations."""
     modules = [module_path(child) for child in children if not isinstance(child, int)]
     if not modules:
@@ -100,63 +110,37 @@ def _stretch_label(children: list[Scope | int]) -> str:
     return f"{modules[0]} \u2013 {modules[-1]}"
 
 
-class Folds:
-    """The boxes of the picture, by which the page's are closed and opened at first."""
+def _put_folds_around(nestings: list[Nesting], merged: Merged, folds: Sequence[Fold]) -> None:
+    """Put a box around nodes that share one in the picture, where no module call is that box.
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        merged = merge([graph])
-        self.nodes, self.order = merged.nodes, merged.order
-        folded = fold(merged, DEFAULTS, UNMARKED)
-        self._parts = folded.parts
-        self.part_of = [-1] * len(graph.nodes)
-        """Number of each node's box in the picture; -1 for a leaf."""
-        for number, part in enumerate(folded.parts):
-            for head in part.heads:
-                self.part_of[head] = number
-        for one in graph.nodes:
-            if one.is_leaf:
-                self.part_of[one.index] = -1
-
-    def is_closed(self, parts: set[int]) -> bool:
-        """Return whether a group with nodes of these boxes is one box of the picture, or in it."""
-        return len(parts) == 1 and len(self._parts[next(iter(parts))].heads) > 1
-
-    def put_around(self, scopes: list[Scope]) -> None:
-        """Put a box around nodes that share one in the picture, where no module call is that box.
-
-        In one of alike pieces each piece has a box of its own.
-        """
-        members: dict[int, list[int]] = {}
-        sizes: Counter[Scope] = Counter()
-        for node, number in enumerate(self.part_of):
-            if number >= 0:
-                members.setdefault(number, []).append(node)
-                sizes.update(scopes[node][:depth] for depth in range(1, len(scopes[node]) + 1))
-        for number, inside in members.items():
-            part = self._parts[number]
-            outer = scopes[inside[0]][: common_length([scopes[node] for node in inside])]
-            if len(part.heads) < 2 or len(inside) == sizes[outer]:
-                continue
-            box = (STRETCH + fold_title(part, [self._graph.nodes[h] for h in part.heads]), number)
-            piece_of = _pieces(part)
-            for node in inside:
-                piece = piece_of.get(node)
-                piece_box = () if piece is None else ((f"{STRETCH}1 of {part.times:,}", piece),)
-                scopes[node] = (*outer, box, *piece_box, *scopes[node][len(outer) :])
+    In one of alike pieces each piece has a box of its own.
+    """
+    sizes = _sizes(nestings)
+    for number, part in enumerate(folds):
+        inside = [head for head in part.heads if not merged.nodes[head].is_leaf]
+        outer = common_length([nestings[node] for node in inside])
+        if len(part.heads) < 2 or not inside or len(inside) == sizes[nestings[inside[0]][:outer]]:
+            continue
+        title = fold_title(part, [merged.nodes[head] for head in part.heads])
+        size, uneven = divmod(len(part.heads), part.times)
+        are_alike = part.why == "repeat" and size > 1 and not uneven
+        for place, node in enumerate(part.heads):
+            if not merged.nodes[node].is_leaf:
+                boxes = [Level(title, number, "stretch")]
+                if are_alike:
+                    boxes.append(Level(f"1 of {part.times:,}", place // size, "stretch"))
+                around, within = nestings[node][:outer], nestings[node][outer:]
+                nestings[node] = (*around, *boxes, *within)
 
 
-def _pieces(part: Part) -> dict[int, int]:
-    """Return in which of alike pieces each node is; nothing where they are single nodes."""
-    size = len(part.heads) // part.times
-    if part.why != "repeat" or size < 2 or size * part.times != len(part.heads):
-        return {}
-    return {head: place // size for place, head in enumerate(part.heads)}
+def _sizes(nestings: Sequence[Nesting]) -> Counter[Nesting]:
+    """Return how many nodes are in each box, in the order of their first sight."""
+    return Counter(each[:depth] for each in nestings for depth in range(1, len(each) + 1))
 
 
 ROOT = 0
 
-Arrows = dict[int, list[int]]
+Arrows: TypeAlias = dict[int, dict[int, None]]
 """From each box to those it points at; a group is written as ``~number``."""
 
 
@@ -172,151 +156,129 @@ class Group:
     label: str
     path: str
     parent: int
-    kind: str = "module"
+    kind: str
     module_class: str | None = None
     rank: int = 0
     order: int = 0
     is_open: bool = True
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Placing:
     """Per node: its group, its rank and order in it, and the node it is drawn beside (-1: none)."""
 
     groups: list[Group]
     parent: list[int]
-    rank: list[int] = field(default_factory=list)
-    order: list[int] = field(default_factory=list)
-    beside: list[int] = field(default_factory=list)
+    rank: list[int]
+    order: list[int]
+    beside: list[int]
 
 
 def place(graph: Graph) -> Placing:
     """Group, rank and order the nodes of ``graph`` so that gradients flow downwards."""
-    count = len(graph.nodes)
-    consumers: list[list[int]] = [[] for _ in range(count)]
-    for edge in graph.edges:
-        consumers[edge.target].append(edge.source)
-    folds = Folds(graph)
-    placing = _grouped(graph, consumers, folds)
-    placing.beside = [_beside(node, consumers[node.index], placing.parent) for node in graph.nodes]
-    placing.rank, placing.order = [0] * count, [0] * count
-    children: list[list[int]] = [[] for _ in placing.groups]
-    seen = {ROOT}
-    for index in dict.fromkeys((*folds.order, *range(count))):
-        if placing.beside[index] >= 0:
-            continue
-        group = placing.parent[index]
-        children[group].append(index)
-        while group not in seen:
-            seen.add(group)
-            children[placing.groups[group].parent].append(~group)
-            group = placing.groups[group].parent
-    arrows = _arrows_by_group(graph, placing)
+    merged = merge([graph])
+    groups, parent = _grouped(merged, fold(merged, DEFAULTS, UNMARKED).parts)
+    count = len(parent)
+    beside = [_beside(index, merged, parent) for index in range(count)]
+    placing = Placing(groups, parent, [0] * count, [0] * count, beside)
+    children: list[dict[int, None]] = [{} for _ in groups]
+    for index in (*merged.order, *range(count)):
+        item, group = index, parent[index]
+        while beside[index] < 0 and group >= ROOT:
+            children[group][item] = None
+            item, group = ~group, groups[group].parent
+    arrows = _arrows_by_group(merged, placing)
     for group, items in enumerate(children):
-        for row_number, row in enumerate(_rows(items, arrows[group])):
+        for row_number, row in enumerate(_rows(list(items), arrows[group])):
             for position, item in enumerate(row):
                 if item < 0:
-                    placing.groups[~item].rank, placing.groups[~item].order = row_number, position
+                    groups[~item].rank, groups[~item].order = row_number, position
                 else:
                     placing.rank[item], placing.order[item] = row_number, position
     return placing
 
 
-def _grouped(graph: Graph, consumers: list[list[int]], folds: Folds) -> Placing:
-    """Put each node in its innermost group; a leaf, which no module call builds, with its users."""
-    built = [node for node in reversed(folds.order) if not graph.nodes[node].is_leaf]
-    scopes = module_calls(folds.nodes, built)
-    folds.put_around(scopes)
-    cut_long_levels(built, scopes)
-    for node in graph.nodes:
-        if node.is_leaf and consumers[node.index]:
-            around = [scopes[consumer] for consumer in consumers[node.index]]
-            scopes[node.index] = around[0][: common_length(around)]
-    sizes: dict[Scope, int] = {}
-    for scope in scopes:
-        for depth in range(1, len(scope) + 1):
-            sizes[scope[:depth]] = sizes.get(scope[:depth], 0) + 1
-    classes = {node.module: node.module_class for node in graph.nodes if node.module}
-    again = (s for s in sizes if s[-1][1] > 1 and s[-1][0][:1] not in (ERA, STRETCH))
-    numbering = _Numbering(sizes, classes, repeated=set(map(module_path, again)))
-    parent = [numbering.number(scope) for scope in scopes]
-    shown: list[set[int]] = [set() for _ in numbering.groups]
-    for number, part in zip(parent, folds.part_of, strict=True):
-        while part >= 0 and number > ROOT:
-            shown[number].add(part)
-            number = numbering.groups[number].parent
-    for group, parts in zip(numbering.groups[1:], shown[1:], strict=True):
-        group.is_open = not folds.is_closed(parts)
-    return Placing(numbering.groups, parent)
+def _grouped(merged: Merged, folds: Sequence[Fold]) -> tuple[list[Group], list[int]]:
+    """Return the groups, and the innermost one of each node; of a leaf, which no module call
+    builds, that of its users. Closed are at first those that are one box of the picture, or in it.
+    """
+    built = [node for node in reversed(merged.order) if not merged.nodes[node].is_leaf]
+    nestings = module_calls(merged, built)
+    _put_folds_around(nestings, merged, folds)
+    cut_long_levels(built, nestings)
+    for leaf, users in enumerate(merged.sources):
+        if merged.nodes[leaf].is_leaf and users:
+            around = [nestings[user] for user in users]
+            nestings[leaf] = around[0][: common_length(around)]
+    groups, numbers = _groups_of(nestings, merged)
+    parent = [numbers[nesting] for nesting in nestings]
+    shown: list[set[int]] = [set() for _ in groups]
+    for number, part in enumerate(folds):
+        for node in part.heads:
+            group = ROOT if merged.nodes[node].is_leaf else parent[node]
+            while group > ROOT:
+                shown[group].add(number)
+                group = groups[group].parent
+    for group_of, parts in zip(groups, shown, strict=True):
+        group_of.is_open = len(parts) != 1 or len(folds[min(parts)].heads) < 2
+    return groups, parent
 
 
-@dataclass(slots=True)
-class _Numbering:
-    """Makes the groups, each on first sight; ``repeated`` are paths of modules called again."""
-
-    sizes: dict[Scope, int]
-    classes: Mapping[str, str | None]
-    repeated: set[str]
-    groups: list[Group] = field(default_factory=lambda: [Group("", "", -1, "graph")])
-    numbers: dict[Scope, int] = field(default_factory=lambda: {(): ROOT})
-
-    def number(self, scope: Scope) -> int:
-        """Return the group of ``scope``; leave out levels of one node, or of one group only."""
-        for depth in range(1, len(scope) + 1):
-            prefix = scope[:depth]
-            if prefix in self.numbers:
-                continue
-            above, marker = self.numbers[prefix[:-1]], prefix[-1][0][:1]
-            only_level = depth < len(scope) and self.sizes[scope[: depth + 1]] == self.sizes[prefix]
-            if self.sizes[prefix] < 2 or (only_level and marker not in (ERA, STRETCH)):
-                self.numbers[prefix] = above
-            else:
-                self.numbers[prefix] = len(self.groups)
-                self.groups.append(self._group(prefix, above))
-        return self.numbers[scope]
-
-    def _group(self, scope: Scope, above: int) -> Group:
-        name, call = scope[-1]
-        path = module_path(scope)
-        if name.startswith(ERA):
-            after = int(name.removeprefix(ERA))
-            moment = f"after backward call {after:,}" if after else "before the first backward call"
-            return Group(f"built {moment}", "", above, "built")
-        if name.startswith(STRETCH):
-            return Group(name.removeprefix(STRETCH), path, above, "stretch")
-        label = path.removeprefix(f"{self.groups[above].path}.")
-        if path in self.repeated:
-            label = f"{label} #{call:,}"
-        return Group(label, path, above, "module", self.classes.get(path))
+def _groups_of(
+    nestings: Sequence[Nesting], merged: Merged
+) -> tuple[list[Group], dict[Nesting, int]]:
+    """Return the groups of all boxes, and their numbers; a box of one node, or around one box only,
+    is none.
+    """
+    sizes = _sizes(nestings)
+    around_one = {box[:-1] for box, size in sizes.items() if size == sizes[box[:-1]]}
+    modules = [box for box in sizes if box[-1].kind == "module"]
+    called_again = {module_path(box) for box in modules if box[-1].number > 1}
+    classes = {node.module: node.module_class for node in merged.nodes if node.module_class}
+    groups = [Group("", "", -1, "graph")]
+    numbers: dict[Nesting, int] = {(): ROOT}
+    for box, size in sizes.items():
+        (name, call, kind), path, above = box[-1], module_path(box), numbers[box[:-1]]
+        is_module = kind == "module"
+        numbers[box] = above
+        if size > 1 and not (is_module and box in around_one):
+            numbers[box] = len(groups)
+            if is_module:
+                name = path.removeprefix(f"{groups[above].path}.")
+                name += f" #{call:,}" if path in called_again else ""
+            groups.append(Group(name, path, above, kind, classes.get(path) if is_module else None))
+    return groups, numbers
 
 
-def _beside(node: Node, consumers: list[int], parent: list[int]) -> int:
+def _beside(leaf: int, merged: Merged, parent: list[int]) -> int:
     """Return the node that a leaf hangs on: its one consumer, if both are in the same group."""
-    if not node.is_leaf or len(set(consumers)) != 1 or parent[consumers[0]] != parent[node.index]:
+    users = set(merged.sources[leaf])
+    if not merged.nodes[leaf].is_leaf or len(users) != 1:
         return -1
-    return consumers[0]
+    user = users.pop()
+    return user if parent[user] == parent[leaf] else -1
 
 
-def _arrows_by_group(graph: Graph, placing: Placing) -> list[Arrows]:
+def _arrows_by_group(merged: Merged, placing: Placing) -> list[Arrows]:
     """Return for each group the arrows between the boxes right inside it."""
     groups = placing.groups
     depth = [0] * len(groups)
     for number, group in enumerate(groups[1:], start=1):
         depth[number] = depth[group.parent] + 1
-    found: list[dict[int, dict[int, None]]] = [{} for _ in groups]
-    for edge in graph.edges:
-        if placing.beside[edge.target] >= 0:
-            continue
-        source, target = edge.source, edge.target
-        above, below = placing.parent[source], placing.parent[target]
-        while above != below:
-            if depth[above] >= depth[below]:
-                source, above = ~above, groups[above].parent
-            else:
-                target, below = ~below, groups[below].parent
-        if source != target:
-            found[above].setdefault(source, {})[target] = None
-    return [{source: list(targets) for source, targets in arrows.items()} for arrows in found]
+    found: list[Arrows] = [{} for _ in groups]
+    for start, ends in enumerate(merged.targets):
+        for end in ends:
+            if placing.beside[end] >= 0:
+                continue
+            source, target, above, below = start, end, placing.parent[start], placing.parent[end]
+            while above != below:
+                if depth[above] >= depth[below]:
+                    source, above = ~above, groups[above].parent
+                else:
+                    target, below = ~below, groups[below].parent
+            if source != target:
+                found[above].setdefault(source, {})[target] = None
+    return found
 
 
 def _rows(items: list[int], arrows: Arrows) -> list[list[int]]:
@@ -325,7 +287,7 @@ def _rows(items: list[int], arrows: Arrows) -> list[list[int]]:
     rows: list[list[int]] = [[] for _ in range(max(ranks.values(), default=-1) + 1)]
     for item in items:
         rows[ranks[item]].append(item)
-    above: Arrows = {item: [] for item in items}
+    above: dict[int, list[int]] = {item: [] for item in items}
     for source, targets in arrows.items():
         for target in targets:
             above[target].append(source)

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from gradscope.model import SCHEMA, Finding, Process, Recording, Root, Site
-from gradscope.render.memory import Kind, by, largest, name_of
+from gradscope.render.memory import GroupBy, by, largest, name_of
 
 LeftOut = Mapping[type, Set[str]]
 """The fields that a view does not show."""
@@ -47,7 +47,7 @@ def _memory(recording: Recording) -> dict[str, Any] | None:
     if graph is None:
         return None
 
-    def rows(kind: Kind) -> list[dict[str, Any]]:
+    def rows(kind: GroupBy) -> list[dict[str, Any]]:
         sums = by(lambda one: name_of(kind, one, lambda site: site.full_place), graph.saved)
         return [{"name": name, **sizes(size.nbytes, size.alone)} for name, size in sums.items()]
 
@@ -58,7 +58,7 @@ def _memory(recording: Recording) -> dict[str, Any] | None:
         "backward_call": graph.call.number,
         "process": graph.call.process,
         **sizes(graph.nbytes, graph.alone),
-        **{f"by_{kind}": rows(kind) for kind in Kind},
+        **{f"by_{kind}": rows(kind) for kind in GroupBy},
         "by_device": {
             name: size.nbytes
             for name, size in by(lambda one: one.tensor.device, graph.saved).items()

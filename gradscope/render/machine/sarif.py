@@ -11,7 +11,7 @@ from urllib.parse import quote_from_bytes
 
 from gradscope.model import Edit, Finding, Fix, Recording, Severity, Site
 from gradscope.render.machine.json import dumped
-from gradscope.render.wording import alternative, reasons, safety_of
+from gradscope.render.wording import reasons, safety_of, whole_message
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
 from gradscope.units import short_path
@@ -66,15 +66,10 @@ def _invocation(recording: Recording) -> dict[str, Any]:
 
 
 def _result(finding: Finding) -> dict[str, Any]:
-    message = f"{finding.message}: {finding.label}" if finding.label else finding.message
-    if finding.fix is not None:
-        message += f"\n{finding.fix.message}"
-        message += "".join(f"\n{word}: {text}" for word, text in reasons(finding.fix))
-    message += "".join(f"\nor: {alternative(other)}" for other in finding.alternatives)
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "level": "note" if finding.withdrawn else _LEVELS[finding.severity],
-        "message": {"text": message},
+        "message": {"text": whole_message(finding)},
         "locations": [] if finding.site is None else [_location(finding.site)],
         "relatedLocations": [
             {"id": number, **_location(related.site), "message": {"text": related.message}}
@@ -139,20 +134,12 @@ def _location(site: Site) -> dict[str, Any]:
     }
 
 
-def _encoded(path: str) -> bytes:
-    """Return a path as the system spells it, also one that no file can have."""
-    try:
-        return os.fsencode(path)
-    except ValueError:
-        return path.encode("utf-8", "replace")
-
-
 def _artifact(file: str) -> dict[str, Any]:
     """Return the address of a file, relative if it is below the working directory."""
     short = short_path(file)
     if os.path.isabs(short):
         return {"uri": Path(short).as_uri()}
-    uri = quote_from_bytes(_encoded(short.replace(os.sep, "/")), safe="/")
+    uri = quote_from_bytes(os.fsencode(short.replace(os.sep, "/")))
     return {"uri": uri, "uriBaseId": ROOT}
 
 
@@ -167,6 +154,5 @@ def _replacement(edit: Edit) -> dict[str, Any]:
     """Return a change of whole lines with their ends; what replaces it brings its own."""
     behind = edit.end_line + 1
     deleted = {"startLine": edit.line, "startColumn": 1, "endLine": behind, "endColumn": 1}
-    if not edit.replacement:
-        return {"deletedRegion": deleted}
-    return {"deletedRegion": deleted, "insertedContent": {"text": edit.replacement + "\n"}}
+    inserted = edit.replacement and edit.replacement + "\n"
+    return {"deletedRegion": deleted, "insertedContent": {"text": inserted}}

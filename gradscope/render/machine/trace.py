@@ -15,7 +15,7 @@ from gradscope.render.lifetimes import by_process, lifetimes
 from gradscope.render.machine.json import dumped
 from gradscope.units import counted, nbytes
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 _BASE_STEP = 7_889_238
 """Seconds: torch's profiler counts from the last multiple of this since the epoch."""
@@ -47,7 +47,7 @@ class _Track:
         threads = dict.fromkeys(call.thread for call in recording.calls)
         self._tracks = {name: _FIRST_TRACK + number for number, name in enumerate(threads)}
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[TraceEvent]:
         """Yield all events, the names of the tracks first."""
         for name, track in self._tracks.items():
             yield self._event(
@@ -65,7 +65,7 @@ class _Track:
         for finding in self._recording.findings:
             yield self._finding(finding, starts.get(finding.backward_call, 0.0))
 
-    def _event(self, kind: str, name: str, time: float, **more: Any) -> Event:
+    def _event(self, kind: str, name: str, time: float, **more: Any) -> TraceEvent:
         microseconds = round((self._zero + time) * 1e6, 3)
         return {"ph": kind, "name": name, "pid": self._pid, "ts": microseconds, **more}
 
@@ -93,7 +93,7 @@ class _Track:
 
     def _call(
         self, call: BackwardCall, number: int, started: float, ended: float
-    ) -> Iterator[Event]:
+    ) -> Iterator[TraceEvent]:
         """Yield a call; calls of which only the first start and the last end are known go beside
         the others, as on one track each must lie within another or apart from it.
         """
@@ -110,7 +110,7 @@ class _Track:
         }
         if call.exception:
             args["raised"] = call.exception
-        more: Event = {"tid": self._tracks[call.thread], "cat": "gradscope"}
+        more: TraceEvent = {"tid": self._tracks[call.thread], "cat": "gradscope"}
         if alike:
             more["id"] = f"{self._pid}.calls.{number}"
             name = f"{call.count:,} calls of {name}"
@@ -120,19 +120,19 @@ class _Track:
             duration = round((ended - started) * 1e6, 3)
             yield self._event("X", name, started, dur=duration, args=args, **more)
 
-    def _graphs(self) -> Iterator[Event]:
+    def _graphs(self) -> Iterator[TraceEvent]:
         for call, bar in zip(self._recording.calls, lifetimes(self._recording), strict=True):
             until = max(bar.ended, bar.kept or 0.0, bar.gone or 0.0)
             many = f" and {call.count - 1:,} like it" if call.count > 1 else ""
             name = f"graph of call {call.number:,}{many}: {counted(call.nodes, 'node')}"
-            same: Event = {"cat": "gradscope", "id": f"{self._pid}.{bar.row}"}
+            same: TraceEvent = {"cat": "gradscope", "id": f"{self._pid}.{bar.row}"}
             same["tid"] = self._tracks[call.thread]
             yield self._event(
                 "b", name, bar.built, args={"saved": nbytes(call.saved_bytes)}, **same
             )
             yield self._event("e", name, until, **same)
 
-    def _finding(self, finding: Finding, time: float) -> Event:
+    def _finding(self, finding: Finding, time: float) -> TraceEvent:
         args = {"line": finding.site.place if finding.site else "", "message": finding.message}
         name = f"{finding.code} {finding.name}"
         return self._event("i", name, time, s="p", tid=_FIRST_TRACK, cat="gradscope", args=args)

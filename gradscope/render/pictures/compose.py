@@ -1,4 +1,4 @@
-"""Turns graphs into a picture: merges, folds, and shows the result as boxes, links and groups."""
+"""Turns graphs into a picture: merges, folds, and shows that as boxes, arrows and clusters."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from dataclasses import replace
 
 from gradscope.model import Graph, Node, NodeState, SavedState, SavedTensor
 from gradscope.model.graph import activation_bytes
-from gradscope.render.pictures.folding import Folded, Part, fold
+from gradscope.render.pictures.folding import Fold, Folded, fold
 from gradscope.render.pictures.merging import Merged, merge
 from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.picture import (
+    OLDER,
+    SHARED,
     TIMES,
     UNMARKED,
+    Arrow,
     Box,
-    Group,
-    Link,
-    LinkKind,
-    Marks,
+    BoxRow,
+    Cluster,
+    Marking,
     Picture,
-    Row,
     one_line,
 )
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
@@ -41,13 +42,13 @@ def node_box(number: int, merged: Merged, head: int, leaves: Sequence[int], *, s
     rows += [_leaf_row(merged, leaf) for leaf in leaves[:_ROWS]]
     if len(leaves) > _ROWS:
         more = counted(len(leaves) - _ROWS, "more leaf", "more leaves")
-        rows.append(Row(f"and {more}", muted=True))
+        rows.append(BoxRow(f"and {more}", muted=True))
     if sites and node.site is not None:
-        rows.append(Row(one_line(f"{node.site.place} in {node.site.function}", 52), muted=True))
+        rows.append(BoxRow(one_line(f"{node.site.place} in {node.site.function}", 52), muted=True))
     if node.is_leaf:
         users = len(set(merged.sources[head]))
         note = f"used by {counted(users, 'node')}" if users > 1 else "leaf"
-        rows.insert(0, Row(one_line(node.leaf_kind)))
+        rows.insert(0, BoxRow(one_line(node.leaf_kind)))
         title = one_line(node.variable or "leaf")
         return Box(number, title, note=note, rows=tuple(rows))
     note = _state_note([node], node.state)
@@ -56,7 +57,7 @@ def node_box(number: int, merged: Merged, head: int, leaves: Sequence[int], *, s
     return Box(number, title, node.state, note, caption=caption, rows=tuple(rows))
 
 
-def fold_box(number: int, merged: Merged, part: Part, leaves: Sequence[int]) -> Box:
+def fold_box(number: int, merged: Merged, part: Fold, leaves: Sequence[int]) -> Box:
     """Return the box of many nodes.
 
     It shows how many they are, in which states, how many bytes, of which operations, and how to
@@ -65,23 +66,23 @@ def fold_box(number: int, merged: Merged, part: Part, leaves: Sequence[int]) -> 
     nodes = [merged.nodes[head] for head in part.heads]
     states = Counter(node.state for node in nodes)
     state = next(s for s in _TELLING if s in states)
-    rows = [Row(_contents(nodes))]
+    rows = [BoxRow(_contents(nodes))]
     if len(states) > 1:
         words = [f"{states[s]:,} {NODE_STATES[s].word}" for s in _TELLING if states[s]]
-        rows.append(Row(", ".join(words)))
+        rows.append(BoxRow(", ".join(words)))
     rows += [
-        Row(f"{counted(number, 'tensor')} {state}", nbytes(size), state)
+        BoxRow(f"{counted(number, 'tensor')} {state}", nbytes(size), state)
         for state, number, size in held_and_freed(nodes)
     ]
     if leaves:
         some = counted(len(set(leaves)), "leaf", "leaves")
-        rows.append(Row(f"→ {some}: {_leaf_names(merged, leaves)}", muted=True))
-    rows.append(Row(f"open: {open_key(part, nodes)}", muted=True))
+        rows.append(BoxRow(f"→ {some}: {_leaf_names(merged, leaves)}", muted=True))
+    rows.append(BoxRow(f"open: {open_key(part, nodes)}", muted=True))
     title, note = fold_title(part, nodes), _state_note(nodes, state)
     return Box(number, title, state, note, rows=tuple(rows), is_fold=True)
 
 
-def fold_title(part: Part, nodes: Sequence[Node]) -> str:
+def fold_title(part: Fold, nodes: Sequence[Node]) -> str:
     """Return what the fold is, in one line."""
     common = common_module([node.module or "" for node in nodes])
     if part.why == "repeat":
@@ -101,7 +102,7 @@ def fold_title(part: Part, nodes: Sequence[Node]) -> str:
     return one_line(" · ".join(filter(None, (common, counted(len(nodes), "node")))))
 
 
-def open_key(part: Part, nodes: Sequence[Node]) -> str:
+def open_key(part: Fold, nodes: Sequence[Node]) -> str:
     """Return the ``focus`` that opens it: a module, or a range of sequence numbers."""
     if part.why == "module":
         return part.title
@@ -150,7 +151,7 @@ def held_and_freed(nodes: Iterable[Node]) -> list[tuple[SavedState, int, int]]:
     return [(state, len(those), activation_bytes(those)) for state, those in some.items() if those]
 
 
-def _saved_rows(saved: Sequence[SavedTensor]) -> list[Row]:
+def _saved_rows(saved: Sequence[SavedTensor]) -> list[BoxRow]:
     rows = []
     for tensor in saved[:_ROWS]:
         word = SAVED_STATES[tensor.state].word
@@ -159,18 +160,20 @@ def _saved_rows(saved: Sequence[SavedTensor]) -> list[Row]:
         if tensor.is_parameter:
             size = f"= {one_line(tensor.source, 28)}" if tensor.source else "parameter"
         muted = tensor.is_parameter and tensor.state is SavedState.SAVED
-        rows.append(Row(one_line(tensor.label, 44), f"{size}  {note}".strip(), tensor.state, muted))
+        rows.append(
+            BoxRow(one_line(tensor.label, 44), f"{size}  {note}".strip(), tensor.state, muted)
+        )
     if len(saved) > _ROWS:
         rest = saved[_ROWS:]
-        rows.append(Row(f"and {len(rest)} more", nbytes(activation_bytes(rest)), muted=True))
+        rows.append(BoxRow(f"and {len(rest)} more", nbytes(activation_bytes(rest)), muted=True))
     return rows
 
 
-def _leaf_row(merged: Merged, leaf: int) -> Row:
+def _leaf_row(merged: Merged, leaf: int) -> BoxRow:
     node = merged.nodes[leaf]
     users = len(set(merged.sources[leaf]))
     text = f"→ {one_line(node.variable or 'leaf', 36)}  {one_line(node.leaf_kind, 30)}"
-    return Row(text, f"used {TIMES}{users}" if users > 1 else "", muted=True)
+    return BoxRow(text, f"used {TIMES}{users}" if users > 1 else "", muted=True)
 
 
 def _state_note(nodes: Sequence[Node], state: NodeState) -> str:
@@ -185,17 +188,16 @@ def _state_note(nodes: Sequence[Node], state: NodeState) -> str:
     return f"{word} by calls {calls[0]} to {calls[-1]}"
 
 
-_SHARED = "SHARED"
 _FRAMES = 12
 """With more generations than this, frames would be all one sees."""
 
 
-def compose(graphs: Sequence[Graph], options: Options, marks: Marks = UNMARKED) -> Picture:
+def compose(graphs: Sequence[Graph], options: Options, marks: Marking = UNMARKED) -> Picture:
     """Return the picture of one graph, or of several in which equal nodes are drawn once."""
     merged = merge(graphs)
-    marks = _in_merged(merged, marks)
+    marks = replace(marks, highlight=tuple(merged.of_last[node] for node in marks.highlight))
     folded = fold(merged, options, marks)
-    groups, group_of = _groups(merged, folded)
+    clusters, cluster_of = _clusters(merged, folded)
     boxes = []
     box_of: dict[int, int] = {}
     for number, part in enumerate(folded.parts):
@@ -204,7 +206,7 @@ def compose(graphs: Sequence[Graph], options: Options, marks: Marks = UNMARKED) 
             box = node_box(number, merged, part.heads[0], leaves, sites=options.sites)
         else:
             box = fold_box(number, merged, part, leaves)
-        boxes.append(_marked(replace(box, group=group_of[number]), merged, part, marks))
+        boxes.append(_marked(replace(box, cluster=cluster_of[number]), merged, part, marks))
         box_of.update(dict.fromkeys(part.heads, number))
     hidden = len(merged.nodes) - sum(len(part.heads) == 1 for part in folded.parts)
     notes = []
@@ -215,16 +217,8 @@ def compose(graphs: Sequence[Graph], options: Options, marks: Marks = UNMARKED) 
     if hidden:
         totals.append(f"{counted(hidden, 'node')} folded")
     subtitle = " · ".join(filter(None, (*totals, marks.moment)))
-    links = _links(merged, folded, box_of)
-    return Picture(_title(merged), subtitle, tuple(boxes), links, groups, tuple(notes))
-
-
-def _in_merged(merged: Merged, marks: Marks) -> Marks:
-    """Return the marks with the places that the last graph's nodes have in the whole."""
-    failing = None if marks.failing is None else merged.of_last[marks.failing]
-    return replace(
-        marks, failing=failing, highlight=tuple(merged.of_last[node] for node in marks.highlight)
-    )
+    arrows = _arrows(merged, folded, box_of)
+    return Picture(_title(merged), subtitle, tuple(boxes), arrows, clusters, tuple(notes))
 
 
 def _title(merged: Merged) -> str:
@@ -239,50 +233,45 @@ def _totals(nodes: Sequence[Node]) -> list[str]:
     return [counted(len(nodes), "node"), *sizes]
 
 
-def _marked(box: Box, merged: Merged, part: Part, marks: Marks) -> Box:
+def _marked(box: Box, merged: Merged, part: Fold, marks: Marking) -> Box:
     """Write on the box which roots start here, and that a call fails or has a finding here."""
     starts = [root for root in merged.roots if root.node in part.heads]
     if starts:
         names = ", ".join(one_line(f"{r.name or 'root'} {r.label}".strip(), 40) for r in starts[:3])
         box = replace(box, root=names + (f" and {len(starts) - 3} more" if len(starts) > 3 else ""))
-    if marks.failing in part.heads:
-        box = replace(box, alarm="backward stops here")
-    elif set(marks.highlight).intersection(part.heads):
-        box = replace(box, alarm="part of the finding")
+    marked = [node for node in marks.highlight if node in part.heads]
+    if marked:
+        stops = marks.stops and marked[0] == marks.highlight[0]
+        box = replace(box, alarm="backward stops here" if stops else "part of the finding")
     return box
 
 
-def _links(merged: Merged, folded: Folded, box_of: dict[int, int]) -> tuple[Link, ...]:
+def _arrows(merged: Merged, folded: Folded, box_of: dict[int, int]) -> tuple[Arrow, ...]:
     counts: Counter[tuple[int, int]] = Counter()
-    kinds: dict[tuple[int, int], LinkKind] = {}
-    for start, targets in enumerate(merged.targets):
-        if start not in box_of:
-            continue
-        for target in targets:
-            if target not in box_of or box_of[target] == box_of[start]:
-                continue
-            pair = (box_of[start], box_of[target])
+    enters: dict[tuple[int, int], str] = {}
+    for source, box in box_of.items():
+        for target in merged.targets[source]:
+            pair = box, box_of.get(target, box)
             counts[pair] += 1
-            kind = _kind(merged, folded, start, target)
-            if kind is not LinkKind.PLAIN:
-                kinds[pair] = kind
+            enters[pair] = _entered(merged, folded, source, target) or enters.get(pair, "")
     return tuple(
-        Link(*pair, kinds.get(pair, LinkKind.PLAIN), number)
-        for pair, number in sorted(counts.items())
+        Arrow(start, end, enters[start, end], number)
+        for (start, end), number in sorted(counts.items())
+        if start != end
     )
 
 
-def _kind(merged: Merged, folded: Folded, source: int, target: int) -> LinkKind:
-    if merged.nodes[target].is_leaf:
-        return LinkKind.PLAIN
-    if folded.generations and merged.nodes[source].built_after != merged.nodes[target].built_after:
-        return LinkKind.CARRIED
-    if merged.is_shared(target) and not merged.is_shared(source):
-        return LinkKind.BOUNDARY
-    return LinkKind.PLAIN
+def _entered(merged: Merged, folded: Folded, source: int, target: int) -> str:
+    """Return into which part an edge leads that the reader should see; empty for any other."""
+    start, end = merged.nodes[source], merged.nodes[target]
+    if end.is_leaf:
+        return ""
+    if folded.generations and start.built_after != end.built_after:
+        return OLDER
+    return SHARED if merged.is_shared(target) and not merged.is_shared(source) else ""
 
 
-def _groups(merged: Merged, folded: Folded) -> tuple[tuple[Group, ...], list[int | None]]:
+def _clusters(merged: Merged, folded: Folded) -> tuple[tuple[Cluster, ...], list[int | None]]:
     """Return the frames, and the innermost one of each part.
 
     There is one per generation, in it one for what several roots share, in it one for the sample
@@ -290,42 +279,37 @@ def _groups(merged: Merged, folded: Folded) -> tuple[tuple[Group, ...], list[int
     """
     framed = folded.generations and len({_ages(merged, p) for p in folded.parts}) <= _FRAMES
     times = {p.sample: p.times for p in folded.parts if p.why == "repeat" and p.sample is not None}
-    groups: list[Group] = []
-    known: dict[tuple[object, ...], int] = {}
-    inside: list[list[Node]] = []
-    of: list[int | None] = []
+    inside: dict[tuple[tuple[str, int], ...], list[Node]] = {}
+    paths = []
     for part in folded.parts:
         nodes = [merged.nodes[head] for head in part.heads]
-        frames: list[tuple[str, int]] = []
+        path: tuple[tuple[str, int], ...] = ()
         first, last = _ages(merged, part)
         if framed and first == last:
             built = f"after backward call {first}" if first else "before backward call 1"
-            frames.append((f"built {built}", first))
+            path += ((f"built {built}", first),)
         if len(merged.roots) > 1 and all(merged.is_shared(head) for head in part.heads):
-            frames.append((_SHARED, 0))
+            path += ((SHARED, 0),)
         if part.sample in times and part.why != "repeat":
-            alike = f"1 of {times[part.sample] + 1:,} alike"
-            frames.append((alike, part.sample))
+            path += ((f"1 of {times[part.sample] + 1:,} alike", part.sample),)
         if nodes[0].is_leaf and len(nodes) == 1:
-            frames = []
-        group: int | None = None
-        for title, key in frames:
-            at = known.setdefault((title, group, key), len(groups))
-            if at == len(groups):
-                groups.append(Group(at, title, group, title == _SHARED))
-                inside.append([])
-            inside[at] += nodes
-            group = at
-        of.append(group)
+            path = ()
+        for depth in range(1, len(path) + 1):
+            inside.setdefault(path[:depth], []).extend(nodes)
+        paths.append(path)
     names = [one_line(root.name or f"root {n}", 20) for n, root in enumerate(merged.roots, 1)]
     who = " and ".join(names) if len(names) < 3 else f"several of {len(names)} roots"
-    shared = f"{_SHARED} by {who}: "
-    return tuple(
-        replace(g, title=shared + _shared_state(inside[g.id])) if g.is_shared else g for g in groups
-    ), of
+    numbers = {path: number for number, path in enumerate(inside)}
+    clusters = []
+    for path, number in numbers.items():
+        title, is_shared = path[-1][0], path[-1][0] == SHARED
+        if is_shared:
+            title = f"SHARED by {who}: {_shared_state(inside[path])}"
+        clusters.append(Cluster(number, title, numbers.get(path[:-1]), is_shared))
+    return tuple(clusters), [numbers.get(path) for path in paths]
 
 
-def _ages(merged: Merged, part: Part) -> tuple[int, int]:
+def _ages(merged: Merged, part: Fold) -> tuple[int, int]:
     """Return from which generation to which a part goes."""
     ages = [merged.nodes[head].built_after for head in part.heads]
     return min(ages), max(ages)

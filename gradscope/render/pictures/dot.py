@@ -9,19 +9,13 @@ from typing import NamedTuple
 import graphviz
 
 from gradscope.model import Severity
-from gradscope.render.pictures.picture import (
-    TIMES,
-    Box,
-    Group,
-    LinkKind,
-    Picture,
-)
+from gradscope.render.pictures.picture import OLDER, SHARED, TIMES, Box, Cluster, Picture
 from gradscope.render.theme import LIGHT, NODE_STATES, SAVED_STATES, SEVERITIES
 from gradscope.units import escaped
 
 _FAST = {"nslimit": "0.1", "nslimit1": "0.1", "mclimit": "0.1", "splines": "line"}
 _MANY = 150
-"""For more links than this graphviz's optimum costs more than it is worth."""
+"""For more arrows than this graphviz's optimum costs more than it is worth."""
 
 _WIDE = 110
 """Characters of a note in a line."""
@@ -69,18 +63,17 @@ def lines_of(box: Box) -> list[Line]:
 
 
 def head_of(picture: Picture) -> list[Line]:
-    """Return title, totals, and what explains each state and kind of link there is; then notes."""
+    """Return title, totals, and what explains each state and kind of arrow there is; then notes."""
     lines = [
         Line(picture.title, mark="", size="14"),
         Line(picture.subtitle, mark="", colour=LIGHT.muted),
     ]
-    looks = [NODE_STATES[state] for state in picture.states]
+    states = {box.state for box in picture.boxes}
+    looks = [look for state, look in NODE_STATES.items() if state in states]
     lines += [Line(f"{one.word}: {one.meaning}", "", one.symbol, one.light.ink) for one in looks]
-    kinds = {link.kind for link in picture.links}
-    if LinkKind.BOUNDARY in kinds:
-        lines.append(Line("enters the shared part", "", "→", LIGHT.accent))
-    if LinkKind.CARRIED in kinds:
-        lines.append(Line("enters an older graph", "", "→", LIGHT.accent))
+    entered = {arrow.enters for arrow in picture.arrows}
+    for part in filter(entered.__contains__, (SHARED, OLDER)):
+        lines.append(Line(f"enters {part}", "", "→", LIGHT.accent))
     if any(box.is_fold for box in picture.boxes):
         lines.append(Line("double frame: several nodes folded", mark=""))
     for note in picture.notes:
@@ -98,19 +91,18 @@ def to_dot(picture: Picture) -> str:
     graph.attr("graph", **room, **font, fontsize="14", labeljust="l", outputorder="edgesfirst")
     graph.attr("node", **font, shape="box", fontsize="12")
     graph.attr("edge", fontname="Helvetica", fontsize="9", fontcolor=LIGHT.muted, arrowsize="0.7")
-    if len(picture.links) > _MANY:
+    if len(picture.arrows) > _MANY:
         graph.attr("graph", **_FAST)
     head = _label(head_of(picture)) + r"\l"  # an empty line below it
     graph.attr("graph", bgcolor=LIGHT.background, labelloc="t", label=head)
     _frames(graph, picture, None)
-    for link in picture.links:
-        plain = link.kind is LinkKind.PLAIN
+    for arrow in picture.arrows:
         graph.edge(
-            f"b{link.source}",
-            f"b{link.target}",
-            color=LIGHT.rule if plain else LIGHT.accent,
-            penwidth="1" if plain else "2.5",
-            **({"label": f"{TIMES}{link.count:,}"} if link.count > 1 else {}),
+            f"b{arrow.source}",
+            f"b{arrow.target}",
+            color=LIGHT.accent if arrow.enters else LIGHT.rule,
+            penwidth="2.5" if arrow.enters else "1",
+            **({"label": f"{TIMES}{arrow.count:,}"} if arrow.count > 1 else {}),
         )
     return str(graph.source)
 
@@ -118,13 +110,13 @@ def to_dot(picture: Picture) -> str:
 def _frames(graph: graphviz.Digraph, picture: Picture, parent: int | None) -> None:
     """Declare each box inside the frames that it stands in."""
     for box in picture.boxes:
-        if box.group == parent:
+        if box.cluster == parent:
             graph.node(f"b{box.id}", **_dress(box))
-    for group in picture.groups:
-        if group.parent == parent:
-            with graph.subgraph(name=f"cluster_{group.id}") as inner:
-                inner.attr("graph", **_frame(group))
-                _frames(inner, picture, group.id)
+    for cluster in picture.clusters:
+        if cluster.parent == parent:
+            with graph.subgraph(name=f"cluster_{cluster.id}") as inner:
+                inner.attr("graph", **_frame(cluster))
+                _frames(inner, picture, cluster.id)
 
 
 def _label(lines: Sequence[Line]) -> str:
@@ -150,10 +142,10 @@ def _dress(box: Box) -> dict[str, str]:
     return dress
 
 
-def _frame(group: Group) -> dict[str, str]:
-    shared = group.is_shared
+def _frame(cluster: Cluster) -> dict[str, str]:
+    shared = cluster.is_shared
     return {
-        "label": _label([Line(group.title, mark="")]),
+        "label": _label([Line(cluster.title, mark="")]),
         "fontsize": "12",
         "style": "rounded,filled,bold" if shared else "rounded,filled,dashed",
         "color": LIGHT.accent if shared else LIGHT.rule,

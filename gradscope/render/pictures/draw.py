@@ -13,7 +13,7 @@ from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.dot import to_dot as dot_of
 from gradscope.render.pictures.formats import ENCODERS, check_suffix
 from gradscope.render.pictures.options import DEFAULTS, Options
-from gradscope.render.pictures.picture import UNMARKED, Marks
+from gradscope.render.pictures.picture import UNMARKED, Marking
 from gradscope.render.pictures.selection import select
 from gradscope.render.pictures.svg import to_svg
 
@@ -57,7 +57,7 @@ def draw_graphs(
     graphs: Sequence[Graph],
     file: str | os.PathLike[str] | None,
     options: Options = DEFAULTS,
-    marks: Marks = UNMARKED,
+    marks: Marking = UNMARKED,
 ) -> Drawing:
     """Draw one graph, or several in one picture with the nodes they share drawn once.
 
@@ -78,7 +78,10 @@ def draw_graphs(
     else:
         data, more = ENCODERS[suffix](to_svg(picture))
     if target is not None:
-        _write(target, data)
+        try:
+            target.write_bytes(data)
+        except OSError as problem:
+            raise GradscopeError(f"cannot write {target}: {problem.strerror}") from problem
     notes = (*picture.notes, *more)
     return Drawing(len(picture.boxes), notes, suffix, data)
 
@@ -86,10 +89,3 @@ def draw_graphs(
 def to_dot(graphs: Sequence[Graph], options: Options = DEFAULTS) -> str:
     """Return the picture of the graphs as DOT text, for any graphviz."""
     return dot_of(compose(graphs, options))
-
-
-def _write(target: Path, data: bytes) -> None:
-    try:
-        target.write_bytes(data)
-    except OSError as problem:
-        raise GradscopeError(f"cannot write {target}: {problem.strerror}") from problem

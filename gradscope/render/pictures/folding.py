@@ -17,8 +17,8 @@ from itertools import chain, groupby
 from gradscope.errors import GradscopeError, meant
 from gradscope.render.pictures.merging import Merged
 from gradscope.render.pictures.options import Options
-from gradscope.render.pictures.picture import Marks
-from gradscope.render.runs import find_runs
+from gradscope.render.pictures.picture import Marking
+from gradscope.render.repeats import find_repeats
 from gradscope.units import listed
 
 SMALL = 30
@@ -35,7 +35,7 @@ _PINNED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Fold:
     """Nodes that share a box, or one alone: ``why`` they do, how often the same piece is there."""
 
     heads: tuple[int, ...]
@@ -52,12 +52,12 @@ class Folded:
     ``inlined`` has the leaves written into each head's box.
     """
 
-    parts: list[Part]
+    parts: list[Fold]
     inlined: dict[int, list[int]]
     generations: bool
 
 
-def fold(merged: Merged, options: Options, marks: Marks) -> Folded:
+def fold(merged: Merged, options: Options, marks: Marking) -> Folded:
     """Fold as little as possible.
 
     That is not at all, else leaves, alike generations, repeats, module calls, then neighbours.
@@ -68,7 +68,7 @@ def fold(merged: Merged, options: Options, marks: Marks) -> Folded:
     full = small or not options.fold
     inlined: dict[int, list[int]] = {}
     if options.fold:
-        kept = {root.node for root in merged.roots} | set(marks.highlight) | {marks.failing}
+        kept = {root.node for root in merged.roots} | set(marks.highlight)
         # A leaf that everything uses would draw its links across even a small picture.
         users = 4 if full else 1
         inlined = _inlined_leaves(merged, kept, users=users)
@@ -106,31 +106,29 @@ def _linear_order(merged: Merged, gone: set[int], generations: bool) -> list[int
 class _Folding:
     """One pass over the heads; holds what all steps need to know."""
 
-    def __init__(self, merged: Merged, options: Options, marks: Marks, generations: bool) -> None:
+    def __init__(self, merged: Merged, options: Options, marks: Marking, generations: bool) -> None:
         self.merged = merged
         self.options = options
         self.marks = marks
         self.generations = generations
         self.pinned = {root.node for root in merged.roots[:_PINNED]}
         self.pinned.update(marks.highlight[:_PINNED])
-        if marks.failing is not None:
-            self.pinned.add(marks.failing)
         self.several = len(merged.roots) > 1 and any(
             merged.is_shared(h) and not merged.nodes[h].is_leaf for h in merged.order
         )
 
-    def all(self, heads: Sequence[int]) -> list[Part]:
+    def all(self, heads: Sequence[int]) -> list[Fold]:
         """Fold stretch by stretch."""
         stretches = [(kind, list(stretch)) for kind, stretch in groupby(heads, self._kind)]
         closed = sum(kind == "" for kind, _ in stretches) or 1
         budget = max(8, COMFORTABLE // closed)
-        parts: list[Part] = []
+        parts: list[Fold] = []
         for kind, stretch in stretches:
             only = kind.startswith("only ")
             if kind == "pin" or (only and len(stretch) < 3):
                 parts += _singles(stretch)
             elif only:
-                parts.append(Part(tuple(stretch), "exclusive", kind))
+                parts.append(Fold(tuple(stretch), "exclusive", kind))
             else:
                 parts += self._fold_stretch(stretch, budget)
         return self._at_most(parts)
@@ -149,7 +147,7 @@ class _Folding:
 
     def around_focus(
         self, heads: Sequence[int], focus: str, shown_in: Mapping[int, int]
-    ) -> list[Part]:
+    ) -> list[Fold]:
         """Open what the focus names and its neighbours; join all else, stretch by stretch.
 
         ``shown_in`` has for each leaf without a box the node in whose box it is.
@@ -160,7 +158,7 @@ class _Folding:
         shown = self.pinned | chosen
         if len(chosen) + len(near) <= COMFORTABLE:
             shown |= near
-        parts: list[Part] = []
+        parts: list[Fold] = []
         for inside, stretch in groupby(heads, shown.__contains__):
             if inside:
                 parts += self._fold_stretch(list(stretch), MOST - COMFORTABLE)
@@ -168,7 +166,7 @@ class _Folding:
                 parts += _joined(_singles(stretch))
         return self._at_most(parts)
 
-    def _at_most(self, parts: list[Part]) -> list[Part]:
+    def _at_most(self, parts: list[Fold]) -> list[Fold]:
         return parts if len(parts) <= MOST else self._join(parts, MOST)
 
     def _kind(self, head: int) -> str:
@@ -187,7 +185,7 @@ class _Folding:
     def _matches(self, head: int, focus: str) -> bool:
         node = self.merged.nodes[head]
         if focus == "finding":
-            return head == self.marks.failing or head in self.marks.highlight
+            return head in self.marks.highlight
         if span := re.fullmatch(r"#(\d+)-(\d+)", focus):
             number = node.sequence_nr
             return number is not None and int(span[1]) <= number <= int(span[2])
@@ -197,7 +195,7 @@ class _Folding:
             or any(root.name == focus and root.node == head for root in self.merged.roots)
         )
 
-    def _fold_stretch(self, heads: Sequence[int], budget: int) -> list[Part]:
+    def _fold_stretch(self, heads: Sequence[int], budget: int) -> list[Fold]:
         singles = _singles(heads)
         if self.options.depth is not None:
             calls = self._calls(singles, self.options.depth)
@@ -217,7 +215,7 @@ class _Folding:
         # Joined neighbours show little, so joining has to make the picture a good deal smaller.
         return best if len(best) <= 2 * budget else self._join(best, budget)
 
-    def _token(self, part: Part) -> Hashable:
+    def _token(self, part: Fold) -> Hashable:
         """Return what is equal for parts that look alike.
 
         Numbers in module paths do not count, states do.
@@ -230,7 +228,7 @@ class _Folding:
         node = self.merged.nodes[head]
         return (node.name, node.state, node.module and re.sub(r"\d+", "#", node.module))
 
-    def _alike_generations(self, parts: list[Part]) -> list[Part]:
+    def _alike_generations(self, parts: list[Fold]) -> list[Fold]:
         """Of three or more generations that follow each other and look alike, keep the newest."""
         if not self.generations:
             return parts
@@ -239,52 +237,52 @@ class _Folding:
         # The newest is folded further: it is no sample.
         return [part if part.why else replace(part, sample=None) for part in folded]
 
-    def _repeats(self, pieces: list[list[Part]], saving: int = 8) -> list[Part]:
+    def _repeats(self, pieces: list[list[Fold]], saving: int = 8) -> list[Fold]:
         """Of pieces that repeat themselves keep the newest, unless that is a single box anyway."""
         tokens = [tuple(map(self._token, piece)) for piece in pieces]
-        folded: list[Part] = []
+        folded: list[Fold] = []
         done = 0
-        for run in find_runs(tokens, saving=saving):
-            newest = _flat(pieces[run.start : run.start + run.period])
-            rest = _flat(pieces[run.start + run.period : run.stop])
-            folded += _flat(pieces[done : run.start])
+        for repeat in find_repeats(tokens, saving=saving):
+            newest = _flat(pieces[repeat.start : repeat.start + repeat.period])
+            rest = _flat(pieces[repeat.start + repeat.period : repeat.stop])
+            folded += _flat(pieces[done : repeat.start])
             if len(newest) == 1:
-                folded.append(Part(_heads(newest + rest), "repeat", times=run.times))
+                folded.append(Fold(_heads(newest + rest), "repeat", times=repeat.times))
             else:
                 sample = newest[0].heads[0]
                 folded += [replace(part, sample=sample) for part in newest]
-                folded.append(Part(_heads(rest), "repeat", times=run.times - 1, sample=sample))
-            done = run.stop
+                folded.append(Fold(_heads(rest), "repeat", times=repeat.times - 1, sample=sample))
+            done = repeat.stop
         return folded + _flat(pieces[done:])
 
-    def _calls(self, parts: list[Part], depth: int) -> list[Part]:
+    def _calls(self, parts: list[Fold], depth: int) -> list[Fold]:
         """Join neighbours with the same module path down to this depth: one part per call."""
 
-        def scope(part: Part) -> Hashable:
+        def scope(part: Fold) -> Hashable:
             path = (self.merged.nodes[part.heads[0]].module or "").split(".")
             if part.why or part.sample is not None or path == [""] or len(path) < depth:
                 return part.heads
             return ".".join(path[:depth])
 
-        calls: list[Part] = []
+        calls: list[Fold] = []
         for piece in _split(parts, scope):
             title = scope(piece[0])
             if len(piece) == 1 or not isinstance(title, str):
                 calls += piece
             else:
-                calls.append(Part(_heads(piece), "module", title))
+                calls.append(Fold(_heads(piece), "module", title))
         return calls
 
-    def _join(self, parts: list[Part], budget: int) -> list[Part]:
+    def _join(self, parts: list[Fold], budget: int) -> list[Fold]:
         """Join neighbours into pieces of about equal size: the last resort."""
 
-        def is_pinned(part: Part) -> bool:
+        def is_pinned(part: Fold) -> bool:
             return not self.pinned.isdisjoint(part.heads)
 
         pinned = sum(map(is_pinned, parts))
         # Each pinned part can leave one short piece before it.
         size = max(2, -(-(len(parts) - pinned) // max(1, budget - 2 * pinned - 1)))
-        joined: list[Part] = []
+        joined: list[Fold] = []
         for alone, stretch in groupby(parts, is_pinned):
             some = list(stretch)
             step = 1 if alone else size
@@ -293,32 +291,32 @@ class _Folding:
         return joined
 
 
-def _singles(heads: Iterable[int]) -> list[Part]:
-    return [Part((head,)) for head in heads]
+def _singles(heads: Iterable[int]) -> list[Fold]:
+    return [Fold((head,)) for head in heads]
 
 
-def _heads(parts: Iterable[Part]) -> tuple[int, ...]:
+def _heads(parts: Iterable[Fold]) -> tuple[int, ...]:
     return tuple(head for part in parts for head in part.heads)
 
 
-def _each(parts: Iterable[Part]) -> list[list[Part]]:
+def _each(parts: Iterable[Fold]) -> list[list[Fold]]:
     return [[part] for part in parts]
 
 
-def _flat(pieces: Iterable[list[Part]]) -> list[Part]:
+def _flat(pieces: Iterable[list[Fold]]) -> list[Fold]:
     return list(chain.from_iterable(pieces))
 
 
-def _split(parts: Sequence[Part], key: Callable[[Part], Hashable]) -> list[list[Part]]:
+def _split(parts: Sequence[Fold], key: Callable[[Fold], Hashable]) -> list[list[Fold]]:
     """Cut the parts wherever the key changes."""
     return [list(piece) for _, piece in groupby(parts, key)]
 
 
-def _joined(parts: list[Part]) -> list[Part]:
-    return parts if len(parts) < 2 else [Part(_heads(parts), "rest")]
+def _joined(parts: list[Fold]) -> list[Fold]:
+    return parts if len(parts) < 2 else [Fold(_heads(parts), "rest")]
 
 
-def _inlined_leaves(merged: Merged, kept: Set[int | None], *, users: int) -> dict[int, list[int]]:
+def _inlined_leaves(merged: Merged, kept: Set[int], *, users: int) -> dict[int, list[int]]:
     """Return for each node the leaves that are written into its box: of ``users`` or more each.
 
     ``kept`` nodes stay.

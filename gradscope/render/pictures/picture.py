@@ -1,25 +1,17 @@
-"""A picture: its boxes, links, groups and totals."""
+"""A picture: its boxes, arrows, clusters and totals."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from gradscope.model import NodeState, SavedState
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-
-
-class LinkKind(StrEnum):
-    """A plain link, one that enters the shared part, one that enters an older iteration."""
-
-    PLAIN = "plain"
-    BOUNDARY = "boundary"
-    CARRIED = "carried"
+SHARED, OLDER = "the shared part", "an older graph"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BoxRow:
     """One line inside a box: a text, a note at its right end, and the state that colours it."""
 
     text: str
@@ -42,23 +34,26 @@ class Box:
     root: str = ""
     alarm: str = ""
     caption: str = ""
-    rows: tuple[Row, ...] = ()
-    group: int | None = None
+    rows: tuple[BoxRow, ...] = ()
+    cluster: int | None = None
     is_fold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """From box ``source`` to box ``target``, standing for ``count`` edges of the graph."""
+class Arrow:
+    """From box ``source`` to box ``target``, standing for ``count`` edges of the graph.
+
+    ``enters`` says into what it leads, if that is the shared part, or an older graph.
+    """
 
     source: int
     target: int
-    kind: LinkKind = LinkKind.PLAIN
+    enters: str = ""
     count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Cluster:
     """A frame around boxes; ``parent`` is the frame that it stands in, ``is_shared`` is that of
     what several roots need.
     """
@@ -70,36 +65,30 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class Marking:
     """What a picture adds to its graphs: the moment, as text, and nodes of the last graph.
 
-    A backward call stops at node ``failing``; ``highlight`` are the nodes of a finding.
+    ``highlight`` are the nodes of a finding; ``stops``: a backward call stops at the first of them.
     """
 
-    failing: int | None = None
     highlight: tuple[int, ...] = ()
+    stops: bool = False
     moment: str = ""
 
 
-UNMARKED = Marks()
+UNMARKED = Marking()
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A whole picture; every link goes from an earlier to a later box."""
+    """A whole picture; every arrow goes from an earlier to a later box."""
 
     title: str
     subtitle: str = ""
     boxes: tuple[Box, ...] = ()
-    links: tuple[Link, ...] = ()
-    groups: tuple[Group, ...] = ()
+    arrows: tuple[Arrow, ...] = ()
+    clusters: tuple[Cluster, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @property
-    def states(self) -> tuple[NodeState, ...]:
-        """The states that the legend must explain, in the order of their definition."""
-        present = {box.state for box in self.boxes}
-        return tuple(state for state in NodeState if state in present)
 
 
 def one_line(text: str, limit: int = 72) -> str:

@@ -16,7 +16,7 @@ from gradscope.model import (
     SavedState,
 )
 from gradscope.render.pictures.folding import COMFORTABLE
-from gradscope.render.pictures.picture import Marks
+from gradscope.render.pictures.picture import Marking
 from gradscope.units import counted, listed
 
 MOST_CALLS = 4
@@ -34,7 +34,7 @@ class Selection:
     """
 
     graphs: tuple[Graph, ...]
-    marks: Marks
+    marks: Marking
     focus: str | None = None
 
 
@@ -74,7 +74,7 @@ def select(recording: Recording, call: int | None = None, *, of_finding: bool = 
     large = len(set.union(*map(_identities, shown))) > COMFORTABLE
     return Selection(
         tuple(shown),
-        Marks(marked[0] if marked and stops else None, marked, _moment(row, call)),
+        Marking(marked, stops, _moment(row, call)),
         focus="finding" if marked and large else None,
     )
 
@@ -110,9 +110,7 @@ def _row(recording: Recording, call: int | None) -> BackwardCall:
 
 
 def _in_step(row: BackwardCall, call: int) -> bool:
-    if row.count < 2:
-        return row.number == call
-    step, uneven = divmod(row.last_number - row.number, row.count - 1)
+    step, uneven = divmod(row.last_number - row.number, max(row.count - 1, 1))
     return not uneven and step > 0 and (call - row.number) % step == 0
 
 

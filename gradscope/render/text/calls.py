@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradscope.model import BackwardCall
-from gradscope.render.runs import find_runs
+from gradscope.render.repeats import find_repeats
 from gradscope.render.text.terminal import ELLIPSIS, place_of, plain, tail, wrapped
 from gradscope.units import counted, listed, nbytes
 
@@ -26,15 +26,15 @@ def folded(calls: Sequence[BackwardCall]) -> list[BackwardCall]:
     keys = list(map(_shared, calls))
     rows: list[BackwardCall] = []
     done = 0
-    for run in find_runs(keys, least=2, saving=1):
-        rows += calls[done : run.start]
-        for first in range(run.start, run.start + run.period):
-            alike = calls[first : run.stop : run.period]
+    for repeat in find_repeats(keys, least=2, saving=1):
+        rows += calls[done : repeat.start]
+        for first in range(repeat.start, repeat.start + repeat.period):
+            alike = calls[first : repeat.stop : repeat.period]
             last = max(call.last_number for call in alike)
             rows.append(
                 replace(alike[0], count=sum(call.count for call in alike), last_number=last)
             )
-        done = run.stop
+        done = repeat.stop
     return [*rows, *calls[done:]]
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.model import Certainty, Finding, Fix, Severity, Site
+from gradscope.model import Certainty, Finding, Fix, Severity
 from gradscope.render.text.snippets import gutter_width, mentioned, pointed
 from gradscope.render.text.terminal import (
     place_of,
@@ -21,10 +21,9 @@ from gradscope.render.text.terminal import (
     tail,
 )
 from gradscope.render.theme import SEVERITIES
-from gradscope.render.wording import alternative, reasons
+from gradscope.render.wording import alternative, notes, reasons
 from gradscope.units import counted, listed
 
-_MOST_SAVED = 4
 _EXPLAIN_INDENT = " " * 6
 
 
@@ -40,8 +39,8 @@ def print_finding(
     """
     look = SEVERITIES[finding.severity]
     announced = next((one for one in before if one.announces(finding)), None)
-    related = () if announced else finding.related
-    gutter = gutter_width(finding.site, *(one.site for one in related))
+    said = notes(finding, announced)
+    gutter = gutter_width(finding.site, *(site for _, site in said))
     print_message(
         Text.assemble(tag(finding, console), ": "), finding.message, console, style="bold"
     )
@@ -52,24 +51,11 @@ def print_finding(
             finding.site, finding.label, console, sources, style=look.terminal, gutter=gutter
         )
         print_lines(console, place)
-    for one in related:
-        print_note(one.message, console, one.site, sources, gutter)
-    if finding.saved and not announced:
-        print_note(_saved_tensors(finding), console)
-    if finding.withdrawn:
-        print_note(f"withdrawn: {finding.withdrawn}", console)
-    if finding.suppression:
-        print_note(f"suppressed {finding.suppression.reason}", console)
-    if finding.count > 1:
-        print_note(f"seen {finding.count:,} times", console)
-    if finding.processes:
-        print_note(f"met in {listed(finding.processes)}", console)
-    if finding.missed:
-        fault = "this is a fault of gradscope, which should have announced it before the call"
-        print_note(fault, console)
+    for note, site in said:
+        print_note(note, console)
+        if site is not None:
+            print_lines(console, mentioned(site, console, sources, gutter=gutter))
     if announced is not None:
-        at = f" at backward call {announced.backward_call:,}" if announced.backward_call else ""
-        print_note(f"announced as {announced.code}{at}, see above", console)
         print_lines(console, [Text()])
         return
     if finding.fix is not None:
@@ -137,26 +123,6 @@ def tag(finding: Finding, console: Console) -> Text:
     return Text(f"{look.word}[{plain(finding.code, console)}]", style=look.terminal)
 
 
-def print_note(
-    message: str,
-    console: Console,
-    site: Site | None = None,
-    sources: Mapping[str, str] | None = None,
-    gutter: int = 0,
-) -> None:
-    """Print a note, and the place it speaks of."""
+def print_note(message: str, console: Console) -> None:
+    """Print a note."""
     print_labelled("note", "bold cyan", message, console)
-    if site is not None:
-        print_lines(console, mentioned(site, console, sources, gutter=gutter))
-
-
-def _saved_tensors(finding: Finding) -> str:
-    """Return the first saved tensors, and their nodes if no note names those."""
-    names = ", ".join(f"`{name}`" for name in finding.saved[:_MOST_SAVED])
-    more = len(finding.saved) - _MOST_SAVED
-    are = "the saved tensors are" if len(finding.saved) > 1 else "the saved tensor is"
-    named = any(
-        node in related.message for node in finding.nodes[:1] for related in finding.related
-    )
-    nodes = "" if named or not finding.nodes else f" of {listed(finding.nodes)}"
-    return f"{are} {names}{f' and {more:,} more' if more > 0 else ''}{nodes}"

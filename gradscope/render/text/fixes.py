@@ -76,18 +76,15 @@ def _proposal(proposal: Proposal, console: Console) -> None:
     """Print what is wrong, where, and what could be done, each with what it changes."""
     for place, finding in enumerate(proposal.findings):
         _title(f"{proposal.number}." if place == 0 else "", finding, console)
-    several = len(proposal.candidates) > 1
     for candidate in proposal.candidates:
-        _candidate(candidate, proposal, console, several=several)
+        _candidate(candidate, proposal, console)
     console.print()
 
 
-def _candidate(
-    candidate: Candidate, proposal: Proposal, console: Console, *, several: bool
-) -> None:
+def _candidate(candidate: Candidate, proposal: Proposal, console: Console) -> None:
     fix = candidate.fix
     is_chosen = candidate.number == proposal.chosen.number
-    lead = f"fix {candidate.number}" if several else "fix"
+    lead = f"fix {candidate.number}" if len(proposal.candidates) > 1 else "fix"
     style = "bold green" if is_chosen else "green"
     _note(lead, style, with_safety(fix.message, fix), console)
     for word, text in reasons(fix):
@@ -103,12 +100,8 @@ def _candidate(
 
 def _title(number: str, finding: Finding, console: Console) -> None:
     lead = Text.assemble(f"{number:<3}", tag(finding, console), ": ")
-    print_message(lead, finding.message + at(finding, console), console, "bold")
-
-
-def at(finding: Finding, console: Console) -> str:
-    """Return `` at train.py:42``; nothing for an unknown place."""
-    return f" at {location(finding.site, console)}" if finding.site is not None else ""
+    at = f" at {location(finding.site, console)}" if finding.site is not None else ""
+    print_message(lead, finding.message + at, console, "bold")
 
 
 def _note(word: str, style: str, message: str, console: Console) -> None:

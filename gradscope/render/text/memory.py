@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradscope.model import Recording
-from gradscope.render.memory import Kind, Largest, Saved, Size, by, largest, name_of
+from gradscope.render.memory import GroupBy, Largest, Saved, Size, by, largest, name_of
 from gradscope.render.text.calls import as_code
 from gradscope.render.text.terminal import (
     ELLIPSIS,
@@ -28,11 +28,11 @@ from gradscope.units import counted, listed, nbytes
 _MOST_ROWS = 12
 _NOTHING = "no graph was recorded, so there is nothing to show"
 
-Row = tuple[str, Sequence[str], float]
+BarRow = tuple[str, Sequence[str], float]
 """A name, its figures, and how long the bar behind them is, of 1."""
 
 
-def _by(kind: Kind, saved: Iterable[Saved], console: Console) -> dict[str, Size]:
+def _by(kind: GroupBy, saved: Iterable[Saved], console: Console) -> dict[str, Size]:
     """Return the sizes of the rows of a table."""
     return by(lambda one: name_of(kind, one, lambda site: place_of(site, console)), saved)
 
@@ -44,7 +44,7 @@ def print_memory(recording: Recording, console: Console) -> None:
         print_lines(console, [Text(_NOTHING)])
         return
     _print_head(graph, recording, console)
-    for kind in Kind:
+    for kind in GroupBy:
         sums = _by(kind, graph.saved, console)
         most = max((size.nbytes for size in sums.values()), default=1)
         rows = [(name, _cells(size, graph), size.nbytes / most) for name, size in sums.items()]
@@ -99,14 +99,14 @@ def _print_head(graph: Largest, recording: Recording, console: Console) -> None:
 
 def print_diff(before: Recording, after: Recording, console: Console) -> None:
     """Print how the memory, the totals and the findings of two runs differ."""
-    rows: list[Row] = []
+    rows: list[BarRow] = []
     for name, figure, str_of in _FIGURES:
         sizes = figure(before), figure(after)
         if None not in sizes:
             rows.append((name, _change(*sizes, str_of=str_of), 0))
     _print_table("totals", ("before", "after", "change"), rows, console)
     graphs = [largest(one) for one in (before, after)]
-    for kind in (Kind.MODULE, Kind.OPERATION):  # lines move with the change that is looked at
+    for kind in (GroupBy.MODULE, GroupBy.OPERATION):  # lines move with the change that is looked at
         sums = [
             {name: size.nbytes for name, size in _by(kind, graph.saved, console).items()}
             if graph
@@ -158,7 +158,7 @@ def _change(before: int, after: int, str_of: Callable[[int], str] = nbytes) -> t
     return str_of(before), str_of(after), change
 
 
-def _print_table(title: str, head: Sequence[str], rows: Sequence[Row], console: Console) -> None:
+def _print_table(title: str, head: Sequence[str], rows: Sequence[BarRow], console: Console) -> None:
     """Print rows under a title: long names folded, figures right, then a bar."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="", show_header=any(head))
     table.add_column(overflow="fold")

@@ -1,15 +1,11 @@
-"""What trying fixes out has shown, as text: a table of all, and the reasons."""
+"""What trying fixes out has shown, as text: the rows of each, and the reasons."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from gradscope.fixing.plan import Proposal
@@ -17,23 +13,11 @@ from gradscope.fixing.rehearsal import Line, Spot
 from gradscope.fixing.runs import LossLog, Run, text_at, told_place
 from gradscope.fixing.training import Comparison, Difference, Key, TrainingChange, owners
 from gradscope.fixing.verify import NEVER_CAME, Trial, Tried, Verdict
-from gradscope.render.text.terminal import (
-    plain,
-    print_lines,
-    print_message,
-    print_table,
-    prose,
-    shorten,
-    wrapped,
-)
+from gradscope.render.text.terminal import plain, print_lines, print_message, shorten, wrapped
 from gradscope.render.wording import kind_of
 from gradscope.units import counted, nbytes, short_path
 
 _MOST_OUTPUT_LINES = 15
-_LEAST_COLUMN = 24
-_LABEL = 11
-_LOSS = re.compile(r"(.+?)\s*\.\s*backward\s*\(")
-_OPTIMIZER = re.compile(r"([\w.\[\]'\"]+)\s*\.\s*step\s*\(")
 _MOST_TEXT = 40
 
 
@@ -44,16 +28,14 @@ def print_trial(trial: Trial, script: str, console: Console) -> None:
         f"{counted(verdict.bounds.calls, 'backward call')} each, and for"
         f" {counted(round(verdict.bounds.seconds), 'second')} in all"
     )
-    several = len(trial.tried) > 1
-    what = "each fix" if several else "the fix"
+    what = "each fix" if len(trial.tried) > 1 else "the fix"
     if verdict.before.is_rank:
         what += ", as the only rank of a launcher"
     print_lines(console, [Text("tried out", style="bold")])
     _row("runs", f"{script} as it is, and with {what}, for at most {until}", console)
-    _tables(trial, console)
     for tried in trial.tried:
-        if several and not tried.holds:
-            _row(f"fix {tried.candidate.number}", f"not verified: {_why_of(tried)}", console)
+        _tried(tried, trial, console)
+    print_lines(console, [Text()])
     for proposal in filter(verdict.never_came, verdict.plan.proposals):
         codes = " and ".join(dict.fromkeys(finding.code for finding in proposal.findings))
         _row("hazard", f"{codes}: {NEVER_CAME}", console)
@@ -69,56 +51,28 @@ def _row(name: str, value: str, console: Console) -> None:
     print_message(Text(f"  {name:<7} ", style="dim"), value, console)
 
 
-def _tables(trial: Trial, console: Console) -> None:
-    """Print the candidates side by side, as many as the terminal has room for."""
-    room = max((console.width - _LABEL - 2) // (_LEAST_COLUMN + 2), 1)
-    for start in range(0, len(trial.tried), room):
-        shown = trial.tried[start : start + room]
-        width = (console.width - _LABEL - 2) // min(room, len(trial.tried)) - 2
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="")
-        table.add_column(width=_LABEL - 2, style="dim")
-        for tried in shown:
-            table.add_column(_head(tried, trial), overflow="fold", width=width)
-        columns = [_cells(tried) for tried in shown]
-        for name in dict.fromkeys(chain.from_iterable(columns)):
-            table.add_row(name, *(_prose(cells.get(name, ""), console) for cells in columns))
-        print_lines(console, [Text()])
-        print_table(table, console)
-    print_lines(console, [Text()])
-
-
-def _head(tried: Tried, trial: Trial) -> Text:
+def _tried(tried: Tried, trial: Trial, console: Console) -> None:
+    """Print what trying a candidate out has shown."""
     head = Text(f"fix {tried.candidate.number}", style="bold")
     if trial.is_recommended(tried.candidate) and tried.holds:
         head.append(" (recommended)", style="bold green")
-    return head
-
-
-# the cells of a candidate's column
-
-
-def _prose(text: str, console: Console) -> Text:
-    return Text("\n").join(prose(line, console) for line in text.split("\n"))
-
-
-def _cells(tried: Tried) -> dict[str, str]:
-    """Return what stands in a candidate's column, by the names of the rows."""
+    print_lines(console, [Text(), head])
     file, line = tried.candidate.place
-    cells = {"edit": f"{kind_of(tried.candidate.fix)} at {Path(file).name}:{line}"}
+    _row("edit", f"{kind_of(tried.candidate.fix)} at {Path(file).name}:{line}", console)
     verdict = tried.verdict
-    if verdict is None:
-        return cells | {"verdict": "not tried"}
-    new = dict.fromkeys(f"{each.severity} {each.code}" for each in verdict.new)
-    losses = [_course(loss) for loss in verdict.after.losses]
-    return cells | {
-        "hazard": _hazard(verdict, tried.proposal),
-        "new": ", ".join(new) or "none",
-        "ends": f"{_end(verdict.after, verdict)} (before, {_end(verdict.before, verdict)})",
-        "trains": "\n".join(_who_trains_what(verdict.comparison)) or "not known",
-        "loss": "\n".join(losses) or "not known: no backward() started from a single number",
-        "memory": _memory(verdict),
-        "verdict": "holds" if tried.holds else "not verified",
-    }
+    if verdict is not None:
+        _row("hazard", _hazard(verdict, tried.proposal), console)
+        new = dict.fromkeys(f"{each.severity} {each.code}" for each in verdict.new)
+        _row("new", ", ".join(new) or "none", console)
+        before = _end(verdict.before, verdict)
+        _row("ends", f"{_end(verdict.after, verdict)} (before, {before})", console)
+        for trains in _who_trains_what(verdict.comparison) or ("not known",):
+            _row("trains", trains, console)
+        losses = [_course(loss) for loss in verdict.after.losses]
+        for loss in losses or ["not known: no backward() started from a single number"]:
+            _row("loss", loss, console)
+        _row("memory", _memory(verdict), console)
+    _row("verdict", "holds" if tried.holds else f"not verified: {_why_of(tried)}", console)
 
 
 def _hazard(verdict: Verdict, proposal: Proposal) -> str:
@@ -146,14 +100,10 @@ def _end(run: Run, verdict: Verdict) -> str:
 
 def _course(loss: LossLog) -> str:
     """Return the course of a loss with the fix."""
-    course = f"{_number(loss.first)} in one call"
+    course = f"{loss.first:.4g} in one call"
     if len(loss.values) > 1:
-        course = f"{_number(loss.first)} → {_number(loss.last)}: {loss.word}"
+        course = f"{loss.first:.4g} → {loss.last:.4g}: {loss.word}"
     return f"{_quoted(loss.text)} {course}".lstrip()
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else str(value)
 
 
 def _memory(verdict: Verdict) -> str:
@@ -263,8 +213,7 @@ def _loss(line: Line, lines: Iterable[Line]) -> str:
 
 def _quoted(text: str) -> str:
     """Return the loss of a statement that runs it backward; empty if that is long."""
-    found = _LOSS.search(text)
-    shown = found[1] if found is not None else text
+    shown = text.partition(".backward(")[0]
     return f"`{shown}`" if 0 < len(shown) <= _MOST_TEXT else ""
 
 
@@ -276,9 +225,7 @@ def _step(difference: Difference, comparison: Comparison) -> str:
     lines = {difference.step.line, *(step.line for step in steps)}
     file, line = told_place(difference.step.line, lines)
     text = text_at(file, line, {})
-    found = _OPTIMIZER.search(text)
-    name = found[0] + ")" if found is not None else text
-    shown = f"`{name}`" if 0 < len(name) <= _MOST_TEXT else "the step"
+    shown = f"`{text}`" if 0 < len(text) <= _MOST_TEXT else "the step"
     return f" at {shown} ({_short((file, line))}, {comparison.optimizers[difference.optimizer]})"
 
 

@@ -10,7 +10,7 @@ _CANDIDATES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Repeat:
     """From ``start`` on, the same ``period`` tokens follow each other ``times`` times."""
 
     start: int
@@ -19,14 +19,14 @@ class Run:
 
     @property
     def stop(self) -> int:
-        """The place after the run."""
+        """The place after the repeat."""
         return self.start + self.period * self.times
 
 
-def find_runs(tokens: Sequence[Hashable], least: int = 3, saving: int = 8) -> list[Run]:
-    """Return the longest runs, left to right, of ``least`` repeats that save ``saving`` tokens.
+def find_repeats(tokens: Sequence[Hashable], least: int = 3, saving: int = 8) -> list[Repeat]:
+    """Return the longest repeats, left to right, of ``least`` times that save ``saving`` tokens.
 
-    A period can only be the distance to another occurrence of the run's first token, so only the
+    A period can only be the distance to another occurrence of the first token, so only the
     next few of those are tried; whole blocks are compared at a time, which keeps 200,000 tokens
     within a fraction of a second.
     """
@@ -37,23 +37,23 @@ def find_runs(tokens: Sequence[Hashable], least: int = 3, saving: int = 8) -> li
     for place in range(len(values) - 1, -1, -1):
         following[place] = last.get(values[place], 0)
         last[values[place]] = place
-    runs = []
+    repeats = []
     place = 0
     while place < len(values):
         found = [
-            run
-            for run in _runs_at(values, following, place)
-            if run.times >= least and (run.times - 1) * run.period >= saving
+            repeat
+            for repeat in _repeats_at(values, following, place)
+            if repeat.times >= least and (repeat.times - 1) * repeat.period >= saving
         ]
-        best = max(found, key=lambda run: run.stop, default=Run(place, 1, 1))
+        best = max(found, key=lambda repeat: repeat.stop, default=Repeat(place, 1, 1))
         if found:
-            runs.append(best)
+            repeats.append(best)
         place = best.stop
-    return runs
+    return repeats
 
 
-def _runs_at(values: list[int], following: list[int], start: int) -> Iterator[Run]:
-    """Yield the run of each period that the next occurrences of the first token allow."""
+def _repeats_at(values: list[int], following: list[int], start: int) -> Iterator[Repeat]:
+    """Yield the repeat of each period that the next occurrences of the first token allow."""
     other = start
     for _ in range(_CANDIDATES):
         other = following[other]
@@ -64,6 +64,6 @@ def _runs_at(values: list[int], following: list[int], start: int) -> Iterator[Ru
         times = 1
         while values[start + times * period : start + (times + 1) * period] == block:
             times += 1
-        yield Run(start, period, times)
+        yield Repeat(start, period, times)
         if start + period * times == len(values):
             return

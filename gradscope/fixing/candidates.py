@@ -22,9 +22,7 @@ from gradscope.fixing.placed import (
     expression_at,
     is_in,
     moved,
-    put_in_method,
     put_inside,
-    reader_of,
     rebinding,
     region_of,
     statement_around,
@@ -499,11 +497,9 @@ class Search:
             nodes = self._building(file, block, owner)
             nodes = with_followers(block[: block.index(owner)], nodes)
             builds = nodes and all(self._builds(file, node) for node in nodes)
-            if isinstance(owner, FUNCTIONS + source.LOOPS) and builds:
+            if isinstance(owner, source.LOOPS) and builds:
                 yield from self._put(file, nodes, owner, put_inside(file, nodes, owner))
         for file, node in self._stored:
-            if (reader := reader_of(file, node)) is not None:
-                yield from self._put(file, [node], reader, put_in_method(file, node, reader))
             functions = [e for e in source.enclosing(file, node.lineno) if isinstance(e, FUNCTIONS)]
             if functions and (pieces := unguarded(file, node)):
                 yield from self._put(file, [node], functions[-1], pieces)
@@ -568,31 +564,41 @@ class Search:
                 yield cuts, changed
 
     def _computed_there(self) -> Iterator[Fix]:
-        """Yield the fixes that compute a value once more where it is read for the call that fails,
+        """Yield the fixes that compute a value once more wherever it is read for a call that fails,
         in the place of the variable.
         """
         record = self._record
-        given, _ = self._nodes
         for file, node in self._stored:
-            numbers = (n for n in given if expression_at(record.places[n]) is node.value)
-            same = {own for number in numbers for own in given[number]}
-            reads: dict[int, set[int]] = defaultdict(set)
-            for own, number in sorted(record.identities.items()):
-                if own not in same and not same.isdisjoint(record.after[own]):
-                    same.add(own)
-                    reads[number].add(own)
-            for number, nodes in reads.items():
-                calls = {i for i in record.calls if not nodes.isdisjoint(self._base.ran[i])}
-                pieces = computed_at(file, node, record.places[number])
-                if not calls & self._meant or not pieces:
-                    continue
-                for cuts, changed in self._made_twice(file, [node], calls):
-                    edits, also = self._with_cuts(cuts, pieces)
-                    if edits:
-                        message = f"compute `{ast.unparse(node.value)}` again at line "
-                        message += f"{record.places[number].line}{also}"
-                        yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
-                        return
+            waiting = [n for n in self._nodes[0] if expression_at(record.places[n]) is node.value]
+            known, pieces, lines = set[int](), list[Pieces](), set[int]()
+            while waiting:
+                reads = self._readers.get(waiting.pop(), set()) - known
+                known |= reads
+                for read in reads:
+                    if piece := computed_at(file, node, record.places[read]):
+                        pieces.append(piece)
+                        lines.add(record.places[read].line)
+                    else:  # where its value is read in turn
+                        waiting.append(read)
+            nodes = {own for number in known for own in self._nodes[0][number]}
+            calls = {i for i in record.calls if not nodes.isdisjoint(self._base.ran[i])}
+            for cuts, changed in self._made_twice(file, [node], calls) if pieces else ():
+                edits, also = self._with_cuts(cuts, *pieces)
+                if edits:
+                    what = f"compute `{ast.unparse(node.value)}` again at {lines_told(lines)}"
+                    yield self._fix(FixKind.RECOMPUTE, f"{what}{also}", edits, changed)
+                    return
+
+    @cached_property
+    def _readers(self) -> dict[int, set[int]]:
+        """The places that read what each place gave, for calls that fail."""
+        record, found = self._record, defaultdict[int, set[int]](set)
+        needed = set[int]().union(*(self._base.ran[i] for i in self._meant))
+        for node in needed & record.identities.keys():
+            for given in record.after[node]:
+                if given in record.identities:
+                    found[record.identities[given]].add(record.identities[node])
+        return found
 
     def _copy(
         self, spot: Spot, nodes: Sequence[ast.stmt], cuts: Sequence[int], changed: Simulation
@@ -603,12 +609,12 @@ class Search:
         message = f"run {lines} again for line {spot[1]}{also}"
         return self._fix(FixKind.RECOMPUTE, message, edits, changed) if edits else None
 
-    def _with_cuts(self, cuts: Sequence[int], pieces: Pieces) -> tuple[tuple[Edit, ...], str]:
+    def _with_cuts(self, cuts: Sequence[int], *pieces: Pieces) -> tuple[tuple[Edit, ...], str]:
         """Return an edit with cuts before, and those in words."""
         places = [self._record.places[n] for n in cuts]
         parts = [with_call(place, frozenset({"tensor"}), "detach") for place in places]
         also = "".join(f", and detach `{text_at(place)}` before" for place in places)
-        return written(*together(*parts, pieces)), also
+        return written(*together(*parts, *pieces)), also
 
     @property
     def _stack(self) -> Sequence[Spot]:

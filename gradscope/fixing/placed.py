@@ -393,8 +393,8 @@ def with_followers(block: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -> list
     return found
 
 
-def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
-    """Return the edit that moves statements to the head of the loop or the function behind them."""
+def put_inside(file: str, nodes: Sequence[ast.stmt], owner: source.Loop) -> Pieces:
+    """Return the edit that moves statements to the head of the loop behind them."""
     block = block_with(file, owner)
     names = {name for node in nodes for name in stored_names(node)}
     before_it = block[block.index(nodes[0]) : block.index(owner)]
@@ -404,61 +404,12 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
     only_bind = all(isinstance(node, ast.Assign | ast.AnnAssign) for node in nodes)
     if not before_it or not names or is_bound or not only_bind or any(map(_draws, nodes)):
         return ()
-    if isinstance(owner, FUNCTIONS):  # the names become its own: nobody else may see them
-        is_seen = bool(names & _arguments(owner)) or _is_seen_outside(file, names, nodes, owner)
-        body = _body(owner)
-    else:
-        head = owner.test if isinstance(owner, ast.While) else owner.iter
-        is_seen, body = any(_read_names(each) & names for each in (*between, head)), owner.body
-    if is_seen:
+    head = owner.test if isinstance(owner, ast.While) else owner.iter
+    if any(_read_names(each) & names for each in (*between, head)):
         return ()
     gone = [removed(node, file) for node in nodes]
     lines = [line for node in nodes for line in lines_of(node, file)]
-    return together(*gone, before(body[0], file, lines))
-
-
-def _is_seen_outside(
-    file: str, names: set[str], nodes: Sequence[ast.stmt], owner: Function
-) -> bool:
-    """Return whether anything reads some names but these statements and the function ``owner``."""
-    scope = next(reversed(_functions_around(file, nodes[0])), source.tree(file))
-    waiting: list[tuple[ast.AST, set[str]]] = [(scope, names)]
-    while waiting:
-        node, seen = waiting.pop()
-        inside = ast.iter_child_nodes(node)
-        if node is owner:
-            inside = iter((owner.args, *owner.decorator_list))
-        elif node in nodes or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
-            continue
-        elif isinstance(node, ast.Name) and node.id in seen:
-            return True
-        if isinstance(node, FUNCTIONS) and node is not scope:
-            seen = seen - _own_names(node)
-        waiting += [(each, seen) for each in inside]
-    return False
-
-
-def reader_of(file: str, node: ast.Assign) -> Function | None:
-    """Return the only method that reads the attribute that another one assigns."""
-    target = node.targets[0]
-    free = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-    local = {name for each in _functions_around(file, node) for name in _own_names(each)}
-    if not isinstance(target, ast.Attribute) or free & local != {"self"} or _draws(node):
-        return None
-    text = ast.unparse(target)
-    readers = {
-        _functions_around(file, n)[-1]: None
-        for n in ast.walk(source.tree(file))
-        if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load) and ast.unparse(n) == text
-        if _functions_around(file, n)
-    }
-    reader = next(iter(readers)) if len(readers) == 1 else None
-    return None if reader in _functions_around(file, node) else reader
-
-
-def put_in_method(file: str, node: ast.Assign, reader: Function) -> Pieces:
-    """Return the edit that moves the assignment of an attribute to the head of a method."""
-    return together(removed(node, file), before(_body(reader)[0], file, lines_of(node, file)))
+    return together(*gone, before(owner.body[0], file, lines))
 
 
 def unguarded(file: str, node: ast.Assign) -> Pieces:

@@ -1,13 +1,20 @@
-"""Orders what can be done about a finding: what is proposed first, and what behind it."""
+"""Orders what can be done about a finding: by a rehearsal of the run, and by trying what that
+finds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from gradscope.errors import GradscopeError
 from gradscope.fixing.candidates import CONSTANT, SPOILT, Search, is_constant, of_leak
+from gradscope.fixing.plan import Plan, plan, replanned
 from gradscope.fixing.rehearsal import Record, Spot
-from gradscope.model import Finding, Fix, FixKind, Recording
+from gradscope.fixing.runs import REFUSED, Bounds, Run, Start, check, rehearse, run, start_process
+from gradscope.fixing.verify import Verdict, compared, default_calls
+from gradscope.model import Applicability, Finding, Fix, FixKind, Recording, Severity
 
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
 _LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
@@ -15,6 +22,8 @@ _MEANT = frozenset({FixKind.ITEM, FixKind.NO_GRAD, FixKind.REORDER, FixKind.CLON
 """What a cut would do as well, and these say better: a number is wanted, an average is computed, a
 step comes too early, a value is overwritten.
 """
+_MOST_TRIED = 6
+_LEAST_SECONDS = 2.0
 
 
 def with_options(recording: Recording, record: Record) -> Recording:
@@ -71,3 +80,73 @@ def _fails_at(finding: Finding) -> Spot | None:
         named = {each.role: each.site for each in finding.related}
         site = named.get("failing_node") or named.get("next_read") or site
     return None if site is None else (site.file, site.line)
+
+
+def improved(
+    recording: Recording, seconds: float, tell: Callable[[str], None], start: Start = start_process
+) -> Recording:
+    """Return the recording with fixes that a rehearsal has found, and those first that held when
+    they were tried; all within so many seconds, and without a change outside the processes.
+
+    ``tell`` is called with what begins. Raise GradscopeError if the program cannot be run again.
+    """
+    check(recording)
+    end = time.monotonic() + seconds
+    tell("rehearses the run, to find a fix")
+    record = None
+    try:
+        record = rehearse(recording, Bounds(0, seconds), guarded=True, start=start)
+        recording = with_options(recording, record)
+        if record.stopped:
+            tell(f"the rehearsal {record.ended}")
+    except GradscopeError as failure:
+        tell(str(failure))
+    return _tried(recording, record, end, tell, start)
+
+
+def _tried(
+    recording: Recording,
+    record: Record | None,
+    end: float,
+    tell: Callable[[str], None],
+    start: Start,
+) -> Recording:
+    """Return the recording with the first fix of each finding that holds as its first one."""
+    proposed = plan(recording)
+    bounds = Bounds(default_calls(proposed.proposals), 0)
+    ended = recording.outcome.exit_status
+    before = Run(recording, (), ended, "")
+    held: dict[int, Fix] = {}
+    for proposal in proposed.proposals:
+        if proposal.finding.severity is Severity.ADVICE:
+            continue
+        for candidate in [c for c in proposal.candidates if c.can_be_tried][:_MOST_TRIED]:
+            left = end - time.monotonic()
+            if left < _LEAST_SECONDS:
+                break
+            tell(f"tries fix {candidate.number}")
+            alone = replace(proposal, chosen=candidate, problem="")
+            with_it = replanned(recording, Plan((alone,), ()), [candidate.number])
+            within = Bounds(bounds.calls, left)
+            after = run(recording, with_it.changes, within, guarded=True, start=start)
+            verdict = Verdict(with_it, bounds, before, after)
+            if after.exit_status in (None, REFUSED) or not verdict.mends(proposal):
+                continue
+            fix = candidate.fix
+            if record is not None and after.exit_status == 0:
+                left = end - time.monotonic()
+                verdict = compared(verdict, recording, record, left, guarded=True, start=start)
+            if verdict.refused:  # it would train something else
+                continue
+            if verdict.comparison is not None:
+                fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
+            held |= dict.fromkeys(map(id, proposal.findings), fix)
+            break
+    findings = (_first(f, held[id(f)]) if id(f) in held else f for f in recording.findings)
+    return replace(recording, findings=tuple(findings))
+
+
+def _first(finding: Finding, held: Fix) -> Finding:
+    """Return a finding with what held as its first fix."""
+    others = (fix for fix in finding.fixes if fix.edits != held.edits)
+    return replace(finding, fix=held, alternatives=tuple(others))

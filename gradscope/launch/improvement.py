@@ -128,11 +128,11 @@ def _do(module: str, job: Path, folder: str, environment: dict[str, str], output
 
 def main(given: str, improved_file: str) -> None:
     """Improve the fixes of the pickled recording."""
-    from gradscope.fixing import improving
+    from gradscope.fixing import ranking
     from gradscope.launch import rehearsing, trial  # noqa: F401 - once, for all copies
 
     recording, seconds = pickle.loads(Path(given).read_bytes())
-    better = improving.improved(recording, seconds, partial(print, flush=True), started)
+    better = ranking.improved(recording, seconds, partial(print, flush=True), started)
     Path(improved_file).write_bytes(pickle.dumps(better))
 
 

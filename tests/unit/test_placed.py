@@ -15,7 +15,6 @@ from gradscope.fixing.edits import Piece, Pieces, block_with, together, written
 from gradscope.fixing.marks import Span
 from gradscope.fixing.patch import apply, read
 from gradscope.fixing.placed import (
-    FUNCTIONS,
     computed_at,
     copying,
     decorated_function,
@@ -701,7 +700,7 @@ def inside(text: str, *loops: str) -> Write:
     def write(at: At) -> Pieces:
         found = [statement_around(at(loop))[1] for loop in loops or ("for ",)]
         file, node = statement_around(at(text))
-        known = (each for each in found if isinstance(each, (*source.LOOPS, *FUNCTIONS)))
+        known = (each for each in found if isinstance(each, source.LOOPS))
         behind = [each for each in known if each in block_with(file, node)]
         return put_inside(file, [node], behind[0]) if behind else ()
 
@@ -798,44 +797,6 @@ def test_a_statement_is_put_inside(case: Case, tmp_path: Path) -> None:
     ],
 )
 def test_a_statement_is_not_put_inside_wrongly(case: Case, tmp_path: Path) -> None:
-    check(case, tmp_path)
-
-
-def into(text: str, name: str) -> Write:
-    return inside(text, f"def {name}")
-
-
-@of(
-    (
-        "behind its docstring",
-        (
-            "w = f(v)\ndef g(x):\n    'what'\n    return x * w\nuse(g)\n",
-            into("w = f(v)", "g"),
-            "def g(x):\n    'what'\n    w = f(v)\n    return x * w\nuse(g)\n",
-        ),
-    ),
-    (
-        "beside another that has its own of that name",
-        (
-            "def h(w):\n    return w\nw = f(v)\ndef g():\n    return w\n",
-            into("w = f(v)", "g"),
-            "def h(w):\n    return w\ndef g():\n    w = f(v)\n    return w\n",
-        ),
-    ),
-    ("read behind it", ("w = f(v)\ndef g():\n    return w\nuse(w)\n", into("w =", "g"), REFUSED)),
-    (
-        "read by another function",
-        ("def h():\n    return w\nw = f(v)\ndef g():\n    return w\n", into("w =", "g"), REFUSED),
-    ),
-    ("a default", ("w = f(v)\ndef g(x=w):\n    return w\n", into("w = f", "g"), REFUSED)),
-    ("an argument", ("w = f(v)\ndef g(w):\n    return w\n", into("w = f", "g"), REFUSED)),
-    (
-        "of what the function binds",
-        ("w = f(v)\ndef g():\n    v = 1\n    return w, v\n", into("w = f", "g"), REFUSED),
-    ),
-    ("drawn", ("w = torch.rand(v)\ndef g():\n    return w\n", into("w =", "g"), REFUSED)),
-)  # fmt: skip
-def test_a_statement_is_put_into_a_function(case: Case, tmp_path: Path) -> None:
     check(case, tmp_path)
 
 
@@ -1366,6 +1327,11 @@ def computed(text: str, read: str) -> Write:
             "def f(D, x):\n    y = D(x)\n    return y\n\nD, x = net, 1\nold = f(D, x)\ng(D(x))\n",
         ),
     ),
+    (
+        "of what the function binds",
+        ("w = f(v)\ndef g():\n    v = 1\n    return w, v\n", computed("f(v)", "2:w"), REFUSED),
+    ),
+    ("drawn", ("w = torch.rand(v)\ndef g():\n    w\n", computed("torch", "2:w"), REFUSED)),
     (
         "a name that is not there",
         (

@@ -188,11 +188,11 @@ class Search:
             fruitful = set(base.fruitless) >= set(cut.fruitless)
             self._effects_of[place] = _Effect(
                 hazards=len(cut.hazards),
-                spoils=base.spoilt(cut),
+                spoils=cut.cut_in(base.used_nodes),
                 mends=self._mends(cut),
                 is_fruitful=fruitful,
                 is_harmless=not self._harm(cut),
-                is_bearable=fruitful and base.needed_lines <= cut.trained_lines,
+                is_bearable=fruitful and base.trained_lines & base.needed <= cut.trained_lines,
             )
         return self._effects_of[place]
 
@@ -786,5 +786,5 @@ class Search:
         lost = self._base.trained_lines - changed.trained_lines
         names = self._record.leaves
         told = [f"{names[n]} would get no gradient from line {at[1]}" for at, n in lost if names[n]]
-        kept = SPOILT if self._base.spoilt(changed) else _UNSPOILT
+        kept = SPOILT if changed.cut_in(self._base.used_nodes) else _UNSPOILT
         return (*sorted(told)[:_MOST], kept)

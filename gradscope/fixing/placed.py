@@ -441,11 +441,6 @@ def unguarded(file: str, node: ast.Assign) -> Pieces:
     return ()
 
 
-def _body(function: Function) -> list[ast.stmt]:
-    """Return the statements of a function, and of its docstring only what it must have."""
-    return function.body[ast.get_docstring(function) is not None :] or function.body
-
-
 def _functions_around(file: str, node: ast.AST) -> list[Function]:
     around = source.enclosing(file, getattr(node, "lineno", 0))
     return [each for each in around if isinstance(each, FUNCTIONS)]

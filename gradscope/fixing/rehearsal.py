@@ -33,35 +33,6 @@ Cut: TypeAlias = Callable[[int, int], bool]
 _NO_CUT: Cut = lambda node, following: False  # noqa: E731 - the default of several
 
 
-def reached(after: Sequence[Sequence[int]], starts: Iterable[int], cut: Cut = _NO_CUT) -> set[int]:
-    """Return the nodes that some lead to, without the edges that are cut; -1 leads to a start."""
-    seen: set[int] = set()
-    waiting = [start for start in starts if not cut(-1, start)]
-    while waiting:
-        node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
-            following = after[node]
-            waiting += following if cut is _NO_CUT else [n for n in following if not cut(node, n)]
-    return seen
-
-
-def leading(after: Sequence[Sequence[int]], seen: set[int], targets: set[int]) -> set[int]:
-    """Return those of the seen nodes by which they lead to the targets."""
-    before: dict[int, list[int]] = defaultdict(list)
-    for node in seen:
-        for following in after[node]:
-            before[following].append(node)
-    leads: set[int] = set()
-    waiting = [target for target in targets if target in seen]
-    while waiting:
-        node = waiting.pop()
-        if node not in leads:
-            leads.add(node)
-            waiting += before[node]
-    return leads
-
-
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened, in its order: a ``call`` of the engine, a ``step``, or a ``change``
@@ -149,11 +120,32 @@ class Record:
 
     def reached(self, starts: Iterable[int], cut: Cut = _NO_CUT) -> set[int]:
         """Return the nodes that a call runs without the edges that are cut; -1 leads to a root."""
-        return reached(self.after, starts, cut)
+        after, seen = self.after, set[int]()
+        waiting = [start for start in starts if not cut(-1, start)]
+        while waiting:
+            node = waiting.pop()
+            if node not in seen:
+                seen.add(node)
+                following = after[node]
+                waiting += (
+                    following if cut is _NO_CUT else [n for n in following if not cut(node, n)]
+                )
+        return seen
 
     def leading(self, seen: set[int], targets: set[int]) -> set[int]:
         """Return those of some nodes by which they lead to the targets."""
-        return leading(self.after, seen, targets)
+        before: dict[int, list[int]] = defaultdict(list)
+        for node in seen:
+            for following in self.after[node]:
+                before[following].append(node)
+        leads: set[int] = set()
+        waiting = [target for target in targets if target in seen]
+        while waiting:
+            node = waiting.pop()
+            if node not in leads:
+                leads.add(node)
+                waiting += before[node]
+        return leads
 
     def leaves_of(self, nodes: Iterable[int]) -> set[int]:
         """Return the leaves that some nodes accumulate into."""
@@ -366,33 +358,24 @@ class Simulation:
         """The flows, only from which line to which leaf."""
         return {(flow[0], flow[1]) for flow in self.flows if len(flow) == 2}
 
-    @property
-    def needed_lines(self) -> set[tuple[Any, Any]]:
-        """What of these is needed."""
-        return self.trained_lines & self.needed
-
     @cached_property
     def needed_nodes(self) -> dict[int, set[int]]:
         """The nodes by which each call makes the gradients that are needed of it."""
-        leading = self.record.leading
-        return {call: leading(self._fresh[call], ends) for call, ends in self._ends.items()}
+        return {n: self.record.leading(self._fresh[n], ends) for n, ends in self._ends.items()}
 
     @cached_property
     def used_nodes(self) -> dict[int, set[int]]:
         """The nodes by which each call makes the gradients that a step uses, needed or not."""
-        leading = self.record.leading
-        return {call: leading(self.ran[call], ends) for call, ends in self._ends.items()}
-
-    def spoilt(self, changed: Simulation) -> int:
-        """Return how many edges a changed program would not have, of those between these."""
-        used = self.used_nodes
-        return sum(used[call] >= {*edge} for call in used for edge in changed._lost[call])
+        return {n: self.record.leading(self.ran[n], ends) for n, ends in self._ends.items()}
 
     def lost(self, changed: Simulation) -> int:
         """Return how many of the nodes that are needed a changed program would not run, and how
         many of the edges between them it would not have.
         """
-        return sum(
-            len(nodes - changed.ran[call]) + sum(nodes >= {*edge} for edge in changed._lost[call])
-            for call, nodes in self.needed_nodes.items()
-        )
+        needed = self.needed_nodes
+        gone = sum(len(nodes - changed.ran[call]) for call, nodes in needed.items())
+        return gone + changed.cut_in(needed)
+
+    def cut_in(self, nodes: dict[int, set[int]]) -> int:
+        """Return how many edges between some nodes of each call are cut."""
+        return sum(nodes[call] >= {*edge} for call in nodes for edge in self._lost[call])

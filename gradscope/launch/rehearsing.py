@@ -33,7 +33,7 @@ from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.slots import readable
 from gradscope.collect.walk import root_node
 from gradscope.fixing.marks import ADD, HEAD, MARK, Marker, Span
-from gradscope.fixing.rehearsal import Event, Kind, Record, leading, reached
+from gradscope.fixing.rehearsal import Event, Kind, Record
 from gradscope.fixing.runs import Job
 from gradscope.hooks import (
     DefaultHookFunctions,
@@ -328,10 +328,10 @@ class Rehearsal(TorchFunctionMode):
         with self._lock:
             starts = [node for node in map(self._start, roots) if node is not None]
             targets = tuple(map(self._start, call.inputs)) or None
-            here = reached(self._record.after, starts)
+            here = self._record.reached(starts)
             if targets is not None:
                 wanted = {t for t in targets if t is not None}
-                here = leading(self._record.after, here, wanted)
+                here = self._record.leading(here, wanted)
             stale = self._stale(here)
             index = len(self._record.events)
             self._learn_names(sys._getframe(1))

@@ -48,11 +48,7 @@ def _find(path: str, otherwise: Any) -> Any:
 
 def _reader(name: str, otherwise: Callable[[torch.Tensor], Any]) -> Read:
     """Return what reads an attribute of a tensor without its subclass."""
-    found = vars(_find("_C.TensorBase", object)).get(name)
-    if found is None:
-        MISSING.append(f"torch.Tensor.{name}")
-        return otherwise
-    read: Read = found.__get__
+    read: Read = _find(f"_C.TensorBase.{name}", property(otherwise)).__get__
     return read
 
 
@@ -207,10 +203,9 @@ SAVED_TENSORS_ARE_READABLE = hasattr(SavedTensor, "unpack")
 torch 2.12."""
 NO_SEQUENCE_NR = 2**64 - 1
 """Torch's sequence number of every AccumulateGrad node."""
-_of_functions = vars(FunctionNode).get("saved_tensors")
-read_saved_by_function: Callable[[Any], Any] = (
-    (lambda ctx: ()) if _of_functions is None else _of_functions.__get__
-)
+read_saved_by_function: Callable[[Any], Any] = _find(
+    "_C._FunctionBase.saved_tensors", property(lambda ctx: ())
+).__get__
 """``ctx.saved_tensors`` of a Python Function, as torch answers it."""
 
 # code

@@ -22,14 +22,11 @@ class Alarm(NamedTuple):
         """Return whether the counter, in a frame or one that called it, is about to be there."""
         for _ in range(_MOST_FRAMES):
             if frame is None:
-                return False
-            if frame.f_code is self.code:
                 break
+            if frame.f_code is self.code:
+                value = frame.f_globals.get(self.name)
+                if not is_module_level(frame):
+                    value = Variable(self.code, self.name).of(frame)
+                return type(value) is int and self.at - _AHEAD <= value <= self.at
             frame = frame.f_back
-        else:
-            return False
-        if is_module_level(frame):
-            value = frame.f_globals.get(self.name)
-        else:
-            value = Variable(self.code, self.name).of(frame)
-        return type(value) is int and self.at - _AHEAD <= value <= self.at
+        return False

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.collect.calls import Call, EngineCall, figures_of
+from gradscope.collect.calls import Call, EngineCall, figures_of, finished
 from gradscope.collect.interruptions import postponed, raise_postponed
 from gradscope.collect.ledger import LOOKS
 from gradscope.collect.look import Look
@@ -120,20 +120,8 @@ class Books:
     def call(self, call: Call, error: BaseException | None) -> BackwardCall:
         """Complete the record of a call that has ended, and write it."""
         self._end(call)
-        call.record = record = replace(
-            call.record,
-            freed_tensors=call.freed_tensors,
-            freed_bytes=call.freed_bytes,
-            returned_bytes=call.returned_bytes,
-            retained_bytes=max(0, call.record.saved_bytes - call.freed_bytes),
-            live_bytes=call.live_bytes,
-            peak_bytes=call.peak_bytes,
-            nodes_built=call.nodes_built,
-            nodes_destroyed=call.nodes_destroyed,
-            ended=call.ended,
-            exception=None if error is None else f"{type(error).__name__}: {error}",
-            last_number=call.number,
-        )
+        exception = None if error is None else f"{type(error).__name__}: {error}"
+        call.record = record = finished(call, call.record, exception=exception)
         self._sample(call, alike=call.guarded)
         self._sink.call(record, call.shape.number)
         return record
@@ -338,9 +326,7 @@ class Backward:
         call.roots = look.numbers_of(roots)
         graph = self._book(call, asked, look, frame)
         if look.is_wrong:
-            evidence = Evidence(self._state, call, look, graph)
-            call.findings = self._judge.examine(evidence)
-            del evidence
+            call.findings = self._judge.examine(Evidence(self._state, call, look, graph))
         call.known = call.plain and self._state.recognizer.learn(call, look)
         self._state.observers.tell(Observer.before_call, call, look, call.record, frame)
         for i, token in enumerate(look.tokens):

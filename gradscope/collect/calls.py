@@ -175,34 +175,35 @@ class Call:
 
 
 def figures_of(call: Call) -> tuple[int, ...]:
-    """Return the sizes in the record of a guarded call."""
-    like = call.shape.record
+    """Return the sizes in the record of a call that has ended, or is guarded."""
+    like, nodes, size = call.shape.record, len(call.numbers), call.size
+    if not call.guarded:
+        like = call.record
+        nodes, size = like.nodes, (like.saved_tensors, like.saved_bytes)
     assert like is not None
-    nodes = len(call.numbers)
     return (
-        *(nodes, nodes * like.nodes_run // (like.nodes or 1), *call.size),
+        *(nodes, nodes * like.nodes_run // (like.nodes or 1), *size),
         *(call.freed_tensors, call.freed_bytes, call.returned_bytes),
-        *(max(0, call.size[1] - call.freed_bytes), call.peak_bytes),
+        *(max(0, size[1] - call.freed_bytes), call.peak_bytes),
         *(call.nodes_built, call.nodes_destroyed),
     )
+
+
+def finished(call: Call, record: BackwardCall, **known: Any) -> BackwardCall:
+    """Return a record with the sizes of a call, how it ended, and what else is known of it."""
+    known |= zip(FIGURES, figures_of(call), strict=True)
+    known |= {"ended": call.ended, "live_bytes": call.live_bytes, "last_number": call.number}
+    return replace(record, **known)
 
 
 def record_of(call: Call) -> BackwardCall:
     """Return the record of a guarded call, made from that of one like it."""
     like = call.shape.record
     assert like is not None
-    figures: dict[str, Any] = dict(zip(FIGURES, figures_of(call), strict=True))
-    return replace(
-        like,
-        **figures,
-        number=call.number,
-        parent=call.parent.number if call.parent else None,
-        graph=None if call.estimated else like.graph,
-        started=call.started,
-        ended=call.ended,
-        live_bytes=call.live_bytes,
-        exception=None,
-        last_number=call.number,
+    parent = call.parent.number if call.parent else None
+    graph, began = None if call.estimated else like.graph, call.started
+    return finished(
+        call, like, number=call.number, parent=parent, graph=graph, started=began, exception=None
     )
 
 

@@ -126,10 +126,7 @@ class DefaultHooks:
         """Take our hooks out in this thread until they are lowered; False where the program's are
         on top.
         """
-        stepped = self._step_aside()
-        if stepped and (stack := self._stack) is not None:
-            self._change(stack, lifted=True)
-        return stepped
+        return self._step_aside(lifted=True)
 
     def lower(self) -> None:
         """Put lifted hooks back, unless something else still wants them aside."""
@@ -181,12 +178,12 @@ class DefaultHooks:
         carry(_KEY, None)
 
     @hidden_from_compiler
-    def _step_aside(self) -> bool:
+    def _step_aside(self, *, lifted: bool = False) -> bool:
         stack = self._stack
         if stack is None or stack.aside or stack.pushed or not self._is_on_top(stack.base):
             return False
         self._torch.pop()
-        self._change(stack, aside=True)
+        self._change(stack, aside=True, lifted=lifted)
         return True
 
     def _is_on_top(self, pair: Pair | None) -> bool:

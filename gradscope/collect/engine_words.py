@@ -36,11 +36,15 @@ def _dialect(anomaly_mode: bool) -> tuple[str, bool]:
     """Return the hint that this torch ends with, and whether it names nodes in full, as it did
     before it left ``Backward0`` out.
     """
-    found = re.search(
-        r"which is output 0 of (\w+),.* instead\. (Hint: .*)",
-        _error_of_a_changed_result(),
-        re.DOTALL,
-    )
+
+    def ask() -> None:
+        result = torch.ones((), requires_grad=True, device="cpu").tanh()
+        node: Any = result.grad_fn
+        result.add_(0)
+        node._saved_result  # noqa: B018 - asked for the sake of its error
+
+    words = r"which is output 0 of (\w+),.* instead\. (Hint: .*)"
+    found = re.search(words, _error_of(ask), re.DOTALL)
     return ("", False) if found is None else (found[2], found[1].endswith("Backward0"))
 
 
@@ -60,19 +64,17 @@ def modified_in_place(packed: Packed) -> str:
 
 def _output_of(packed: Packed) -> str:
     """``, which is output 0 of Sigmoid,`` where torch would say so."""
-    node: Any = None
-    number = 0
     saver = current_node()
-    if packed.original:
-        assert packed.tensor is not None
-        node, number = node_of(packed.tensor), packed.tensor.output_nr
-    elif saver is not None:
-        restored = _restored(saver, packed)
-        if restored is not None:
-            node, number = restored.grad_fn, restored.output_nr
-    if node is None and packed.output is None:
+    tensor = packed.tensor
+    if not packed.original:
+        tensor = None if saver is None else _restored(saver, packed)
+    node = None if tensor is None else node_of(tensor)
+    if tensor is not None and node is not None:
+        name, number = node.name(), tensor.output_nr
+    elif packed.output is not None:
+        name, number = packed.output
+    else:
         return ""
-    name, number = (node.name(), number) if node is not None else packed.output or ("", 0)
     return f", which is output {number} of {_engine_name(name)},"
 
 
@@ -92,11 +94,8 @@ def _engine_name(name: str) -> str:
     """Spell a node's name as the engine's messages do: SinBackward0 is Sin, PowBackward1 is
     Pow1.
     """
-    parts = (
-        None
-        if _dialect(torch.is_anomaly_enabled())[1]
-        else re.fullmatch(r"(.*)Backward(\d*)", name)
-    )
+    in_full = _dialect(torch.is_anomaly_enabled())[1]
+    parts = None if in_full else re.fullmatch(r"(.*)Backward(\d*)", name)
     return parts[1] + parts[2].removesuffix("0") if parts else name
 
 
@@ -107,18 +106,6 @@ def _type_and_sizes(tensor: torch.Tensor) -> str:
         return _spelled(torch.zeros_like(tensor.detach())) or str(tensor.type())
     spelled = _spelled(torch.empty((0,), dtype=tensor.dtype, device=tensor.device))
     return f"{spelled.removesuffix(' [0]') or tensor.type()} {list(shape)}"
-
-
-def _error_of_a_changed_result() -> str:
-    """Return what the engine says when the result that a node saved was changed in place."""
-
-    def ask() -> None:
-        result = torch.ones((), requires_grad=True, device="cpu").tanh()
-        node: Any = result.grad_fn
-        result.add_(0)
-        node._saved_result  # noqa: B018 - asked for the sake of its error
-
-    return _error_of(ask)
 
 
 def _error_of(ask: Callable[[], None]) -> str:

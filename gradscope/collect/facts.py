@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.autograd.graph
@@ -59,18 +59,15 @@ class Fact:
             return False
 
 
-Probe: TypeAlias = Callable[[], bool]
-
 FACTS: list[Fact] = []
 
 
-def _fact(parts: tuple[Part, ...], *used_in: str) -> Callable[[Probe], Probe]:
+def _fact(parts: tuple[Part, ...], *used_in: str) -> Callable[[Callable[[], bool]], None]:
     """Enter the fact that a probe's docstring says it checks."""
 
-    def enter(probe: Probe) -> Probe:
+    def enter(probe: Callable[[], bool]) -> None:
         statement = " ".join((probe.__doc__ or "").split()).removeprefix("Check that ").rstrip(".")
         FACTS.append(Fact(statement, used_in, parts, probe))
-        return probe
 
     return enter
 
@@ -92,13 +89,6 @@ def _raises(read: Callable[[], object], text: str) -> bool:
     return False
 
 
-class _Mark:
-    """Something that a graph holds."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-
 @_fact(_ALL, "hooks.py", "collect/backward.py")
 def engine_is_bound_in_two_modules() -> bool:
     """Check that _engine_run_backward is bound in torch.autograd and in torch.autograd.graph."""
@@ -109,7 +99,7 @@ def engine_is_bound_in_two_modules() -> bool:
 @_fact(_LOOKS, "collect/marks.py", "collect/looker.py")
 def metadata_lives_with_the_node() -> bool:
     """Check that node.metadata is a dict that lives and dies with the C++ node."""
-    mark = _Mark(torch.empty(0, device="cpu"))
+    mark = {torch.empty(0, device="cpu")}
     gone = weakref.ref(mark)
     product = _leaf().exp()
     node: Any = product.grad_fn
@@ -193,14 +183,14 @@ def pack_result_dies_with_the_saved_tensor() -> bool:
     """Check that what a pack hook returned is destroyed when the graph lets go of the saved
     tensor.
     """
-    marks: list[weakref.ref[_Mark]] = []
+    marks: list[weakref.ref[set[Tensor]]] = []
 
-    def pack(tensor: Tensor) -> _Mark:
-        mark = _Mark(tensor.detach())
+    def pack(tensor: Tensor) -> set[Tensor]:
+        mark = {tensor.detach()}
         marks.append(weakref.ref(mark))
         return mark
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda mark: mark.tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, set.pop):
         product = _leaf() * _leaf()
     alive = all(mark() is not None for mark in marks)
     del product
@@ -246,7 +236,7 @@ def modes_are_pushed_by_known_functions() -> bool:
 def functions_know_their_nodes() -> bool:
     """Check that an autograd.Function and the class of its nodes name each other."""
 
-    class Probe(torch.autograd.Function):
+    class Copying(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
             ctx.save_for_backward(x)
@@ -257,9 +247,11 @@ def functions_know_their_nodes() -> bool:
             return grads[0]
 
     # Before torch 2.8 the node of a result that is gone has let go of what it saved.
-    result = Probe.apply(_leaf())  # type: ignore[no-untyped-call]
+    result = Copying.apply(_leaf())  # type: ignore[no-untyped-call]
     node: Any = result.grad_fn
-    known = private.function_of(type(node)) is Probe and private.node_class_of(Probe) is type(node)
+    known = private.function_of(type(node)) is Copying and private.node_class_of(Copying) is type(
+        node
+    )
     named = isinstance(node, (private.FunctionNode, private.BackwardCFunction))
     return known and named and len(private.read_saved_by_function(node)) == 1
 
@@ -277,14 +269,14 @@ def destructors_run_at_once() -> bool:
     """Check that an object is destroyed at once when its last reference goes."""
     done: list[int] = []
 
-    class Probe:
+    class Dying:
         def __del__(self) -> None:
             done.append(1)
 
     with Uncollected():
-        probe: Probe | None = Probe()
-        probe = None
-    return done == [1] and probe is None
+        dying: Dying | None = Dying()
+        dying = None
+    return done == [1] and dying is None
 
 
 @_fact((Part.VARIABLES,), "program/variables.py")

@@ -211,7 +211,7 @@ class Lifting:
         self._past.toggle()
         number = self._generations.own_next
         for shape in self._past.shapes:
-            for place in shape.places:
+            for place in shape.signature.places:
                 if place is not None:  # it ran in every iteration, so it has by now
                     place.last_sequence_nr = number
 
@@ -269,7 +269,7 @@ class Past:
         if call.estimated:
             return
         index = call.numbers.index(token.sequence_nr)
-        token.place = call.shape.places[index]
+        token.place = call.shape.signature.places[index]
         graph = call.shape.graph
         if graph is not None:
             token.graph, token.index = graph, index

@@ -118,13 +118,13 @@ class Looker:
                 for target, _ in reversed(following):
                     if target is not None and target not in index:
                         stack.append(target)
-        storages.update(look.unhooked)
-        look.tensors += len(look.unhooked)
-        look.nbytes += sum(storages.values())
         if self._generations.others:
             self._tell_threads(look, marked)
         if slices:
-            self._claim_slices(look, slices)
+            self._claim_slices(look, slices, storages)
+        storages.update(look.unhooked)
+        look.tensors += len(look.unhooked)
+        look.nbytes = sum(storages.values())
         if look.unhooked:
             made = self._state.recognizer.places_of(tuple(kinds), place)
             for i, (token, where) in enumerate(zip(tokens, made, strict=False)):
@@ -183,14 +183,13 @@ class Looker:
             tensor = packed.tensor
             if packed.theirs is not None:
                 look.foreign = True
-                stale_inputs = stale_inputs_of_checkpoint(packed.theirs[1])
-                look.stale += [(i, stale) for stale in stale_inputs]
+                look.stale += [(i, s) for s in stale_inputs_of_checkpoint(packed.theirs[1])]
             elif tensor is not None and (
                 tensor._version != packed.version
                 or (
                     packed.original
                     and not packed.was_leaf
-                    and not token.is_function
+                    and not (token.is_function or packed.by_function)
                     and is_leaf(tensor)
                 )
             ):
@@ -286,7 +285,7 @@ class Looker:
         ages = [t.generation for t in tokens if t.sequence_nr != NO_SEQUENCE_NR]
         look.oldest = min([age for age in ages if age != generations.latest], default=None)
 
-    def _claim_slices(self, look: Look, slices: list[int]) -> None:
+    def _claim_slices(self, look: Look, slices: list[int], storages: dict[int, int]) -> None:
         """Tie to new CopySlices nodes what the nodes that they wrap have saved.
 
         The wrapped node was built just before, by the same instruction. Between the two lies at
@@ -303,7 +302,7 @@ class Looker:
                 if not packs or (place is not None and packs[0].place is not place):
                     continue
                 if number < token.sequence_nr - 1 and not any(
-                    _is_clone(p) or _renewed_view(p, number, token.sequence_nr) for p in packs
+                    _may_lie_between(p, number, token.sequence_nr) for p in packs
                 ):
                     continue
                 place = packs[0].place
@@ -312,12 +311,7 @@ class Looker:
             token.packs = [*token.packs, *self._claim(token, hidden)]
             previous = token.sequence_nr
             pending.pop(token.sequence_nr, None)
-            for packed in (r() for r in token.packs):
-                if packed is not None:
-                    look.tensors += 1
-                    look.nbytes += packed.nbytes
-                    if packed.tensor is not None and packed.is_stale:
-                        look.stale.append((i, Stale(packed.tensor, packed.version)))
+            self._check(look, i, token, storages)
 
     def _recheck(self, token: Token, node: Node) -> None:
         """Find out whether a call has freed what our hooks did not see."""
@@ -359,9 +353,8 @@ class Looker:
 def _weight(tensor: torch.Tensor) -> tuple[int, int]:
     """Return address and bytes of a saved tensor; 0 for a parameter, which costs no memory."""
     if not is_parameter(tensor):
-        with suppress(
-            NotImplementedError, RuntimeError
-        ):  # sparse and opaque tensors have no storage of their own
+        # Sparse and opaque tensors have no storage of their own.
+        with suppress(NotImplementedError, RuntimeError):
             return tensor.data_ptr(), tensor.nbytes
     return 0, 0
 
@@ -374,11 +367,10 @@ def _may_be_number(saved: torch.Tensor) -> bool:
     return not saved.ndim and saved.dtype in _OF_NUMBERS and not saved.requires_grad
 
 
-def _is_clone(packed: Packed) -> bool:
-    return packed.output is not None and packed.output[0] == CLONE
-
-
-def _renewed_view(packed: Packed, after: int, before: int) -> bool:
+def _may_lie_between(packed: Packed, after: int, before: int) -> bool:
+    """Return whether the node of a clone, or of a renewed view, can lie between two others."""
+    if packed.output is not None and packed.output[0] == CLONE:
+        return True
     tensor = packed.tensor
     if tensor is None or not packed.original or not tensor._is_view() or tensor.grad_fn is None:
         return False

@@ -147,9 +147,8 @@ def likeliest(
     """
 
     def weight(statement: Statement) -> tuple[bool, bool]:
-        return bool(
-            statement.names & names
-        ), near is not None and statement.site.function == near.function
+        is_near = near is not None and statement.site.function == near.function
+        return bool(statement.names & names), is_near
 
     lines = {s.site.line: s for s in sorted(candidates, key=lambda s: (weight(s), -s.site.line))}
     ranked = sorted(lines.values(), key=weight, reverse=True)

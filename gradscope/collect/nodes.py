@@ -186,11 +186,8 @@ def was_detached(saved: Any, read: torch.Tensor) -> bool:
     For its own node torch does not check that when it is read, but without a node it does. An
     output of the node, which is kept as another tensor, can be read with the node only.
     """
-    return read is saved.data and is_leaf(read) and is_refused(saved)
-
-
-def is_refused(saved: Any) -> bool:
-    """Return whether torch will not unpack a saved tensor because it was detached in place."""
+    if read is not saved.data or not is_leaf(read):
+        return False
     try:
         (unpack_saved or type(saved).unpack)(saved)
     except RuntimeError as error:

@@ -181,15 +181,14 @@ class Recognizer:
         """
         known = [s for s in self._by_kinds.values() if place in (None, s.signature.place)]
         if self._by_kinds.get(kinds) in known:
-            return [*self._by_kinds[kinds].places]
+            return [*self._by_kinds[kinds].signature.places]
         found: list[Place | None] = [None] * len(kinds)
         unknown: Sequence[int] = range(len(kinds))
         for reach in _REACHES:
             table: dict[_Window, set[Place | None]] = {}
             for shape in known[-_MOST_COMPARED:]:
-                for window, made in zip(
-                    _windows(shape.signature.kinds, reach), shape.places, strict=True
-                ):
+                like = shape.signature
+                for window, made in zip(_windows(like.kinds, reach), like.places, strict=True):
                     table.setdefault(window, set()).add(made)
             places = [table.get(window, set()) for window in _windows(kinds, reach)]
             for i in unknown:

@@ -288,7 +288,12 @@ class Saving:
         tensor = packed.tensor
         if tensor is None:
             assert packed.theirs is not None
-            return packed.theirs[1](packed.theirs[0])
+            try:
+                return packed.theirs[1](packed.theirs[0])
+            except BaseException as error:
+                assert error.__traceback__ is not None
+                error.__traceback__ = error.__traceback__.tb_next
+                raise
         plain = type(tensor) in PLAIN and not function_modes()
         same = plain and tensor._version == packed.version
         if same and (packed.was_leaf or not packed.original or not tensor.is_leaf):
@@ -378,17 +383,7 @@ class Saving:
                 self.ledger.notes.failed("noting a saved tensor failed in gradscope", failure)
             return packed
 
-        @itself_hidden_from_compiler
-        def unpack(packed: Packed) -> torch.Tensor:
-            try:
-                assert packed.theirs is not None
-                return packed.theirs[1](packed.theirs[0])
-            except BaseException as error:
-                assert error.__traceback__ is not None
-                error.__traceback__ = error.__traceback__.tb_next
-                raise
-
-        return pack, readable(unpack)
+        return pack, readable(self.unpack)
 
 
 def _runs(frame: FrameType | None, code: CodeType | None) -> bool:

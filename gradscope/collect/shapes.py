@@ -54,11 +54,6 @@ class Shape:
     since.
     """
 
-    @property
-    def places(self) -> tuple[Place | None, ...]:
-        """Where the nodes were made."""
-        return self.signature.places
-
 
 NO_SHAPE = Shape(0, Signature())
 

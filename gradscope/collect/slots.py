@@ -65,7 +65,7 @@ _UNREAD = Slot(object(), lambda data: data)
 """Of hooks of the program's, put in before the watch began."""
 
 
-class _Met(threading.local):
+class _Unpacking(threading.local):
     """What our unpack hook was called with while a saved tensor is read, else None; and how often
     it was called.
     """
@@ -79,7 +79,7 @@ class _OfTheProgramError(RuntimeError):
     """A hook of the program's would have run."""
 
 
-_met = _Met()
+_unpacking = _Unpacking()
 _watches: list[int] = []
 """For each watch, the lowest sequence number of a node whose hooks went through ``foreign``."""
 _stand_in = torch.empty(0, device="cpu")
@@ -101,9 +101,9 @@ def readable(
         return unpack
 
     def unpack_or_note(data: Any) -> torch.Tensor:
-        met = _met.slots
+        met = _unpacking.slots
         if met is None:
-            _met.unpacked += 1
+            _unpacking.unpacked += 1
             return unpack(data)
         met.append(Slot(data, unpack if foreign else None))
         return _stand_in
@@ -179,10 +179,10 @@ def unpacked(node: Node, attribute: str) -> tuple[Any, int]:
     if SAVED_TENSORS_ARE_READABLE:
         with DisableTorchDispatch(), DisableTorchFunction():  # no code of a subclass sees it
             return getattr(node, attribute), 0
-    before = _met.unpacked
+    before = _unpacking.unpacked
     with _quiet():  # of a subclass, which is not known before, torch makes a copy
         value = _read(node, lambda: getattr(node, attribute))
-    return value, _met.unpacked - before
+    return value, _unpacking.unpacked - before
 
 
 def let_go(value: Any, by_hooks: int) -> None:
@@ -235,18 +235,18 @@ def _slot(value: torch.Tensor, noted: Iterator[Slot]) -> Slot:
 
 def _slots(node: Node, raw: Sequence[Any], read: Callable[[], Any]) -> list[Slot | None]:
     """Read the saved tensors of one attribute by unpacking them."""
-    outer, _met.slots = _met.slots, []
+    outer, _unpacking.slots = _unpacking.slots, []
     try:
         with _quiet(), DisableTorchFunction():
-            values = _read_adopting(raw, lambda: _read(node, read), _met.slots)
+            values = _read_adopting(raw, lambda: _read(node, read), _unpacking.slots)
         if values is None or len(values) != len(raw):
             return [Slot(None)] * len(raw)
-        noted = iter(_met.slots)
+        noted = iter(_unpacking.slots)
         return [None if value is None else _slot(value, noted) for value in values]
     except _OfTheProgramError:
         return [_UNREAD] * len(raw)
     finally:
-        _met.slots = outer
+        _unpacking.slots = outer
 
 
 def _read_adopting(raw: Sequence[Any], read: Callable[[], Any], met: list[Slot]) -> Any:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import FrameType, MappingProxyType
+from itertools import count
+from types import FrameType
 from typing import Any
 
 import torch
@@ -27,27 +30,17 @@ from gradscope.torch_private import DisableTorchFunction
 
 
 class _Painter:
-    """What is the same for all nodes of one picture. Storages are numbered, so that shared memory
-    shows; ``alone`` says by address of which of them the graph is the only owner.
+    """What is the same for all nodes of one picture. Storages have numbers from 1, by address, so
+    that shared memory shows; ``alone`` says of which of them the graph is the only owner.
     """
 
-    alone: Mapping[int, bool] = MappingProxyType({})
+    def __init__(self, names: Names, alone: Mapping[int, bool]) -> None:
+        self.names, self.alone = names, alone
+        self.storages = defaultdict[int, int](count(1).__next__)
 
-    def __init__(self, names: Names) -> None:
-        self.names = names
-        self._storages: dict[int, int] = {}
-        self._labels: dict[Any, str] = {}
 
-    def storage(self, key: int) -> int:
-        """Return the number of the storage with this address, from 1."""
-        return self._storages.setdefault(key, len(self._storages) + 1)
-
-    def label(self, thing: Any, of: Callable[[Any], str]) -> str:
-        """Return the text for a dtype or a device, made once."""
-        label = self._labels.get(thing)
-        if label is None:
-            label = self._labels[thing] = of(thing)
-        return label
+_label_of_dtype, _label_of_device = functools.cache(label_of), functools.cache(str)
+"""The texts for dtypes and devices, each made once."""
 
 
 def picture(
@@ -60,11 +53,10 @@ def picture(
     runs: Callable[[int], bool] = lambda index: True,
 ) -> Graph:
     """The walked nodes as plain data."""
-    painter = _Painter(names)
     with DisableTorchFunction(), Uncollected():  # of the many objects of a picture none is garbage
         kinds = [kind_of(type(node)) for node in nodes]
         found = [held(node, kind) for node, kind in zip(nodes, kinds, strict=True)]
-        painter.alone = owned_alone(found)
+        painter = _Painter(names, owned_alone(found))
         drawn = tuple(
             [
                 _node(i, node, kinds[i], found[i], painter, will_run=runs(i))
@@ -91,9 +83,7 @@ def _node(
     *,
     will_run: bool,
 ) -> model.Node:
-    name = node.name()
-    if ":" in name:
-        name = name.rsplit("::", 1)[-1]
+    name = node.name().rsplit("::", 1)[-1]
     if kind.is_leaf:
         variable = node.variable  # type: ignore[attr-defined]
         called = painter.names.of_tensor(variable)
@@ -148,9 +138,8 @@ def _unneeded(kind: Kind, saved: Sequence[model.SavedTensor]) -> tuple[str, ...]
 
 def _state(node: Node, kind: Kind, token: Token | None, has_saved: bool) -> NodeState:
     if has_saved:
-        kept = (
-            token is not None and token.call is not None and token.call.keep and not token.call.open
-        )
+        call = None if token is None else token.call
+        kept = call is not None and call.keep and not call.open
         return NodeState.RETAINED if kept else NodeState.LIVE
     if token is not None and (token.freed_by is not None or token.has_buffers):
         return NodeState.FREED
@@ -175,10 +164,10 @@ def _saved(name: str, data: Any, painter: _Painter) -> model.SavedTensor:
     return model.SavedTensor(
         shown,
         shape_of(tensor) or (),
-        painter.label(tensor.dtype, label_of),
-        painter.label(tensor.device, str),
+        _label_of_dtype(tensor.dtype),
+        _label_of_device(tensor.device),
         nbytes,
-        painter.storage(key),
+        painter.storages[key],
         packed.version if packed is not None else version,
         SavedState.STALE if stale else SavedState.SAVED,
         is_parameter(tensor),

@@ -83,11 +83,6 @@ class State:
         return call if call in self.running else None
 
     @property
-    def is_running(self) -> bool:
-        """Whether this thread runs a backward call."""
-        return self.call is not None
-
-    @property
     def nodes_built(self) -> int:
         """Nodes built since the watch began, in its own thread and in the engine's for it."""
         if self.generations.is_own:

@@ -115,7 +115,7 @@ def _rehearsed(
     """Return the recording with what a rehearsal of its run finds among its fixes, and the record
     of that if it came to its end.
     """
-    from gradscope.fixing.candidates import with_options
+    from gradscope.fixing.ranking import with_options
     from gradscope.fixing.runs import Bounds, rehearse
 
     tell("rehearses the run")

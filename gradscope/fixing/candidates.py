@@ -8,22 +8,22 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 from gradscope.code import source
-from gradscope.fixing.edits import Pieces, all_of, block_with, written
+from gradscope.fixing.edits import Pieces, all_of, block_with, together, written
 from gradscope.fixing.marks import Span
 from gradscope.fixing.placed import (
     FUNCTIONS,
     PATHS,
     Owner,
+    computed_at,
     copying,
     decorated_function,
     expression_at,
     is_in,
     moved,
-    put_in_method,
     put_inside,
-    reader_of,
     rebinding,
     region_of,
     statement_around,
@@ -38,49 +38,21 @@ from gradscope.fixing.placed import (
     with_followers,
     without_graph,
 )
-from gradscope.fixing.rehearsal import Event, Kind, Option, Record, Simulation, Spot
-from gradscope.model import Applicability, Edit, Finding, Fix, FixKind, Recording
+from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
+from gradscope.model import Applicability, Edit, Finding, Fix, FixKind
 from gradscope.rules.gs102 import CARRIED
 from gradscope.units import lines_told, listed
 
 _MOST = 3
 _NUMBER: frozenset[Kind] = frozenset({"number"})
-_HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
-_LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
-_MEANT = frozenset({FixKind.ITEM, FixKind.NO_GRAD, FixKind.REORDER, FixKind.CLONE})
-"""What a cut would do as well, and these say better: a number is wanted, an average is computed, a
-step comes too early, a value is overwritten.
-"""
 _CHANGES = Applicability.MAYBE_INCORRECT
-_CONSTANT = "it is a constant then: each loss trains what it does now, by its other ways alone"
+CONSTANT = "it is a constant then: each loss trains what it does now, by its other ways alone"
+SPOILT = "what an earlier call has freed is trained through it no more"
+_UNSPOILT = "every gradient that a step needs stays as it is"
 _MOST_CUTS = 400
 
 
-def with_options(recording: Recording, record: Record) -> Recording:
-    """Return the recording with what the rehearsal found among the fixes of its hazards."""
-    findings = tuple(_with(finding, record) for finding in recording.findings)
-    return replace(recording, findings=findings)
-
-
-def _with(finding: Finding, record: Record) -> Finding:
-    if finding.code in _LEAKS:
-        order = _ordered(finding.fixes, _of_leak(finding, record), ())
-    elif finding.code in _HAZARDS and (spot := _fails_at(finding)) is not None:
-        search = _Search(record, spot)
-        if not search.fails:  # in the rehearsal nothing went wrong: there is nothing to mend
-            return finding
-        # What is meant to be trained must be built each time.
-        is_trained = search.is_built_once and not _is_constant(finding)
-        cut = (FixKind.NO_GRAD, FixKind.DETACH, FixKind.CLONE)
-        sooner = (FixKind.CREATE_GRAPH, *((FixKind.RECOMPUTE,) if is_trained else cut))
-        order = _ordered(finding.fixes, search.options(finding), sooner)
-    else:
-        return finding
-    fixes = [*{fix.edits or fix: fix for fix in reversed([*order])}.values()][::-1]
-    return replace(finding, fix=fixes[0], alternatives=tuple(fixes[1:])) if fixes else finding
-
-
-def _is_constant(finding: Finding) -> bool:
+def is_constant(finding: Finding) -> bool:
     """Return whether facts say that what is shared is not to be trained, though steps use it."""
     first = finding.fix
     if first is None or first.kind is not FixKind.DETACH or finding.code not in ("GS101", "GS102"):
@@ -88,31 +60,10 @@ def _is_constant(finding: Finding) -> bool:
     return first.reason not in ("", CARRIED)
 
 
-def _ordered(
-    known: Sequence[Fix], found: dict[FixKind, list[Fix]], sooner: Iterable[FixKind]
-) -> Iterator[Fix]:
-    """Yield what was found, by kinds: as the facts of the failure have it, but what loses nothing
-    comes ``sooner``. Where nothing was found of a kind that the facts name, its words stand.
-    """
-    words = {fix.kind: fix for fix in reversed(known)}
-    first = [fix.kind for fix in known[:1] if fix.kind in _MEANT]
-    found_sooner = [k for k in sooner if (own := found.get(k)) and _CONSTANT not in own[0].effects]
-    kinds = dict.fromkeys((*first, *found_sooner, *(fix.kind for fix in known), *found))
-    # What only words say comes behind what was seen to mend it; graphs are kept as a last resort.
-    last = {FixKind.RETAIN_GRAPH} - {fix.kind for fix in known[:1]}
-    for kind in sorted(kinds, key=lambda kind: not found.get(kind) or kind in last):
-        word = words.get(kind)
-        if not found.get(kind):
-            yield from () if word is None else (word,)
-            continue
-        for fix in found[kind]:
-            yield fix if word is None else replace(fix, reason=word.reason or fix.reason)
-
-
-def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
+def of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     """Return what lets go of the graphs that a line keeps."""
     found: dict[FixKind, list[Fix]] = defaultdict(list)
-    search = _Search(record, ("", 0))
+    search = Search(record, ("", 0))
     if finding.code == "GS301":
         found[FixKind.DETACH] += search.let_go()
     sites = [finding.site, *(each.site for each in finding.related if each.role == "held_by")]
@@ -136,35 +87,22 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     return {kind: fixes[:_MOST] for kind, fixes in found.items()}
 
 
-def _levels(event: Event) -> list[Span]:
-    """Return the place of an event, and the lines of the program that led there."""
-    return [event.site, *(Span(file, line, 0, line, 0) for file, line in event.stack)]
-
-
-def _fails_at(finding: Finding) -> Spot | None:
-    """Return the line of the call that fails, or will."""
-    site = finding.site
-    if finding.code in ("GS102", "GS202"):
-        named = {each.role: each.site for each in finding.related}
-        site = named.get("failing_node") or named.get("next_read") or site
-    return None if site is None else (site.file, site.line)
-
-
 @dataclass(frozen=True, slots=True)
 class _Effect:
     """What a cut at one place does: it is fruitful if each call has something left to make,
     harmless if it takes no gradient that a step needs, bearable if each line goes on training all
-    its leaves.
+    its leaves. ``spoils``: how often it takes one that a step uses all the same, as it is there.
     """
 
     hazards: int
+    spoils: int
     mends: bool
     is_fruitful: bool
     is_harmless: bool
     is_bearable: bool
 
 
-class _Search:
+class Search:
     """Tries changes on a record, to mend what fails in one line."""
 
     def __init__(self, record: Record, spot: Spot) -> None:
@@ -191,17 +129,17 @@ class _Search:
         sites = [each.site for each in finding.related if each.role in roles]
         spots = dict.fromkeys((site.file, site.line) for site in sites if site is not None)
         is_average = first is not None and first.kind is FixKind.NO_GRAD
-        is_meant = is_average or (not detached and _is_constant(finding))
+        is_meant = is_average or (not detached and is_constant(finding))
         effects = first.effects if first and is_meant else ()
         if not detached and effects:
             detached = self.detached(self._places(), *effects)
         detached += [*self.rebound(), *self.detached_together()]
-        if self.is_built_once and not _is_constant(finding):
+        if self.is_built_once and not is_constant(finding):
             once = ("what it is built from is then trained by the first call alone",)
             detached = [replace(fix, effects=once) for fix in detached]
         if not detached:
             bearable = [place for place in self._places() if self.effect(place).is_bearable]
-            detached = [replace(fix, reason="") for fix in self.detached(bearable, _CONSTANT)]
+            detached = [replace(fix, reason="") for fix in self.detached(bearable, CONSTANT)]
         return {
             FixKind.CREATE_GRAPH: self.differentiated(),
             FixKind.DETACH: detached,
@@ -251,10 +189,11 @@ class _Search:
             fruitful = set(base.fruitless) >= set(cut.fruitless)
             self._effects_of[place] = _Effect(
                 hazards=len(cut.hazards),
+                spoils=cut.cut_in(base.used_nodes),
                 mends=self._mends(cut),
                 is_fruitful=fruitful,
                 is_harmless=not self._harm(cut),
-                is_bearable=fruitful and base.needed_lines <= cut.trained_lines,
+                is_bearable=fruitful and base.trained_lines & base.needed <= cut.trained_lines,
             )
         return self._effects_of[place]
 
@@ -342,9 +281,7 @@ class _Search:
         if finding.code == "GS202" and finding.site is not None:
             spot = finding.site.file, finding.site.line
             by |= {i for i, each in enumerate(record.events) if each.spot == spot}
-        changed = dict.fromkeys(
-            e for event in sorted(by) for e in _levels(record.events[event])[1:]
-        )
+        changed = dict.fromkeys(e for event in sorted(by) for e in record.events[event].levels[1:])
         following = record.events[self._fail :]
         steps = [each for each in following if each.kind == "step"]
         trained = record.leaves_of(self._base.ran.get(self._fail, ()))
@@ -360,7 +297,7 @@ class _Search:
             other = f"the gradient of {'the second loss' if gone else 'both losses'}"
             effects = (f"it would step with {other}",) if stepped & trained else ()
             for goal in dict.fromkeys(
-                each for e in (*steps[:1], *following[:1]) for each in _levels(e)
+                each for e in (*steps[:1], *following[:1]) for each in e.levels
             ):
                 if edits := written(*moved(site, goal)):
                     message = f"move line {site.line} after line {goal.line}"
@@ -372,8 +309,8 @@ class _Search:
         """Yield the fixes that build what is changed, and what is computed from it, only once that
         is over.
         """
-        fails = self._record.events[self._fail].spot
-        happened = {place for event in self._record.events for place in _levels(event)}
+        calls = self._calls_by(self._record.events[self._fail].spot)
+        happened = {place for event in self._record.events for place in event.levels}
         for site in changed:
             file, change = statement_around(site)
             block = block_with(file, change)
@@ -381,7 +318,7 @@ class _Search:
                 nodes = with_followers(block[: block.index(change)], [node])
                 if any(is_in(place, file, each) for place in happened for each in nodes):
                     continue
-                built = self._built_again(self._all_built(file, nodes), frozenset(), fails)
+                built = self._built_again(self._all_built(file, nodes), calls)
                 own = Span.of(file, node)
                 if self._mends(built) and (edits := written(*moved(own, site, *nodes[1:]))):
                     lines = lines_told(each.lineno for each in nodes)
@@ -461,7 +398,7 @@ class _Search:
                 continue
             begun = record.begun[head][-1]
             last = record.reached(range(begun, len(record.after)), changed.cut)
-            if any(node < begun and record.nbytes[node] for node in last):
+            if any(node < begun and record.saves[node] for node in last):
                 continue
             fixes += self._rebinding(place, names, changed, "it leads to all earlier runs")
         return fixes[:_MOST]
@@ -499,12 +436,12 @@ class _Search:
         made = {record.made[n] for n in self._freed if record.made[n] >= 0}
         fixes = []
         for function in filter(None, {decorated_function(record.places[n]) for n in made}):
-            if self._mends(self._built_again(self._built_by(*function), frozenset())):
+            if self._mends(self._built_again(self._built_by(*function), self._record.calls)):
                 edits = written(*uncached(*function))
                 message = f"compute `{function[1].name}` anew each time: do not cache it"
                 if edits:
                     fixes.append(Fix(FixKind.RECOMPUTE, message, edits, _CHANGES))
-        return [*fixes, *self._inside(), *self._copied()]
+        return [*fixes, *self._inside(), *([*self._copied()] or self._computed_there())]
 
     def _built_by(self, file: str, node: ast.AST) -> frozenset[int]:
         """Return the nodes that a statement or function has built, by whatever it called: all that
@@ -523,7 +460,11 @@ class _Search:
                 found.add(each)
                 if record.identities.get(each) not in reads:
                     waiting += record.after[each]
-        found |= {node for n in own for node in made[n]}
+        # What a variable gives more than once was built before the first time that it was read.
+        old = {
+            n for n in reads if len({*chain(*(record.after[g] for g in given[n]))}) < len(given[n])
+        }
+        found |= {node for n in own - old for node in made[n]}
         self._built[node] = frozenset(found)
         return self._built[node]
 
@@ -564,8 +505,6 @@ class _Search:
             if isinstance(owner, FUNCTIONS + source.LOOPS) and builds:
                 yield from self._put(file, nodes, owner, put_inside(file, nodes, owner))
         for file, node in self._stored:
-            if (reader := reader_of(file, node)) is not None:
-                yield from self._put(file, [node], reader, put_in_method(file, node, reader))
             functions = [e for e in source.enclosing(file, node.lineno) if isinstance(e, FUNCTIONS)]
             if functions and (pieces := unguarded(file, node)):
                 yield from self._put(file, [node], functions[-1], pieces)
@@ -601,38 +540,86 @@ class _Search:
         """Yield the fixes that run statements again before the call that fails needs their values,
         with what the first run of them need not train detached there.
         """
-        record, fails = self._record, self._record.events[self._fail].spot
         for spot in self._stack:
             around = source.enclosing(*spot)
             if not around:  # a decorator's line
                 continue
             building = self._building(spot[0], block_with(spot[0], around[-1]), around[-1])
             for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
-                built = self._all_built(spot[0], nodes)
-                places = {
-                    number
-                    for number in record.identities.values()
-                    if any(is_in(record.places[number], spot[0], node) for node in nodes)
-                }
-                for cuts in [(), *((n,) for n in sorted(places, key=self._worth))]:
-                    changed = self._built_again(built, frozenset(cuts), fails)
-                    if not nodes or not self._mends(changed) or self._harm(changed):
-                        continue
+                for cuts, changed in self._made_twice(spot[0], nodes, self._calls_by(spot)):
                     if fix := self._copy(spot, nodes, cuts, changed):
                         yield fix
                         return
+
+    def _made_twice(
+        self, file: str, nodes: Sequence[ast.stmt], calls: Collection[int]
+    ) -> Iterator[tuple[tuple[int, ...], Simulation]]:
+        """Yield what mends it if statements are run once more for some calls: places to cut in
+        their first run, and what would happen.
+        """
+        record, built = self._record, self._all_built(file, nodes)
+        places = {
+            number
+            for number in record.identities.values()
+            if any(is_in(record.places[number], file, node) for node in nodes)
+        }
+        for cuts in [(), *((n,) for n in sorted(places, key=self._worth))] if built else ():
+            changed = self._built_again(built, calls, frozenset(cuts))
+            if self._mends(changed) and not self._harm(changed):
+                yield cuts, changed
+
+    def _computed_there(self) -> Iterator[Fix]:
+        """Yield the fixes that compute a value once more wherever it is read for a call that fails,
+        in the place of the variable.
+        """
+        record = self._record
+        for file, node in self._stored:
+            waiting = [n for n in self._nodes[0] if expression_at(record.places[n]) is node.value]
+            known, pieces, lines = set[int](), list[Pieces](), set[int]()
+            while waiting:
+                reads = self._readers.get(waiting.pop(), set()) - known
+                known |= reads
+                for read in reads:
+                    if piece := computed_at(file, node, record.places[read]):
+                        pieces.append(piece)
+                        lines.add(record.places[read].line)
+                    else:  # where its value is read in turn
+                        waiting.append(read)
+            nodes = {own for number in known for own in self._nodes[0][number]}
+            calls = {i for i in record.calls if not nodes.isdisjoint(self._base.ran[i])}
+            for cuts, changed in self._made_twice(file, [node], calls) if pieces else ():
+                edits, also = self._with_cuts(cuts, *pieces)
+                if edits:
+                    what = f"compute `{ast.unparse(node.value)}` again at {lines_told(lines)}"
+                    yield self._fix(FixKind.RECOMPUTE, f"{what}{also}", edits, changed)
+                    return
+
+    @cached_property
+    def _readers(self) -> dict[int, set[int]]:
+        """The places that read what each place gave, for calls that fail."""
+        record, found = self._record, defaultdict[int, set[int]](set)
+        needed = set[int]().union(*(self._base.ran[i] for i in self._meant))
+        for node in needed & record.identities.keys():
+            for given in record.after[node]:
+                if given in record.identities:
+                    found[record.identities[given]].add(record.identities[node])
+        return found
 
     def _copy(
         self, spot: Spot, nodes: Sequence[ast.stmt], cuts: Sequence[int], changed: Simulation
     ) -> Fix | None:
         """Return the fix that runs statements again before a line, with some cuts before."""
-        places = [self._record.places[n] for n in cuts]
-        parts = [with_call(place, frozenset({"tensor"}), "detach") for place in places]
-        edits = written(*copying(spot[0], nodes, spot, parts))
-        also = "".join(f", and detach `{text_at(place)}` before" for place in places)
+        edits, also = self._with_cuts(cuts, copying(spot[0], nodes, spot))
         lines = lines_told(node.lineno for node in nodes)
         message = f"run {lines} again for line {spot[1]}{also}"
         return self._fix(FixKind.RECOMPUTE, message, edits, changed) if edits else None
+
+    def _with_cuts(self, cuts: Sequence[int], *pieces: Pieces) -> tuple[tuple[Edit, ...], str]:
+        """Return an edit with cuts before, and those in words."""
+        places = [self._record.places[n] for n in cuts]
+        parts = [with_call(place, frozenset({"tensor"}), "detach") for place in places]
+        also = "".join(f", and detach `{text_at(place)}` before" for place in places)
+        return written(*together(*parts, *pieces)), also
 
     @property
     def _stack(self) -> Sequence[Spot]:
@@ -642,9 +629,15 @@ class _Search:
     def _all_built(self, file: str, nodes: Iterable[ast.stmt]) -> frozenset[int]:
         return frozenset().union(*(self._built_by(file, node) for node in nodes))
 
-    def _built_again(self, own: frozenset[int], cuts: frozenset[int], *spots: Spot) -> Simulation:
-        calls = frozenset(spots or {self._record.events[i].spot for i in self._record.calls})
-        return self._run(Option(cuts=cuts, again=own, for_calls=calls))
+    def _built_again(
+        self, own: frozenset[int], calls: Collection[int], cuts: frozenset[int] = frozenset()
+    ) -> Simulation:
+        return self._run(Option(cuts=cuts, again=own, for_calls=frozenset(calls)))
+
+    def _calls_by(self, spot: Spot) -> set[int]:
+        """Return the calls of a line, and of what it calls."""
+        events = self._record.events
+        return {i for i in self._record.calls if spot in (events[i].spot, *events[i].stack)}
 
     def _carried(self, head: int, place: Span) -> dict[str, frozenset[int]]:
         """Return the variables whose values go on beyond a head, and the places that read them."""
@@ -703,7 +696,7 @@ class _Search:
         for index in record.calls:
             event, here = record.events[index], self._base.ran[index]
             if index in calls:
-                found |= {n for n in here & freed if record.nbytes[n]}
+                found |= {n for n in here & freed if record.saves[n]}
             if not event.keep:
                 freed |= here
         return found
@@ -748,15 +741,16 @@ class _Search:
                 cuts = rest
         return cuts
 
-    def _worth(self, number: int) -> tuple[int, int, int, int]:
-        """Return what a cut at a place leaves to be wished: graphs of earlier iterations that hang
-        on the last one's, and an edit that is awkward to read, unlike that of a tensor's name.
+    def _worth(self, number: int) -> tuple[int, ...]:
+        """Return what a cut at a place leaves to be wished: gradients that it takes, graphs of
+        earlier iterations that hang on the last one's, and an edit that is awkward to read, unlike
+        that of a tensor's name.
         """
         kinds = self._record.kinds.get(number, frozenset())
         node = expression_at(self._record.places[number])
         is_plain = isinstance(node, PATHS)
         length = 0 if node is None else len(ast.unparse(node))
-        return self._held(number), len(kinds), not is_plain, length
+        return self.effect(number).spoils, self._held(number), len(kinds), not is_plain, length
 
     def _held(self, number: int) -> int:
         """Return how many nodes of earlier iterations the last one's lead to, with a cut.
@@ -774,7 +768,7 @@ class _Search:
             return number in places
 
         reached = record.reached(range(start, end), is_cut)
-        return sum(1 for node in reached if node < start and record.nbytes[node])
+        return sum(1 for node in reached if node < start and record.saves[node])
 
     def _detach(self, numbers: Sequence[int]) -> Fix | None:
         edits, where = self._edits_at(numbers, "detach")
@@ -797,4 +791,5 @@ class _Search:
         lost = self._base.trained_lines - changed.trained_lines
         names = self._record.leaves
         told = [f"{names[n]} would get no gradient from line {at[1]}" for at, n in lost if names[n]]
-        return (*sorted(told)[:_MOST], "every gradient that a step needs stays as it is")
+        kept = SPOILT if changed.cut_in(self._base.used_nodes) else _UNSPOILT
+        return (*sorted(told)[:_MOST], kept)

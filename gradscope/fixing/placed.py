@@ -286,15 +286,20 @@ def summed_loop(place: Span) -> Pieces:
     loop = next(iter(source.enclosing(file, last.lineno)[-2:-1]), None)
     if not isinstance(loop, ast.For) or loop.body != [last] or loop.orelse:
         return ()
-    form = f"{ast.unparse(loop.target)}.backward()"
-    is_plain = ast.unparse(last).replace("retain_graph=True", "") == form
+    call = last.value if isinstance(last, ast.Expr) else None
+    loss = _loss_of(call) if isinstance(call, ast.Call) else None
+    form = "" if loss is None else ast.unparse(last).replace("retain_graph=True", "")
     rest = block_with(file, loop)[block_with(file, loop).index(loop) + 1 :]
-    if any(_read_names(each) & stored_names(loop) for each in rest):
+    if loss is None or form != f"{ast.unparse(loss)}.backward()":
         return ()
-    over = text_of(loop.iter, file)
+    if not _reads(loss, stored_names(loop)) or any(_reads(e, stored_names(loop)) for e in rest):
+        return ()
+    over, target = text_of(loop.iter, file), text_of(loop.target, file)
     is_bare = isinstance(loop.iter, ast.Tuple) and not over.startswith("(")
-    made = f"sum({f'({over})' if is_bare else over}).backward()"
-    return (instead_of(loop, file, made),) if is_plain else ()
+    losses = f"({over})" if is_bare else over
+    if ast.unparse(loss) != ast.unparse(loop.target):
+        losses = f"{text_of(loss, file)} for {target} in {losses}"
+    return (instead_of(loop, file, f"sum({losses}).backward()"),)
 
 
 def _loss_of(call: ast.Call) -> ast.expr | None:
@@ -328,9 +333,18 @@ def _read_names(node: ast.AST) -> set[str]:
     return found
 
 
-def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot, cuts: Sequence[Pieces]) -> Pieces:
-    """Return the edit that runs statements again before what follows the step needs their values,
-    with some cuts in their first run.
+def _reads(node: ast.AST, names: set[str]) -> bool:
+    """Return whether a node reads one of these variables, not of that name in a comprehension."""
+    if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        names = names - {name for each in node.generators for name in stored_names(each.target)}
+    if isinstance(node, ast.Name):
+        return isinstance(node.ctx, ast.Load) and node.id in names
+    return any(_reads(each, names) for each in ast.iter_child_nodes(node))
+
+
+def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot) -> Pieces:
+    """Return the edit that runs statements again before what follows the step needs their
+    values.
     """
     block = block_with(file, nodes[0])
     names = {name for node in nodes for name in stored_names(node)}
@@ -345,8 +359,27 @@ def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot, cuts: Sequence[Pie
     needed = {name for node in nodes for name in _read_names(node)} | names
     if any(_targets(each) & needed for each in between):
         return ()
-    copy = before(readers[-1], file, [line for node in nodes for line in lines_of(node, file)])
-    return together(*cuts, copy)
+    return before(readers[-1], file, [line for node in nodes for line in lines_of(node, file)])
+
+
+def computed_at(file: str, node: ast.Assign, place: Span) -> Pieces:
+    """Return the edit that computes what a statement stores where the variable is read, if what
+    that takes has the same names there.
+    """
+    read, value = expression_at(place), node.value
+    if place.file != file or not isinstance(read, PATHS) or _draws(node):
+        return ()
+    here, there = (
+        {name for each in _functions_around(file, at) for name in _own_names(each)}
+        for at in (node, read)
+    )
+    names, kinds = _read_names(value), (*FUNCTIONS, ast.ClassDef)
+    known = {n for e in source.tree(file).body if not isinstance(e, kinds) for n in stored_names(e)}
+    is_same = names & here <= there | known and not (names - here) & there
+    if not is_same or ("self" in names and _class_around(file, node) != _class_around(file, read)):
+        return ()
+    text = text_of(value, file)
+    return (instead_of(read, file, text if isinstance(value, _SIMPLE) else f"({text})"),)
 
 
 def with_followers(block: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -405,29 +438,6 @@ def _is_seen_outside(
     return False
 
 
-def reader_of(file: str, node: ast.Assign) -> Function | None:
-    """Return the only method that reads the attribute that another one assigns."""
-    target = node.targets[0]
-    free = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-    local = {name for each in _functions_around(file, node) for name in _own_names(each)}
-    if not isinstance(target, ast.Attribute) or free & local != {"self"} or _draws(node):
-        return None
-    text = ast.unparse(target)
-    readers = {
-        _functions_around(file, n)[-1]: None
-        for n in ast.walk(source.tree(file))
-        if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load) and ast.unparse(n) == text
-        if _functions_around(file, n)
-    }
-    reader = next(iter(readers)) if len(readers) == 1 else None
-    return None if reader in _functions_around(file, node) else reader
-
-
-def put_in_method(file: str, node: ast.Assign, reader: Function) -> Pieces:
-    """Return the edit that moves the assignment of an attribute to the head of a method."""
-    return together(removed(node, file), before(_body(reader)[0], file, lines_of(node, file)))
-
-
 def unguarded(file: str, node: ast.Assign) -> Pieces:
     """Return the edit that stores a value each time, and not only if there is none yet: the
     condition goes, in which the statement stands or that returns before it.
@@ -465,6 +475,11 @@ def _body(function: Function) -> list[ast.stmt]:
 def _functions_around(file: str, node: ast.AST) -> list[Function]:
     around = source.enclosing(file, getattr(node, "lineno", 0))
     return [each for each in around if isinstance(each, FUNCTIONS)]
+
+
+def _class_around(file: str, node: ast.AST) -> Sequence[ast.stmt]:
+    around = source.enclosing(file, getattr(node, "lineno", 0))
+    return [each for each in around if isinstance(each, ast.ClassDef)][-1:]
 
 
 def _own_names(function: ast.stmt) -> set[str]:

@@ -33,35 +33,6 @@ Cut: TypeAlias = Callable[[int, int], bool]
 _NO_CUT: Cut = lambda node, following: False  # noqa: E731 - the default of several
 
 
-def reached(after: Sequence[Sequence[int]], starts: Iterable[int], cut: Cut = _NO_CUT) -> set[int]:
-    """Return the nodes that some lead to, without the edges that are cut; -1 leads to a start."""
-    seen: set[int] = set()
-    waiting = [start for start in starts if not cut(-1, start)]
-    while waiting:
-        node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
-            following = after[node]
-            waiting += following if cut is _NO_CUT else [n for n in following if not cut(node, n)]
-    return seen
-
-
-def leading(after: Sequence[Sequence[int]], seen: set[int], targets: set[int]) -> set[int]:
-    """Return those of the seen nodes by which they lead to the targets."""
-    before: dict[int, list[int]] = defaultdict(list)
-    for node in seen:
-        for following in after[node]:
-            before[following].append(node)
-    leads: set[int] = set()
-    waiting = [target for target in targets if target in seen]
-    while waiting:
-        node = waiting.pop()
-        if node not in leads:
-            leads.add(node)
-            waiting += before[node]
-    return leads
-
-
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened, in its order: a ``call`` of the engine, a ``step``, or a ``change``
@@ -95,17 +66,22 @@ class Event:
         """The file and the line."""
         return self.site.file, self.site.line
 
+    @property
+    def levels(self) -> list[Span]:
+        """The place, and the lines of the program that led there."""
+        return [self.site, *(Span(file, line, 0, line, 0) for file, line in self.stack)]
+
 
 @dataclass(frozen=True)
 class Record:
     """One graph over all iterations, with a node for each place that gave a tensor.
 
     ``after``: the nodes that each node leads to. ``made``: the place that built it, -1 if unknown.
-    ``nbytes``: what it saved. ``leaf``: the leaf that a node accumulates into. ``identities``: the
-    place that a node stands for. ``added``: edges that an ``x += y`` made to the old ``x``, each
-    with its place. ``kept``: nodes whose tensors stayed there, when they were most.
-    ``kinds``: what a place gave. ``held``: each time
-    that a place gave a list, a dict or a tuple, how many nodes there were and which were in it.
+    ``saves``: whether it saved something. ``leaf``: the leaf that a node accumulates into.
+    ``identities``: the place that a node stands for. ``added``: edges that an ``x += y`` made to
+    the old ``x``, each with its place. ``kept``: nodes whose tensors stayed there, when they were
+    most. ``kinds``: what a place gave. ``held``: each time that a place gave a list, a dict or a
+    tuple, how many nodes there were and which were in it.
     ``heads`` are the first statements of functions and loops, and the engine's calls; ``begun`` is
     how many nodes there were each time one began, ``bound`` the variables that there always were.
     ``leaves`` are their names, ``owners`` the optimizer of a leaf and its position there,
@@ -114,19 +90,19 @@ class Record:
     """
 
     places: Sequence[Span]
-    kinds: dict[int, frozenset[Kind]]
-    after: Sequence[Sequence[int]]
-    made: Sequence[int]
-    nbytes: Sequence[int]
-    leaf: dict[int, int]
-    identities: dict[int, int]
-    added: dict[tuple[int, int], int]
-    events: Sequence[Event]
-    kept: Sequence[int] = ()
+    kinds: dict[int, frozenset[Kind]] = field(default_factory=dict)
+    after: list[list[int]] = field(default_factory=list)
+    made: list[int] = field(default_factory=list)
+    saves: list[bool] = field(default_factory=list)
+    leaf: dict[int, int] = field(default_factory=dict)
+    identities: dict[int, int] = field(default_factory=dict)
+    added: dict[tuple[int, int], int] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
     held: dict[int, list[tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
     leaves: Sequence[str] = ()
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
-    optimizers: Sequence[str] = ()
+    optimizers: list[str] = field(default_factory=list)
     heads: Sequence[Span] = ()
     begun: dict[int, list[int]] = field(default_factory=dict)
     bound: dict[int, frozenset[str]] = field(default_factory=dict)
@@ -144,11 +120,32 @@ class Record:
 
     def reached(self, starts: Iterable[int], cut: Cut = _NO_CUT) -> set[int]:
         """Return the nodes that a call runs without the edges that are cut; -1 leads to a root."""
-        return reached(self.after, starts, cut)
+        after, seen = self.after, set[int]()
+        waiting = [start for start in starts if not cut(-1, start)]
+        while waiting:
+            node = waiting.pop()
+            if node not in seen:
+                seen.add(node)
+                following = after[node]
+                waiting += (
+                    following if cut is _NO_CUT else [n for n in following if not cut(node, n)]
+                )
+        return seen
 
     def leading(self, seen: set[int], targets: set[int]) -> set[int]:
         """Return those of some nodes by which they lead to the targets."""
-        return leading(self.after, seen, targets)
+        before: dict[int, list[int]] = defaultdict(list)
+        for node in seen:
+            for following in self.after[node]:
+                before[following].append(node)
+        leads: set[int] = set()
+        waiting = [target for target in targets if target in seen]
+        while waiting:
+            node = waiting.pop()
+            if node not in leads:
+                leads.add(node)
+                waiting += before[node]
+        return leads
 
     def leaves_of(self, nodes: Iterable[int]) -> set[int]:
         """Return the leaves that some nodes accumulate into."""
@@ -173,8 +170,8 @@ class Option:
     ``cuts``: places whose value is detached. ``head`` and ``names``: at the head of a function or
     loop, the places that read some variables are detached the first time that they give what was
     built before. ``keeps``: calls, by their lines, that keep their graph. ``again``: these nodes
-    are built anew, each time that the head begins or else for calls of some lines, and then without
-    the cuts in them. ``clones``: places whose value is cloned.
+    are built anew, each time that the head begins or else for some calls, by their events, and then
+    without the cuts in them. ``clones``: places whose value is cloned.
     """
 
     cuts: frozenset[int] = frozenset()
@@ -183,7 +180,7 @@ class Option:
     names: frozenset[int] = frozenset()
     clones: frozenset[int] = frozenset()
     again: frozenset[int] = frozenset()
-    for_calls: frozenset[Spot] = frozenset()
+    for_calls: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -285,7 +282,7 @@ class Simulation:
 
     def _call(self, index: int, event: Event) -> None:
         record, change = self.record, self.change
-        self._is_again = event.spot in change.for_calls
+        self._is_again = index in change.for_calls
         if (turn := self._turn_of(event)) > self._latest and change.again:
             self._latest = turn
             self._freed -= change.again
@@ -305,7 +302,7 @@ class Simulation:
             for node, by, place in event.stale
             if place not in change.clones and not self._is_newer(node, by, turn)
         }
-        freed = (n for n in here if n in self._freed and record.nbytes[n])
+        freed = (n for n in here if n in self._freed and record.saves[n])
         if any(n not in new for n in freed) or (here & stale) - new:
             self.hazards.append(index)
         if self._is_fruitless(event, self.ran[index]):
@@ -361,22 +358,24 @@ class Simulation:
         """The flows, only from which line to which leaf."""
         return {(flow[0], flow[1]) for flow in self.flows if len(flow) == 2}
 
-    @property
-    def needed_lines(self) -> set[tuple[Any, Any]]:
-        """What of these is needed."""
-        return self.trained_lines & self.needed
-
     @cached_property
     def needed_nodes(self) -> dict[int, set[int]]:
         """The nodes by which each call makes the gradients that are needed of it."""
-        leading = self.record.leading
-        return {call: leading(self._fresh[call], ends) for call, ends in self._ends.items()}
+        return {n: self.record.leading(self._fresh[n], ends) for n, ends in self._ends.items()}
+
+    @cached_property
+    def used_nodes(self) -> dict[int, set[int]]:
+        """The nodes by which each call makes the gradients that a step uses, needed or not."""
+        return {n: self.record.leading(self.ran[n], ends) for n, ends in self._ends.items()}
 
     def lost(self, changed: Simulation) -> int:
         """Return how many of the nodes that are needed a changed program would not run, and how
         many of the edges between them it would not have.
         """
-        return sum(
-            len(nodes - changed.ran[call]) + sum(nodes >= {*edge} for edge in changed._lost[call])
-            for call, nodes in self.needed_nodes.items()
-        )
+        needed = self.needed_nodes
+        gone = sum(len(nodes - changed.ran[call]) for call, nodes in needed.items())
+        return gone + changed.cut_in(needed)
+
+    def cut_in(self, nodes: dict[int, set[int]]) -> int:
+        """Return how many edges between some nodes of each call are cut."""
+        return sum(nodes[call] >= {*edge} for call in nodes for edge in self._lost[call])

@@ -147,7 +147,7 @@ class _Run:
         for call in calls:
             ran = self.seen.ran[call]
             ends = {node for node in ran if node in leaf and self.key(leaf[node]) == key}
-            total += sum(1 for node in record.leading(ran, ends) if record.nbytes[node])
+            total += sum(1 for node in record.leading(ran, ends) if record.saves[node])
         return total
 
 

@@ -89,11 +89,6 @@ class ChildPlan:
         return replace(header, script=self.script, argv=tuple(self.argv), code=None)
 
     @property
-    def process(self) -> int:
-        """The number of the process that has begun the run."""
-        return int(self.run.partition("-")[0])
-
-    @property
     def is_kept(self) -> bool:
         """Whether the user asked for the recordings."""
         return Path(self.save).parent.name != f"gradscope-{self.run}"
@@ -110,7 +105,7 @@ class ChildPlan:
             with suppress(GradscopeError):
                 recording = load(file)
                 header = recording.header
-                if header.run == self.run and header.pid != self.process:
+                if header.run == self.run and not self.run.startswith(f"{header.pid}-"):
                     yield file, recording
 
     def tidy(self) -> None:
@@ -249,9 +244,6 @@ class Children:
         self._replace(os, "system", self._system)
         _active.append(self)
         self._undo.callback(_active.remove, self)
-        if not _at_fork:
-            os.register_at_fork(after_in_child=_forked)
-            _at_fork.append(True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -322,7 +314,6 @@ class Children:
 
 
 _active: list[Children] = []
-_at_fork: list[bool] = []
 
 
 def _forked() -> None:
@@ -340,6 +331,9 @@ def _forked() -> None:
         before_its_end = partial(util.Finalize, None, exitpriority=-100)
         util.register_after_fork(watching, lambda _: watching.begin_in_fork(before_its_end))
 
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forked)
 
 _STARTING_ANOTHER = (__name__, "subprocess")
 """Who forks with a function to call before the other program begins (``preexec_fn``)."""

@@ -125,27 +125,21 @@ def wait_for_threads() -> None:
     try:
         threading._shutdown()  # type: ignore[attr-defined]
     except BaseException as error:  # at Ctrl-C here, the interpreter prints it and continues
-        interruption = error
-    else:
-        return
-    remove_own_frames(interruption)
-    if sys.version_info < (3, 13):
-        _write_stderr(f"Exception ignored in: {threading!r}\n")
-    elif sys.version_info >= (3, 14):
-        _write_stderr("Exception ignored on threading shutdown:\n")
-    _write_stderr("Traceback (most recent call last):\n")
-    _write_stderr("".join(traceback.format_tb(interruption.__traceback__)))
-    _write_stderr(f"{type(interruption).__qualname__}: {interruption}\n")
+        remove_own_frames(error)
+        if sys.version_info < (3, 13):
+            _write_stderr(f"Exception ignored in: {threading!r}\n")
+        elif sys.version_info >= (3, 14):
+            _write_stderr("Exception ignored on threading shutdown:\n")
+        _write_stderr("Traceback (most recent call last):\n")
+        _write_stderr("".join(traceback.format_tb(error.__traceback__)))
+        _write_stderr(f"{type(error).__qualname__}: {error}\n")
 
 
 def die_of_interrupt() -> NoReturn:
-    """Run the exit handlers and die of SIGINT, as for an uncaught KeyboardInterrupt."""
-    _mute_next_uncaught_exception()
-    raise KeyboardInterrupt
+    """Run the exit handlers and die of SIGINT, as for an uncaught KeyboardInterrupt.
 
-
-def _mute_next_uncaught_exception() -> None:
-    """Print nothing for the next exception, and restore ``sys`` for the program's exit handlers."""
+    Nothing is printed for that, and the exit handlers find ``sys`` as the program left it.
+    """
     restored = {name: getattr(sys, name) for name in ("excepthook", *_LAST) if hasattr(sys, name)}
 
     def say_nothing(*_: object) -> None:
@@ -153,3 +147,4 @@ def _mute_next_uncaught_exception() -> None:
             setattr(sys, name, value)
 
     sys.excepthook = say_nothing
+    raise KeyboardInterrupt

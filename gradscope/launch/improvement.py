@@ -60,7 +60,7 @@ def improved(recording: Recording, seconds: float, tell: Callable[[str], None]) 
     return recording
 
 
-class Fork:
+class ForkedProcess:
     """A forked process, to be waited for as one of ``subprocess``."""
 
     def __init__(self, pid: int) -> None:
@@ -93,13 +93,15 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
 
-def started(module: str, job: Path, folder: str, environment: dict[str, str], output: Any) -> Fork:
+def started(
+    module: str, job: Path, folder: str, environment: dict[str, str], output: Any
+) -> ForkedProcess:
     """Have a module of ``launch`` do a job in a copy of this process."""
     sys.stdout.flush()
     pid = os.fork()
     if not pid:
         _do(module, job, folder, environment, output)
-    return Fork(pid)
+    return ForkedProcess(pid)
 
 
 def _do(module: str, job: Path, folder: str, environment: dict[str, str], output: Any) -> NoReturn:
@@ -126,11 +128,11 @@ def _do(module: str, job: Path, folder: str, environment: dict[str, str], output
 
 def main(given: str, improved_file: str) -> None:
     """Improve the fixes of the pickled recording."""
-    from gradscope.fixing import improving
+    from gradscope.fixing import ranking
     from gradscope.launch import rehearsing, trial  # noqa: F401 - once, for all copies
 
     recording, seconds = pickle.loads(Path(given).read_bytes())
-    better = improving.improved(recording, seconds, partial(print, flush=True), started)
+    better = ranking.improved(recording, seconds, partial(print, flush=True), started)
     Path(improved_file).write_bytes(pickle.dumps(better))
 
 

@@ -106,8 +106,6 @@ def _is_this_interpreter(executable: str) -> bool:
     """Return whether it is this very Python, with the same packages."""
     if not executable or not sys.executable:
         return False
-    if executable == sys.executable:
-        return True
     same_folder = os.path.dirname(executable) == os.path.dirname(sys.executable)
     return same_folder and os.path.realpath(executable) == os.path.realpath(sys.executable)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from argparse import SUPPRESS
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradscope.errors import GradscopeError
@@ -124,31 +125,22 @@ def as_comment(lines: list[str]) -> list[str]:
     return lines
 
 
-_FLAGS = {
-    "--guard": ("raise_on", "error"),
-    "--no-hooks": ("hooks", False),
-    "--no-settings": ("settings", False),
-}
-_VALUES = ("--save", "--ignore", "--baseline")
-
-
 def _chosen(options: Sequence[str]) -> dict[str, Any]:
     """Return the arguments of a watch; raise IPython's own error for an unknown option."""
-    chosen: dict[str, Any] = {}
-    words = iter(options)
-    for word in words:
-        if word in _FLAGS:
-            name, value = _FLAGS[word]
-            chosen[name] = value
-        elif word not in _VALUES:
-            raise _usage(f"no option {word!r}")
-        elif (given := next(words, None)) is None:
-            raise _usage(f"{word} needs a value")
-        else:
-            known = chosen.get("ignore", ())
-            name = word.removeprefix("--")
-            chosen[name] = [*known, given] if name == "ignore" else Path(given).absolute()
-    return chosen
+    from IPython.core.error import UsageError
+    from IPython.core.magic_arguments import MagicArgumentParser
+
+    parser = MagicArgumentParser(argument_default=SUPPRESS)
+    parser.add_argument("--guard", dest="raise_on", action="store_const", const="error")
+    parser.add_argument("--no-hooks", dest="hooks", action="store_false")
+    parser.add_argument("--no-settings", dest="settings", action="store_false")
+    parser.add_argument("--ignore", action="append")
+    for name in ("--save", "--baseline"):
+        parser.add_argument(name, type=os.path.abspath)
+    try:
+        return vars(parser.parse_args(options))
+    except UsageError as error:
+        raise _usage(str(error)) from None
 
 
 def _usage(what: str) -> Exception:

@@ -16,9 +16,8 @@ import sys
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace as replaced
-from importlib.machinery import SourceFileLoader
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
@@ -30,11 +29,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gradscope.collect.calls import EngineCall
+from gradscope.collect.nodes import held, kind_of
+from gradscope.collect.slots import readable
+from gradscope.collect.walk import root_node
 from gradscope.fixing.marks import ADD, HEAD, MARK, Marker, Span
-from gradscope.fixing.rehearsal import Event, Kind, Record, leading, reached
+from gradscope.fixing.rehearsal import Event, Kind, Record
 from gradscope.fixing.runs import Job
 from gradscope.hooks import (
     DefaultHookFunctions,
+    Pair,
     on_optimizer_step,
     replace,
     replace_default_hook_functions,
@@ -46,7 +49,8 @@ from gradscope.launch.runner import prepare
 from gradscope.launch.trial import overlay, target_of
 from gradscope.program.names import Names
 from gradscope.program.sites import USER, classify, user_frames
-from gradscope.torch_private import SAVED, DisableTorchFunction, innermost_transform
+from gradscope.program.tensors import storage_of
+from gradscope.torch_private import DisableTorchFunction, innermost_transform
 
 _CALLS_AFTER = 14
 """Engine calls that are watched after the first one that would fail."""
@@ -59,6 +63,8 @@ _MOST_PARTS = 64  # of a container that are looked at
 _PRODUCTS = frozenset(
     {"mul", "__mul__", "__rmul__", "div", "__truediv__", "__rtruediv__", "true_divide"}
 )
+_COMPILING = ("gradscope.", "runpy", "importlib.", "_frozen_importlib")
+"""Where the program's own code is compiled."""
 _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 
 
@@ -83,41 +89,32 @@ class _Saved:
 class _Graph:
     """Numbers the nodes of all graphs in the order in which they are met, and holds none."""
 
-    def __init__(self) -> None:
-        self.after: list[list[int]] = []
-        self.place: list[int] = []
-        """The number of the expression that made the node."""
-        self.nbytes: list[int] = []
-        self.leaf: dict[int, int] = {}
+    def __init__(self, record: Record) -> None:
+        self._record = record
         self.saved: list[list[weakref.ref[_Saved]]] = []
         self.variables: list[weakref.ref[Any]] = []
         self._leaves: dict[int, int] = {}
-        self._unpacked: list[_Saved] = []
-        self._fields: dict[type, list[str]] = {}
         self._gave: dict[int, tuple[int, StorageWeakRef, weakref.ref[Any]]] = {}
         """The last place that gave a tensor of some memory, as long as that is not freed."""
+        self.hooks: Pair = self._pack, readable(operator.attrgetter("tensor"))
 
     def gave(self, place: int, tensor: Any) -> None:
         """Note that a place gave a tensor, where graphs are built."""
-        if torch.is_grad_enabled() and (memory := _memory(tensor)):
+        if torch.is_grad_enabled() and (memory := storage_of(tensor)):
             storage = StorageWeakRef(tensor.untyped_storage())
             self._gave[memory] = place, storage, weakref.ref(tensor)
 
-    def pack(self, tensor: Any) -> _Saved:
+    def _pack(self, tensor: Any) -> _Saved:
         return _Saved(tensor, self._giver(tensor))
 
     def _giver(self, tensor: Any) -> int:
-        place, storage, given = self._gave.get(_memory(tensor), (-1, None, None))
+        place, storage, given = self._gave.get(storage_of(tensor), (-1, None, None))
         if storage is None or given is None or storage.expired():
             return -1
         # A module uses its parameters themselves, whatever else the program has read of them.
         base = _base_of(tensor)
         is_parameter = base.is_leaf and base.requires_grad
         return -1 if is_parameter and given() is not base else place
-
-    def unpack(self, saved: _Saved) -> Any:
-        self._unpacked.append(saved)
-        return saved.tensor
 
     def number(self, node: Any, place: int) -> int:
         """Return the number of a node, and give one to all that it leads to."""
@@ -128,42 +125,26 @@ class _Graph:
         while fresh:
             one = fresh.pop()
             if one.metadata.get(MARK) is None:
-                one.metadata[MARK] = len(self.after)
+                one.metadata[MARK] = len(self._record.after)
                 self._add(one, place)
                 found.append(one)
                 fresh += [n for n, _ in one.next_functions if n is not None]
         for one in found:
             following = [n.metadata[MARK] for n, _ in one.next_functions if n is not None]
-            self.after[one.metadata[MARK]] = following
+            self._record.after[one.metadata[MARK]] = following
         return int(node.metadata[MARK])
 
     def _add(self, node: Any, place: int) -> None:
-        number = len(self.after)
-        self.after.append([])
-        self.place.append(place)
+        record = self._record
+        number = len(record.after)
+        record.after.append([])
+        record.made.append(place)
         variable = getattr(node, "variable", None)
         if variable is not None:
-            self.leaf[number] = self.variable(variable)
-        seen = self._read_saved(node) if variable is None else []
-        self.nbytes.append(sum(map(_nbytes, seen)))
-        own, self._unpacked = self._unpacked, []
-        self.saved.append([weakref.ref(each) for each in own])
-
-    def _read_saved(self, node: Any) -> list[Any]:
-        self._unpacked = []
-        kind = type(node)
-        if kind not in self._fields:
-            names = [n for n in dir(kind) if n.startswith(SAVED) or n == "saved_tensors"]
-            self._fields[kind] = names
-        found: list[Any] = []
-        for name in self._fields[kind]:
-            try:
-                value = getattr(node, name)
-            except (RuntimeError, AttributeError):  # freed by a call that we have not seen
-                continue
-            several = value if isinstance(value, tuple | list) else (value,)
-            found += [each for each in several if isinstance(each, torch.Tensor)]
-        return found
+            record.leaf[number] = self.variable(variable)
+        found = [data for _, data in held(node, kind_of(type(node)))]
+        record.saves.append(bool(found))
+        self.saved.append([weakref.ref(each) for each in found if isinstance(each, _Saved)])
 
     def variable(self, tensor: Any) -> int:
         """Return the number of a leaf."""
@@ -184,29 +165,19 @@ class Rehearsal(TorchFunctionMode):
         """Engine calls after which it ends."""
         self._files = files
         self._marker = marker
-        self._graph = _Graph()
-        self._identities: dict[int, int] = {}
-        self._added: dict[tuple[int, int], int] = {}
+        self._record = Record(marker.places)
+        self._graph = _Graph(self._record)
         self._kinds: dict[int, set[Kind]] = defaultdict(set)
-        self._events: list[Event] = []
         self._changed: dict[int, int] = {}
-        self._heads: dict[int, list[int]] = {}
-        self._bound: dict[int, Set[str]] = {}
-        self._held: dict[int, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
         self._freed: set[int] = set()
         self._derived = WeakTensorKeyDictionary()
         """Of which calls of ``autograd.grad``, by their events, a tensor is computed."""
         self._calls = 0
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._optimizers: list[str] = []
-        """The classes of the optimizers, by their numbers."""
-        self._owners: dict[int, tuple[int, int]] = {}
-        """The optimizer of a leaf, and its position there."""
         self._names = Names()
         self._named: dict[int, str] = {}
         self._searches = 0
         self._given: list[tuple[int, int, weakref.ref[Any]]] = []
-        self._kept: list[int] = []
         self._lock = threading.RLock()
         self._is_aside = False
         self._stepped: set[int] = set()
@@ -229,7 +200,8 @@ class Rehearsal(TorchFunctionMode):
                 tensors = [each for each in _tensors_in(value) if each.grad_fn is not None]
                 nodes = [self._graph.number(each.grad_fn, number) for each in tensors]
                 if nodes:
-                    self._held[number].append((len(self._graph.after), tuple(nodes)))
+                    there = self._record.held.setdefault(number, [])
+                    there.append((len(self._record.after), tuple(nodes)))
                 if kind is tuple and any(isinstance(each, torch.Tensor) for each in value):
                     return tuple(self._marked(number, each) for each in value)
         elif value is None or kind in (int, float, bool, str):
@@ -250,17 +222,17 @@ class Rehearsal(TorchFunctionMode):
             return value  # a view of it would be of another class
         marked = value.view_as(value)
         node = self._graph.number(marked.grad_fn, number)
-        self._identities[node] = number
-        self._given.append((len(self._events), node, weakref.ref(marked)))
+        self._record.identities[node] = number
+        self._given.append((len(self._record.events), node, weakref.ref(marked)))
         if value in self._derived:
             self._derived[marked] = self._derived[value]
         return marked
 
     def head(self, number: int) -> None:
         """Note that a function or the body of a loop begins, and which variables there are then."""
-        self._heads.setdefault(number, []).append(len(self._graph.after))
-        names = sys._getframe(1).f_locals.keys()
-        self._bound[number] = self._bound.get(number, names) & names
+        self._record.begun.setdefault(number, []).append(len(self._record.after))
+        names = frozenset(sys._getframe(1).f_locals)
+        self._record.bound[number] = self._record.bound.get(number, names) & names
 
     def add(self, number: int, step: str, target: Any, value: Any) -> Any:
         """Run ``target += value``; note which edge the old value of the target is."""
@@ -274,7 +246,7 @@ class Rehearsal(TorchFunctionMode):
                 own = self._graph.number(node, number)
                 self._note_kind(number, new)
                 if old is not None:
-                    self._added[own, self._graph.number(old, number)] = number
+                    self._record.added[own, self._graph.number(old, number)] = number
         return new
 
     # what is left alone
@@ -298,7 +270,7 @@ class Rehearsal(TorchFunctionMode):
         def enable() -> None:
             torchs.enable()
             if self._is_aside:
-                torchs.push(self._graph.pack, self._graph.unpack)
+                torchs.push(*self._graph.hooks)
                 self._is_aside = False
 
         return torchs._replace(disable=disable, enable=enable)
@@ -338,9 +310,9 @@ class Rehearsal(TorchFunctionMode):
 
     def _change(self, tensor: Any) -> None:
         with self._lock, DisableTorchFunction():
-            if _memory(tensor) in self._stepped:
+            if storage_of(tensor) in self._stepped:
                 return
-            self._changed[_memory(tensor)] = len(self._events)
+            self._changed[storage_of(tensor)] = len(self._record.events)
             by_hand = tensor.is_leaf and tensor.requires_grad and tensor.grad is not None
             self._note("change", leaves=(self._graph.variable(tensor),) if by_hand else ())
 
@@ -356,12 +328,12 @@ class Rehearsal(TorchFunctionMode):
         with self._lock:
             starts = [node for node in map(self._start, roots) if node is not None]
             targets = tuple(map(self._start, call.inputs)) or None
-            here = reached(self._graph.after, starts)
+            here = self._record.reached(starts)
             if targets is not None:
                 wanted = {t for t in targets if t is not None}
-                here = leading(self._graph.after, here, wanted)
+                here = self._record.leading(here, wanted)
             stale = self._stale(here)
-            index = len(self._events)
+            index = len(self._record.events)
             self._learn_names(sys._getframe(1))
             own = (self._derived.get(root, ()) for root in roots if isinstance(root, torch.Tensor))
             clear = (n for n, ref in enumerate(self._graph.variables) if _is_clear(ref()))
@@ -375,14 +347,14 @@ class Rehearsal(TorchFunctionMode):
                 stale=tuple(stale),
                 cleared=tuple(clear),
             )
-            if stale or any(self._graph.nbytes[i] for i in here & self._freed):
+            if stale or any(self._record.saves[i] for i in here & self._freed):
                 self._most_calls = min(self._most_calls, self._calls + _CALLS_AFTER)
             if not call.keep_graph:
                 self._freed |= here
             self._calls += 1
             if self._calls > self._most_calls:
                 self.finish("enough")
-        self._look_what_is_kept(len(self._events) - _OLD)
+        self._look_what_is_kept(len(self._record.events) - _OLD)
         results = engine(roots, grads, True, *given, **named)
         with self._lock, DisableTorchFunction():
             for each in () if call.accumulates or call.create_graph else _tensors_in((results,)):
@@ -394,15 +366,14 @@ class Rehearsal(TorchFunctionMode):
         with self._lock:
             self._given = [each for each in self._given if each[2]() is not None]
             old = [node for event, node, _ in self._given if event < before]
-            self._kept = max(self._kept, old, key=len)
+            if len(old) > len(self._record.kept):
+                self._record.kept[:] = old
 
     def _start(self, root: Any) -> int | None:
-        node = getattr(root, "node", None)  # a GradientEdge
-        if node is None:
-            node = root.grad_fn
-            if node is None and root.requires_grad:
-                with torch.enable_grad(), DisableTorchFunction():
-                    node = torch.autograd.graph.get_gradient_edge(root).node
+        node = root_node(root)
+        if node is None and root.requires_grad:
+            with torch.enable_grad(), DisableTorchFunction():
+                node = torch.autograd.graph.get_gradient_edge(root).node
         return None if node is None else self._graph.number(node, -1)
 
     def _stale(self, here: Iterable[int]) -> list[tuple[int, int, int]]:
@@ -412,20 +383,20 @@ class Rehearsal(TorchFunctionMode):
             for ref in self._graph.saved[node]:
                 saved = ref()
                 if saved is not None and saved.tensor._version != saved.version:
-                    changed = self._changed.get(_memory(saved.tensor), -1)
-                    own = self._graph.place[node] if saved.is_made else -1
+                    changed = self._changed.get(storage_of(saved.tensor), -1)
+                    own = self._record.made[node] if saved.is_made else -1
                     found.append((node, changed, own if saved.place < 0 else saved.place))
         return found
 
     def meet(self, optimizer: Any) -> tuple[int, list[Any]]:
         """Return the number of an optimizer and its parameters, whose owner it is from now on."""
         with self._lock:
-            number = self._numbers.setdefault(optimizer, len(self._optimizers))
-            if number == len(self._optimizers):
-                self._optimizers.append(type(optimizer).__name__)
+            number = self._numbers.setdefault(optimizer, len(self._record.optimizers))
+            if number == len(self._record.optimizers):
+                self._record.optimizers.append(type(optimizer).__name__)
             tensors = [p for group in optimizer.param_groups for p in group["params"]]
             for position, tensor in enumerate(tensors):
-                self._owners.setdefault(self._graph.variable(tensor), (number, position))
+                self._record.owners.setdefault(self._graph.variable(tensor), (number, position))
             return number, tensors
 
     def step(self, optimizer: Any) -> None:
@@ -433,9 +404,9 @@ class Rehearsal(TorchFunctionMode):
         with self._lock:
             number, tensors = self.meet(optimizer)
             for tensor in tensors:
-                self._changed[_memory(tensor)] = len(self._events)
-                self._stepped.add(_memory(tensor))
-            self._began = len(self._events)
+                self._changed[storage_of(tensor)] = len(self._record.events)
+                self._stepped.add(storage_of(tensor))
+            self._began = len(self._record.events)
             self._note_step(number, tensors)
 
     def _note_step(self, number: int, tensors: Sequence[Any]) -> None:
@@ -447,8 +418,10 @@ class Rehearsal(TorchFunctionMode):
         with self._lock:
             self._stepped.clear()
             began = self._began
-            if any(each.kind == "call" for each in self._events[began:]):
-                self._events[began] = replaced(self._events[began], leaves=(), optimizer=-1)
+            if any(each.kind == "call" for each in self._record.events[began:]):
+                self._record.events[began] = replaced(
+                    self._record.events[began], leaves=(), optimizer=-1
+                )
                 self._note_step(*self.meet(optimizer))
 
     def _learn_names(self, frame: FrameType) -> None:
@@ -470,53 +443,27 @@ class Rehearsal(TorchFunctionMode):
         while frame is not None and frame.f_code.co_filename not in self._files:
             frame = frame.f_back
         site = Span("", 0, 0, 0, 0) if frame is None else _place(frame)
-        nodes, stack = len(self._graph.after), tuple(line_of(frame))
-        self._events.append(Event(kind, site, nodes=nodes, stack=stack, **facts))
+        nodes, stack = len(self._record.after), tuple(line_of(frame))
+        self._record.events.append(Event(kind, site, nodes=nodes, stack=stack, **facts))
 
     def finish(self, ended: str) -> NoReturn:
         """Write down what was seen, and end the process at once: no code of the program's runs."""
-        graph, heads = self._graph, self._marker.heads
-        self._look_what_is_kept(len(self._events) + 1)
+        record, heads = self._record, self._marker.heads
+        self._look_what_is_kept(len(record.events) + 1)
         calls: dict[Span, list[int]] = defaultdict(list)
-        for event in self._events:
+        for event in record.events:
             if event.kind == "call":
                 calls[event.site].append(event.nodes)
-        record = Record(
-            places=self._marker.places,
+        record = replaced(
+            record,
             kinds={place: frozenset(kinds) for place, kinds in self._kinds.items()},
-            after=graph.after,
-            made=graph.place,
-            nbytes=graph.nbytes,
-            leaf=graph.leaf,
-            identities=self._identities,
-            added=self._added,
-            events=self._events,
-            kept=self._kept,
-            held=dict(self._held),
-            leaves=[self._named.get(n, "") for n in range(len(graph.variables))],
-            owners=self._owners,
-            optimizers=self._optimizers,
+            leaves=[self._named.get(n, "") for n in range(len(self._graph.variables))],
             heads=[*heads, *calls],
-            begun=self._heads | dict(enumerate(calls.values(), len(heads))),
-            bound={head: frozenset(names) for head, names in self._bound.items()},
+            begun=record.begun | dict(enumerate(calls.values(), len(heads))),
             ended=ended,
         )
         self._output.write_bytes(pickle.dumps(record))
         os._exit(0)
-
-
-def _memory(tensor: Any) -> int:
-    try:
-        return int(tensor.untyped_storage().data_ptr())
-    except (RuntimeError, NotImplementedError):  # a tensor without memory, as on meta
-        return 0
-
-
-def _nbytes(tensor: Any) -> int:
-    try:
-        return int(tensor.untyped_storage().nbytes()) or 1
-    except RuntimeError:  # a tensor without memory, as within torch.func
-        return 1
 
 
 def _kind_of(value: Any, depth: int = 3) -> Kind:
@@ -561,16 +508,15 @@ def main(job_file: str) -> NoReturn:
     files: set[str] = set()
     marker = Marker()
     rehearsal = Rehearsal(job.notes, job.stop_after, files, marker)
-    overlay(job.sources)
+    overlay(job.sources, lambda path: classify(path) == USER)
     _mark_sources(marker, files)
     vars(builtins).update({MARK: rehearsal.mark, ADD: rehearsal.add, HEAD: rehearsal.head})
     # Nothing is taken back: the process ends with the rehearsal.
     wrap_engine(rehearsal.run_engine)
     on_optimizer_step(rehearsal.step, rehearsal.stepped)
     _on_new_parameters(rehearsal.meet)
-    graph = rehearsal._graph
     replace_default_hook_functions(rehearsal.stepping_aside(DefaultHookFunctions.now()))
-    with torch.autograd.graph.saved_tensors_hooks(graph.pack, graph.unpack), rehearsal:
+    with torch.autograd.graph.saved_tensors_hooks(*rehearsal._graph.hooks), rehearsal:
         if job.guarded:
             keep_inside(folder, lambda doing: rehearsal.finish(f"stopped before {doing}"))
         program = prepare(target_of(job))
@@ -597,7 +543,6 @@ def _on_new_parameters(meet: Callable[[Any], object]) -> None:
 def _mark_sources(marker: Marker, files: set[str]) -> None:
     """Have the user's files compiled with their marks: the script's, and what it imports."""
     compiled: Any = builtins.compile
-    loader: Any = SourceFileLoader
 
     def marked(content: Any, path: str) -> CodeType | None:
         try:
@@ -608,23 +553,12 @@ def _mark_sources(marker: Marker, files: set[str]) -> None:
         files.add(path)
         return code
 
-    def source_to_code(self: Any, data: Any, path: str, *, _optimize: int = -1) -> Any:
-        code = marked(data, str(path)) if classify(str(path)) == USER else None
-        return code or compiled(data, path, "exec", dont_inherit=True, optimize=_optimize)
-
     def compile_source(source: Any, filename: Any, mode: Any, *given: Any, **named: Any) -> Any:
         by = sys._getframe(1).f_globals.get("__name__", "")
-        is_program = mode == "exec" and by.startswith(("gradscope.", "runpy"))
+        is_program = mode == "exec" and by.startswith(_COMPILING)
         code = None
         if is_program and isinstance(source, bytes | str) and classify(str(filename)) == USER:
             code = marked(source, str(filename))
         return code or compiled(source, filename, mode, *given, **named)
 
-    def path_stats(self: Any, path: str) -> Any:
-        if classify(str(path)) == USER:
-            raise OSError(f"{path} has no compiled copy in a rehearsal")
-        return stat_file(self, path)
-
-    stat_file = loader.path_stats
-    loader.source_to_code, loader.path_stats = source_to_code, path_stats
     vars(builtins)["compile"] = compile_source

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _runpy_main: Callable[..., None] = runpy._run_module_as_main  # type: ignore[attr-defined]
 """What ``python -m`` itself calls: its frames belong to the tracebacks of such a program."""
 
+_INPUT = "<stdin>"
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -84,25 +86,23 @@ def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope
         for scope in scopes:
             scope.finish(outcome)
         watching.close()
-    except GradscopeError:
-        raise
     except Exception as failure:
         failures.append(failure)
-    if failures and isinstance(failures[0], GradscopeError):
-        raise failures[0]
-    return Ended(
-        outcome,
-        scopes[0] if scopes else None,
-        ending.interrupted,
-        failures[0] if failures else None,
-    )
+    for each in failures:
+        if isinstance(each, GradscopeError):
+            raise each
+    return Ended(outcome, next(iter(scopes), None), ending.interrupted, next(iter(failures), None))
 
 
 def _run_to_its_end(
     program: Program, target: Target, scopes: list[Scope], failures: list[Exception]
 ) -> Ending:
     """Run the program and its threads; print what Python prints of the exception that ends it."""
-    error = _run(program)
+    error: BaseException | None = None
+    try:
+        program.run()
+    except BaseException as raised:  # a program may end in any way
+        error = raised
     if scopes and isinstance(error, StopRun):
         error = None
         scopes[0].note_stop()
@@ -122,14 +122,6 @@ def _run_to_its_end(
             program.main.__dict__.pop(name, None)
     wait_for_threads()
     return ending
-
-
-def _run(program: Program) -> BaseException | None:
-    try:
-        program.run()
-    except BaseException as error:  # a program may end in any way
-        return error
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +144,7 @@ def prepare(target: Target) -> Program:
         case ["-", *_]:
             content = _read_input()
             main = _become_main([*target], "")
-            return Program(main, partial(_run_input, content, main))
+            return Program(main, partial(_run_script, _INPUT, content, main))
     return _prepare_script(target)
 
 
@@ -212,14 +204,9 @@ def _compile_script(path: str, content: bytes, main: ModuleType) -> CodeType:
         code = main.__loader__.get_code("__main__")
         assert code is not None
         return code
-    main.__loader__ = SourceFileLoader("__main__", path)
+    if path != _INPUT:
+        main.__loader__ = SourceFileLoader("__main__", path)
     return compile(content, path, "exec", dont_inherit=True)
-
-
-def _run_input(content: bytes, main: ModuleType) -> None:
-    main.__file__ = "<stdin>"
-    main.__dict__["__cached__"] = None
-    exec(compile(content, "<stdin>", "exec", dont_inherit=True), main.__dict__)
 
 
 def _run_code(text: str, main: ModuleType) -> None:

@@ -16,6 +16,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NamedTuple, NoReturn
 
 try:
@@ -90,12 +91,13 @@ def _begun(report: Callable[[int | None], None], keep: Iterable[int]) -> _Standb
     if handler is None or threading.current_thread() is not threading.main_thread():
         return None
     shared = mmap.mmap(-1, _SHARED.size)
-    watched = os.pidfd_open(os.getpid())
+    program = os.getpid()
+    watched = os.pidfd_open(program)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         between = os.fork()
         if between == 0:
-            _fork_standby(shared, watched, report, keep)
+            _fork_standby(shared, partial(_stand_by, shared, program, watched, report, keep))
         with suppress(ChildProcessError):
             os.waitpid(between, 0)
         process = _SHARED.unpack_from(shared)[0]
@@ -121,16 +123,13 @@ def _is_adopted(process: int) -> bool:
     return False
 
 
-def _fork_standby(
-    shared: mmap.mmap, watched: int, report: Callable[[int | None], None], keep: Iterable[int]
-) -> NoReturn:
-    program = os.getppid()
+def _fork_standby(shared: mmap.mmap, stand_by: Callable[[], None]) -> NoReturn:
     try:
         process = os.fork()
         if process:
             _SHARED.pack_into(shared, 0, process, 0)
         else:
-            _stand_by(shared, program, watched, report, keep)
+            stand_by()
     finally:
         os._exit(0)
 

@@ -11,7 +11,7 @@ import pickle
 import random
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -69,12 +69,15 @@ def target_of(job: Job) -> Target:
     return [*(job.script.split(" ", 1) if is_module else (job.script,)), *job.argv]
 
 
-def overlay(sources: Mapping[str, bytes]) -> None:
+def overlay(
+    sources: Mapping[str, bytes], compiled_anew: Callable[[str], bool] = lambda path: False
+) -> None:
     """Load these files, by their absolute paths, with this content for the rest of the process.
 
     All Python source, the script's too, comes through one loader; tracebacks and ``inspect`` ask
     ``linecache``, and so does the hook for uncaught exceptions, as printing them would read the
-    files. Compiled copies are neither read nor written.
+    files. Of these, and of files that are ``compiled_anew``, compiled copies are neither read nor
+    written.
     """
     loader: Any = SourceFileLoader
     read_file, stat_file = loader.get_data, loader.path_stats
@@ -89,8 +92,8 @@ def overlay(sources: Mapping[str, bytes]) -> None:
         return content
 
     def path_stats(self: SourceFileLoader, path: str) -> Any:
-        if os.path.abspath(path) in sources:
-            raise OSError(f"{path} is not taken from its file")
+        if os.path.abspath(path) in sources or compiled_anew(path):
+            raise OSError(f"no compiled copy of {path} is taken")
         return stat_file(self, path)
 
     loader.get_data, loader.path_stats = get_data, path_stats

@@ -55,7 +55,7 @@ def test_a_call_that_could_not_begin_is_over(
             patch.setattr(Looker, "look", fail)
             with nullcontext() if issubclass(raised, Exception) else pytest.raises(raised):
                 two_losses()[0].backward()
-        assert not session.state.is_running
+        assert session.state.call is None
         assert session.state.running == []
 
 
@@ -67,7 +67,7 @@ def test_a_refused_call_is_over() -> None:
             second.backward()
         session = current()
         assert session is not None
-        assert not session.state.is_running
+        assert session.state.call is None
         two_losses()[0].backward()
         calls = scope.recording().calls
     assert calls[-1].parent is None

@@ -11,11 +11,12 @@ from typing import Any, TypeAlias
 import pytest
 
 from gradscope.code import source
-from gradscope.fixing.edits import Piece, Pieces, block_with, written
+from gradscope.fixing.edits import Piece, Pieces, block_with, together, written
 from gradscope.fixing.marks import Span
 from gradscope.fixing.patch import apply, read
 from gradscope.fixing.placed import (
     FUNCTIONS,
+    computed_at,
     copying,
     decorated_function,
     moved,
@@ -563,6 +564,14 @@ EACH = loop_of("loss.backward(")
         "an else",
         ("for loss in losses:\n    loss.backward()\nelse:\n    step()\n", EACH, REFUSED),
     ),
+    (
+        "what each gives",
+        (
+            "for job in jobs:\n    job.result().backward()\n[job.result() for job in jobs]\n",
+            loop_of("job.result().b"),
+            "sum(job.result() for job in jobs).backward()\n[job.result() for job in jobs]\n",
+        ),
+    ),
     ("another target", ("for loss in losses:\n    x.backward()\n", loop_of("x.back"), REFUSED)),
     ("no loop", ("if losses:\n    loss.backward()\n", EACH, REFUSED)),
 )
@@ -885,7 +894,7 @@ def copied(text: str, last: str, *cuts: str) -> Write:
         goal = at(last)
         parts = [with_call(at(each), TENSOR, "detach") for each in cuts]
         file, node = statement_around(at(text))
-        return copying(file, [node], (goal.file, goal.line), parts)
+        return together(*parts, copying(file, [node], (goal.file, goal.line)))
 
     return write
 
@@ -1327,3 +1336,49 @@ def test_a_file_keeps_its_encoding_and_its_ends(
     data: bytes, write: Write, after: bytes, tmp_path: Path
 ) -> None:
     assert edited(data, write, tmp_path) == after
+
+
+def computed(text: str, read: str) -> Write:
+    def write(at: At) -> Pieces:
+        file, node = statement_around(at(text))
+        assert isinstance(node, ast.Assign)
+        return computed_at(file, node, at(read))
+
+    return write
+
+
+@of(
+    (
+        "an attribute",
+        (
+            "class A:\n    def f(self):\n        self.p = self.D(self.x)\n\n"
+            "    def g(self):\n        return bce(self.p, 1)\n",
+            computed("self.D(self.x)", "2:self.p"),
+            "class A:\n    def f(self):\n        self.p = self.D(self.x)\n\n"
+            "    def g(self):\n        return bce(self.D(self.x), 1)\n",
+        ),
+    ),
+    (
+        "an argument of another function",
+        (
+            "def f(D, x):\n    y = D(x)\n    return y\n\nD, x = net, 1\nold = f(D, x)\ng(old)\n",
+            computed("D(x)", "2:old"),
+            "def f(D, x):\n    y = D(x)\n    return y\n\nD, x = net, 1\nold = f(D, x)\ng(D(x))\n",
+        ),
+    ),
+    (
+        "of what the function binds",
+        ("w = f(v)\ndef g():\n    v = 1\n    return w, v\n", computed("f(v)", "2:w"), REFUSED),
+    ),
+    ("drawn", ("w = torch.rand(v)\ndef g():\n    w\n", computed("torch", "2:w"), REFUSED)),
+    (
+        "a name that is not there",
+        (
+            "def f(D, x):\n    y = D(x)\n    return y\n\ndef g(p):\n    return p\n",
+            computed("D(x)", "2:p"),
+            REFUSED,
+        ),
+    ),
+)
+def test_a_value_is_computed_where_it_is_read(case: Case, tmp_path: Path) -> None:
+    check(case, tmp_path)

@@ -130,7 +130,7 @@ def gan() -> Record:
         kinds={0: frozenset({"tensor"}), 1: frozenset({"tensor"})},
         after=after,
         made=[-1] * len(after),
-        nbytes=[0, 0, 8, 0, 8, 8, 0, 8, 8],
+        saves=[False, False, True, False, True, True, False, True, True],
         leaf={0: 0, 1: 1},
         identities={3: 0, 6: 1},
         added={},

@@ -76,7 +76,7 @@ class Rehearsed:
         size = len(self.after)
         return Record(
             places=self.places, kinds={}, after=self.after, made=self.made,
-            nbytes=[8] * size, leaf={G: G, D: D, E: E}, identities={},
+            saves=[True] * size, leaf={G: G, D: D, E: E}, identities={},
             added={}, events=self.events, leaves=["G.weight", "D.weight", "D.bias"],
             owners={G: (0, 0), D: (1, 0), E: (1, 1)}, optimizers=["Adam", "SGD"], ended="end",
         )  # fmt: skip

@@ -278,7 +278,7 @@ class LineWatch(Observer):
             or self._is_spent()
         ):
             return
-        frames = [] if self.watch.is_running else user_frames(frame)
+        frames = [] if self.watch.call else user_frames(frame)
         if frames:
             thread.handle = trace_thread(self._starts, self._inside, frames)
             thread.aside = thread.handle is None

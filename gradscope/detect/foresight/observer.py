@@ -68,7 +68,7 @@ class Foresight(Observer):
         changed.
         """
         watch = self.watch
-        if frame is None or place is None or not watch.ledger.live_tensors or watch.is_running:
+        if frame is None or place is None or not watch.ledger.live_tensors or watch.call:
             return ()
         if not self._schedule.is_due((place, watch.ledger.live_tensors)):
             return ()

@@ -97,7 +97,7 @@ class Unused(Observer):
         is_new = call.shape.number not in self._repeated
         if is_new:
             self._repeated.add(call.shape.number)
-            self._places.update(call.shape.places)
+            self._places.update(call.shape.signature.places)
         if is_new or call.number % _FEW == 0:  # they come by way of the same lines
             self._around.add(self.watch.saving.routes.of(sys._getframe()))
 

@@ -1,0 +1,152 @@
+"""Orders what can be done about a finding: by a rehearsal of the run, and by trying what that
+finds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from gradscope.errors import GradscopeError
+from gradscope.fixing.candidates import CONSTANT, SPOILT, Search, is_constant, of_leak
+from gradscope.fixing.plan import Plan, plan, replanned
+from gradscope.fixing.rehearsal import Record, Spot
+from gradscope.fixing.runs import REFUSED, Bounds, Run, Start, check, rehearse, run, start_process
+from gradscope.fixing.verify import Verdict, compared, default_calls
+from gradscope.model import Applicability, Finding, Fix, FixKind, Recording, Severity
+
+_HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
+_LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
+_MEANT = frozenset({FixKind.ITEM, FixKind.NO_GRAD, FixKind.REORDER, FixKind.CLONE})
+"""What a cut would do as well, and these say better: a number is wanted, an average is computed, a
+step comes too early, a value is overwritten.
+"""
+_MOST_TRIED = 6
+_LEAST_SECONDS = 2.0
+
+
+def with_options(recording: Recording, record: Record) -> Recording:
+    """Return the recording with what the rehearsal found among the fixes of its hazards."""
+    findings = tuple(_with(finding, record) for finding in recording.findings)
+    return replace(recording, findings=findings)
+
+
+def _with(finding: Finding, record: Record) -> Finding:
+    if finding.code in _LEAKS:
+        order = _ordered(finding.fixes, of_leak(finding, record), ())
+    elif finding.code in _HAZARDS and (spot := _fails_at(finding)) is not None:
+        search = Search(record, spot)
+        if not search.fails:  # in the rehearsal nothing went wrong: there is nothing to mend
+            return finding
+        # What is meant to be trained must be built each time.
+        is_trained = search.is_built_once and not is_constant(finding)
+        cut = (FixKind.NO_GRAD, FixKind.DETACH, FixKind.CLONE)
+        anew = (FixKind.SUM_LOSSES, FixKind.RECOMPUTE)
+        sooner = (FixKind.CREATE_GRAPH, *(anew if is_trained else cut))
+        order = _ordered(finding.fixes, search.options(finding), sooner)
+    else:
+        return finding
+    fixes = [*{fix.edits or fix: fix for fix in reversed([*order])}.values()][::-1]
+    return replace(finding, fix=fixes[0], alternatives=tuple(fixes[1:])) if fixes else finding
+
+
+def _ordered(
+    known: Sequence[Fix], found: dict[FixKind, list[Fix]], sooner: Iterable[FixKind]
+) -> Iterator[Fix]:
+    """Yield what was found, by kinds: as the facts of the failure have it, but what loses nothing
+    comes ``sooner``. Where nothing was found of a kind that the facts name, its words stand.
+    """
+    words = {fix.kind: fix for fix in reversed(known)}
+    first = [fix.kind for fix in known[:1] if fix.kind in _MEANT]
+    costs = {CONSTANT, SPOILT}
+    found_sooner = [k for k in sooner if (own := found.get(k)) and costs.isdisjoint(own[0].effects)]
+    kinds = dict.fromkeys((*first, *found_sooner, *(fix.kind for fix in known), *found))
+    # What only words say comes behind what was seen to mend it; graphs are kept as a last resort.
+    last = {FixKind.RETAIN_GRAPH} - {fix.kind for fix in known[:1]}
+    for kind in sorted(kinds, key=lambda kind: not found.get(kind) or kind in last):
+        word = words.get(kind)
+        if not found.get(kind):
+            yield from () if word is None else (word,)
+            continue
+        for fix in found[kind]:
+            yield fix if word is None else replace(fix, reason=word.reason or fix.reason)
+
+
+def _fails_at(finding: Finding) -> Spot | None:
+    """Return the line of the call that fails, or will."""
+    site = finding.site
+    if finding.code in ("GS102", "GS202"):
+        named = {each.role: each.site for each in finding.related}
+        site = named.get("failing_node") or named.get("next_read") or site
+    return None if site is None else (site.file, site.line)
+
+
+def improved(
+    recording: Recording, seconds: float, tell: Callable[[str], None], start: Start = start_process
+) -> Recording:
+    """Return the recording with fixes that a rehearsal has found, and those first that held when
+    they were tried; all within so many seconds, and without a change outside the processes.
+
+    ``tell`` is called with what begins. Raise GradscopeError if the program cannot be run again.
+    """
+    check(recording)
+    end = time.monotonic() + seconds
+    tell("rehearses the run, to find a fix")
+    record = None
+    try:
+        record = rehearse(recording, Bounds(0, seconds), guarded=True, start=start)
+        recording = with_options(recording, record)
+        if record.stopped:
+            tell(f"the rehearsal {record.ended}")
+    except GradscopeError as failure:
+        tell(str(failure))
+    return _tried(recording, record, end, tell, start)
+
+
+def _tried(
+    recording: Recording,
+    record: Record | None,
+    end: float,
+    tell: Callable[[str], None],
+    start: Start,
+) -> Recording:
+    """Return the recording with the first fix of each finding that holds as its first one."""
+    proposed = plan(recording)
+    bounds = Bounds(default_calls(proposed.proposals), 0)
+    ended = recording.outcome.exit_status
+    before = Run(recording, (), ended, "")
+    held: dict[int, Fix] = {}
+    for proposal in proposed.proposals:
+        if proposal.finding.severity is Severity.ADVICE:
+            continue
+        for candidate in [c for c in proposal.candidates if c.can_be_tried][:_MOST_TRIED]:
+            left = end - time.monotonic()
+            if left < _LEAST_SECONDS:
+                break
+            tell(f"tries fix {candidate.number}")
+            alone = replace(proposal, chosen=candidate, problem="")
+            with_it = replanned(recording, Plan((alone,), ()), [candidate.number])
+            within = Bounds(bounds.calls, left)
+            after = run(recording, with_it.changes, within, guarded=True, start=start)
+            verdict = Verdict(with_it, bounds, before, after)
+            if after.exit_status in (None, REFUSED) or not verdict.mends(proposal):
+                continue
+            fix = candidate.fix
+            if record is not None and after.exit_status == 0:
+                left = end - time.monotonic()
+                verdict = compared(verdict, recording, record, left, guarded=True, start=start)
+            if verdict.refused:  # it would train something else
+                continue
+            if verdict.comparison is not None:
+                fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
+            held |= dict.fromkeys(map(id, proposal.findings), fix)
+            break
+    findings = (_first(f, held[id(f)]) if id(f) in held else f for f in recording.findings)
+    return replace(recording, findings=tuple(findings))
+
+
+def _first(finding: Finding, held: Fix) -> Finding:
+    """Return a finding with what held as its first fix."""
+    others = (fix for fix in finding.fixes if fix.edits != held.edits)
+    return replace(finding, fix=held, alternatives=tuple(others))

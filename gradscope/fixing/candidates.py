@@ -11,9 +11,7 @@ from functools import cached_property
 from itertools import chain
 
 from gradscope.code import source
-from gradscope.fixing.edits import Pieces, all_of, block_with, together, written
-from gradscope.fixing.marks import Span
-from gradscope.fixing.placed import (
+from gradscope.fixing.edits import (
     FUNCTIONS,
     PATHS,
     Owner,
@@ -38,6 +36,8 @@ from gradscope.fixing.placed import (
     with_followers,
     without_graph,
 )
+from gradscope.fixing.marks import Span
+from gradscope.fixing.pieces import Pieces, all_of, block_with, together, written
 from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Finding, Fix, FixKind
 from gradscope.rules.gs102 import CARRIED

@@ -8,7 +8,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from gradscope.code import source
-from gradscope.fixing.edits import (
+from gradscope.fixing.edits import with_flag, without_flag, without_graph
+from gradscope.fixing.marks import Span
+from gradscope.fixing.pieces import (
     Piece,
     Pieces,
     after,
@@ -18,8 +20,6 @@ from gradscope.fixing.edits import (
     together,
     written,
 )
-from gradscope.fixing.marks import Span
-from gradscope.fixing.placed import with_flag, without_flag, without_graph
 from gradscope.model import Finding, Fix, FixKind, Recording, Site
 from gradscope.rules.gs104 import SETTING
 

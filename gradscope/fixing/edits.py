@@ -1,206 +1,579 @@
-"""Puts pieces of text into files: several changes of one statement become one edit of its lines."""
+"""Writes the edits of a fix at the places that a rehearsal has marked."""
 
 from __future__ import annotations
 
 import ast
-import symtable
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, groupby
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from gradscope.code import source
-from gradscope.fixing.patch import Source, apply, bare
-from gradscope.model import Edit
+from gradscope.fixing.marks import Span
+from gradscope.fixing.pieces import (
+    Piece,
+    Pieces,
+    after,
+    before,
+    block_with,
+    end_of,
+    instead_of,
+    lines_of,
+    removed,
+    start_of,
+    text_of,
+    together,
+    under,
+)
+
+if TYPE_CHECKING:  # it is not needed in the user's process
+    from gradscope.fixing.rehearsal import Kind, Spot
+
+PATHS = (ast.Name, ast.Attribute, ast.Subscript)
+"""What a variable, or a part of one, is read by."""
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+Owner: TypeAlias = source.Loop | Function
+"""What runs statements again and again."""
+_SIMPLE = (*PATHS, ast.Call)
+_CACHES = ("cache", "lru_cache", "cached_property")
+_POSITIONS = {
+    "torch.autograd.grad": ("retain_graph", 3),
+    "torch.autograd.backward": ("retain_graph", 2),
+}
+"""Where a call takes a flag that is not named."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Piece:
-    """A text in the place of what stands from ``start`` to ``end`` in a file.
+def expression_at(place: Span) -> ast.expr | None:
+    """Return the expression at a place."""
+    span = place.line, place.column, place.end_line, place.end_column
+    return source.parsed(place.file).expressions.get(span)
 
-    Both are a line, from 1, and a column in bytes of UTF-8, from 0, as in ``ast``.
+
+def text_at(place: Span) -> str:
+    """Return the text of an expression; empty if there is none."""
+    node = expression_at(place)
+    return "" if node is None else ast.unparse(node)
+
+
+def statement_around(place: Span) -> tuple[str, ast.stmt]:
+    """Return the file and the statement of a place."""
+    return place.file, source.enclosing(place.file, place.line)[-1]
+
+
+def is_in(place: Span, file: str, node: ast.AST) -> bool:
+    """Return whether a place is within a node of a file."""
+    first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1 << 60)
+    return place.file == file and first <= place.line <= last
+
+
+def region_of(place: Span) -> Owner | None:
+    """Return the function or loop that a statement begins."""
+    around = source.enclosing(place.file, place.line)
+    kinds = (*FUNCTIONS, *source.LOOPS)
+    return next(
+        (e for e in reversed(around) if isinstance(e, kinds) and e.lineno != place.line), None
+    )
+
+
+def variable_at(place: Span, head: Span) -> str:
+    """Return the variable that a place reads, if it is the same in the function or loop that begins
+    at the head; else nothing.
     """
+    node = expression_at(place)
+    region: ast.AST = region_of(head) or source.tree(head.file)
+    if not isinstance(node, ast.Name | ast.Attribute):
+        return ""
+    text = ast.unparse(node)
+    if text.startswith("self."):  # all methods of the class share it
+        around = (e for e in source.enclosing(head.file, head.line) if isinstance(e, ast.ClassDef))
+        region = next(around, region)
+    return text if is_in(place, head.file, region) else ""
 
-    file: str
-    start: tuple[int, int]
-    end: tuple[int, int]
-    text: str
+
+# values
 
 
-Pieces = tuple[Piece, ...]
+def with_call(place: Span, kinds: frozenset[Kind], method: str) -> Pieces:
+    """Return the edit that detaches or clones what a place gives, or takes its number."""
+    node = expression_at(place)
+    if node is None or place.is_added:  # ``x += y`` has no place for a call on the old ``x``
+        return ()
+    written = text_of(node, place.file)
+    text = written if isinstance(node, _SIMPLE) else f"({written})"
+    is_call = any(isinstance(each, ast.Call) for each in ast.walk(node))
+    new = _cut(text, kinds, method, is_call=is_call)
+    return (instead_of(node, place.file, new),) if new else ()
 
 
-def written(*pieces: Piece) -> tuple[Edit, ...]:
-    """Return the edits that put the pieces in; none if there is none, if two contradict each
-    other, or if a file cannot be parsed with them.
+def _cut(text: str, kinds: frozenset[Kind], method: str, *, is_call: bool = False) -> str:
+    """Return ``text.detach()``, or what else detaches values of these kinds; empty if unknown.
+
+    ``is_call``: it must not stand there twice.
     """
-    found: list[Edit] = []
-    for file, of_file in groupby(sorted(set(pieces)), key=lambda piece: piece.file):
-        clusters: list[list[Piece]] = []
-        for piece in of_file:
-            before = clusters[-1][-1] if clusters else None
-            if before is not None and piece.start < before.end:
-                return ()
-            if before is not None and piece.start[0] <= before.end[0]:
-                clusters[-1].append(piece)
-            else:
-                clusters.append([piece])
-        found += [_edit(file, cluster) for cluster in clusters]
-    return _checked(found)
+    tensors, others = kinds & {"tensor", "number"}, kinds & {"none", "other"}
+    containers = {kind for kind in kinds if isinstance(kind, tuple)}
+    if len(containers) + bool(tensors) != 1 or (others and is_call):
+        return ""
+    if tensors:
+        cut, is_one = f"{text}.{method}()", f'hasattr({text}, "{method}")'
+    else:
+        ((name, parts),) = containers
+        each = next(letter for letter in "tuvw" if text != letter)
+        inner = _cut(each, parts, method)
+        if not inner:
+            return ""
+        made = {
+            "tuple": f"tuple({inner} for {each} in {text})",
+            "list": f"[{inner} for {each} in {text}]",
+            "dict": f"{{k: {inner} for k, {each} in {text}.items()}}",
+        }
+        cut, is_one = made[name], f"isinstance({text}, {name})"
+    if not others:
+        return cut
+    return (
+        f"(None if {text} is None else {cut})"
+        if others == {"none"}
+        else f"({cut} if {is_one} else {text})"
+    )
 
 
-def together(*parts: Pieces) -> Pieces:
-    """Return the pieces of all parts; none if there is one that cannot be written."""
-    return tuple(chain.from_iterable(parts)) if all(parts) else ()
-
-
-def all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
-    """Return the edits of all parts; none if there is one that cannot be written."""
-    return written(*together(*parts))
-
-
-def _edit(file: str, pieces: Sequence[Piece]) -> Edit:
-    lines = source.parsed(file).lines
-    first, last = pieces[0].start[0], min(pieces[-1].end[0], len(lines))
-    texts = [bare(line).encode() for line in lines[first - 1 : last]]
-    starts = [0]
-    for text in texts:
-        starts.append(starts[-1] + len(text) + 1)
-    data = b"\n".join(texts)
-    for piece in reversed(pieces):
-        begin, end = (starts[line - first] + column for line, column in (piece.start, piece.end))
-        data = data[:begin] + piece.text.encode() + data[end:]
-    return Edit(file, first, data.decode(), last)
-
-
-def _checked(edits: Sequence[Edit]) -> tuple[Edit, ...]:
-    for file in {edit.file for edit in edits}:
-        own = [edit for edit in edits if edit.file == file]
-        after = apply(Source(file, tuple(source.parsed(file).lines)), own).after
-        try:
-            with source.quietly():
-                symtable.symtable("".join(after.lines), file, "exec")
-        except (SyntaxError, ValueError):
+def rebinding(
+    place: Span, kinds: dict[str, frozenset[Kind]], *, is_leaf: bool, is_behind: bool = False
+) -> Pieces:
+    """Return the edit that detaches variables before the statement at a place, or behind it."""
+    lines = []
+    at = statement_around(place)[1]
+    around = [each for each in _functions_around(place.file, at) if each is not at]
+    known = _own_names(around[-1]) if around else set()
+    region = around[-1] if around else source.tree(place.file)
+    loops = (each for each in ast.walk(region) if isinstance(each, ast.For | ast.AsyncFor))
+    given = {name for loop in loops for name in stored_names(loop.target)}
+    given |= _arguments(region) if around else set()
+    for name, own in kinds.items():
+        if around and name.isidentifier() and name not in known:
+            return ()  # it would be another variable
+        new = _cut(name, own, "detach")
+        if not new or (is_leaf and own - {"tensor", "number"}):
             return ()
-    return tuple(edits)
+        target = name
+        if name in given and _may_change(own):  # who has given it goes on to use it
+            container = next(kind[0] for kind in own if isinstance(kind, tuple))
+            if container == "tuple" or len(own) > 1:
+                return ()
+            new, target = (
+                (f"{name}.update({new})", "") if container == "dict" else (new, f"{name}[:]")
+            )
+        new += ".requires_grad_()" if is_leaf else ""
+        lines.append(f"{target} = {new}" if target else new)
+    put = after if is_behind else before
+    return put(at, place.file, lines)
 
 
-def instead_of(node: ast.AST, file: str, text: str) -> Piece:
-    """Return the piece that replaces an expression."""
-    return Piece(file, start_of(node), end_of(node), text)
+# calls of the engine
 
 
-def text_of(node: ast.AST, file: str) -> str:
-    """Return an expression as it is written, over several lines if it is so."""
-    (first, column), (last, end) = start_of(node), end_of(node)
-    lines = [bare(line).encode() for line in source.parsed(file).lines[first - 1 : last]]
-    lines[-1] = lines[-1][:end]
-    lines[0] = lines[0][column:]
-    return b"\n".join(lines).decode()
+def call_at(place: Span) -> ast.Call | None:
+    """Return the call at a place, or the only one of the engine in its statement."""
+    node = expression_at(place)
+    if isinstance(node, ast.Call):
+        return node
+    names = ("backward", "grad", "manual_backward")
+    inside = source.calls_in(statement_around(place)[1])
+    calls = [c for c in inside if source.called_name(c) in names and is_in(place, place.file, c)]
+    return calls[0] if len(calls) == 1 else None
 
 
-def start_of(node: ast.AST) -> tuple[int, int]:
-    """Return the line and the column where a node starts."""
-    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+def with_flag(place: Span, name: str, value: str = "True") -> Pieces:
+    """Return the edit that passes ``name=value`` in a call, in the place of what it passes now."""
+    call = call_at(place)
+    if call is None or any(keyword.arg is None for keyword in call.keywords):
+        return ()  # **options may pass it as well
+    if any(isinstance(each, ast.Starred) for each in call.args):
+        return ()
+    given = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+    known, at = _POSITIONS.get(ast.unparse(call.func), ("retain_graph", 1))
+    by_place = call.args[at] if name == known and at < len(call.args) else None
+    if given is None and isinstance(by_place, ast.Constant):
+        given = by_place
+    if given is not None:
+        return (instead_of(given, place.file, value),)
+    return with_argument(call, place.file, f"{name}={value}")
 
 
-def end_of(node: ast.AST) -> tuple[int, int]:
-    """Return the line and the column where a node ends."""
-    return getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
+def with_argument(call: ast.Call, file: str, text: str) -> Pieces:
+    """Return the edit that hands one more argument to a call."""
+    last = max((*call.args, *call.keywords), key=end_of, default=None)
+    if last is not None:
+        return (instead_of(last, file, f"{text_of(last, file)}, {text}"),)
+    written = text_of(call, file)
+    return (instead_of(call, file, f"{written[: written.rindex('(')]}({text})"),)
+
+
+def without_flag(place: Span, name: str) -> Pieces:
+    """Return the edit that leaves ``name=True`` out of a call."""
+    call = call_at(place)
+    keyword = next((k for k in call.keywords if k.arg == name), None) if call else None
+    if call is None or keyword is None:
+        return ()
+    given = sorted((*call.args, *call.keywords), key=end_of)
+    at = given.index(keyword)
+    if len(given) == 1:
+        return (instead_of(keyword, place.file, ""),)
+    first, last = (given[at - 1], keyword) if at else (keyword, given[1])
+    kept = text_of(given[at - 1] if at else given[1], place.file)
+    return (Piece(place.file, start_of(first), end_of(last), kept),)
+
+
+def summed(first: Span, second: Span) -> Pieces:
+    """Return the edit that makes one backward call of two that stand in one block: the later one,
+    of the sum of both losses.
+    """
+    file, block = second.file, block_with(*statement_around(second))
+    gone, last = statement_around(first)[1], statement_around(second)[1]
+    calls = [each.value for each in (gone, last) if isinstance(each, ast.Expr)]
+    losses = [_loss_of(call) for call in calls if isinstance(call, ast.Call)]
+    if gone not in block or block.index(gone) >= block.index(last) or len(losses) < 2:
+        return ()
+    one, other = losses
+    if one is None or other is None or _form(calls[0], one) != _form(calls[1], other):
+        return ()
+    between = block[block.index(gone) + 1 : block.index(last)]
+    changed = {target for each in between for target in _targets(each)}
+    taken = removed(gone, file)
+    needed = {ast.unparse(each) for each in ast.walk(one) if isinstance(each, PATHS)}
+    if not taken or needed & changed:
+        return ()
+    total = " + ".join(_summand(each, file) for each in losses if each is not None)
+    is_owner = getattr(getattr(calls[1], "func", None), "value", None) is other
+    new = f"({total})" if is_owner and not _is_enclosed(other, file) else total
+    return (*taken, instead_of(other, file, new))
+
+
+def _form(call: ast.expr, loss: ast.expr) -> str:
+    """Return what a call does with its loss, as the same text for any loss."""
+    text = ast.dump(call).replace(ast.dump(loss), "loss")
+    for keyword in getattr(call, "keywords", ()):
+        if keyword.arg == "retain_graph":
+            text = text.replace(ast.dump(keyword), "")
+    return text.replace(", keywords=[]", "")
+
+
+def _is_enclosed(node: ast.expr, file: str) -> bool:
+    """Return whether an expression stands in parentheses of its own."""
+    line = source.line_of(file, node.lineno).encode()
+    return line[: node.col_offset].rstrip().endswith(b"(")
+
+
+def _summand(loss: ast.expr, file: str) -> str:
+    is_sum = isinstance(loss, ast.BinOp) and isinstance(loss.op, ast.Add | ast.Mult | ast.Div)
+    text = text_of(loss, file)
+    return text if isinstance(loss, _SIMPLE) or is_sum else f"({text})"
+
+
+def _targets(node: ast.AST) -> set[str]:
+    """Return what a statement binds, imports included."""
+    bound = {
+        ast.unparse(each)
+        for each in ast.walk(node)
+        if isinstance(each, PATHS) and not isinstance(each.ctx, ast.Load)
+    }
+    names = (each for each in ast.walk(node) if isinstance(each, ast.alias))
+    return bound | {(each.asname or each.name).partition(".")[0] for each in names}
+
+
+def summed_loop(place: Span) -> Pieces:
+    """Return the edit that makes one backward call of those in a loop over losses."""
+    file, last = statement_around(place)
+    loop = next(iter(source.enclosing(file, last.lineno)[-2:-1]), None)
+    if not isinstance(loop, ast.For) or loop.body != [last] or loop.orelse:
+        return ()
+    call = last.value if isinstance(last, ast.Expr) else None
+    loss = _loss_of(call) if isinstance(call, ast.Call) else None
+    form = "" if loss is None else ast.unparse(last).replace("retain_graph=True", "")
+    rest = block_with(file, loop)[block_with(file, loop).index(loop) + 1 :]
+    if loss is None or form != f"{ast.unparse(loss)}.backward()":
+        return ()
+    if not _reads(loss, stored_names(loop)) or any(_reads(e, stored_names(loop)) for e in rest):
+        return ()
+    over, target = text_of(loop.iter, file), text_of(loop.target, file)
+    is_bare = isinstance(loop.iter, ast.Tuple) and not over.startswith("(")
+    losses = f"({over})" if is_bare else over
+    if ast.unparse(loss) != ast.unparse(loop.target):
+        losses = f"{text_of(loss, file)} for {target} in {losses}"
+    return (instead_of(loop, file, f"sum({losses}).backward()"),)
+
+
+def _loss_of(call: ast.Call) -> ast.expr | None:
+    """Return what a call starts from: ``x`` of ``x.backward()`` or of ``f.backward(x)``."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "backward" and not call.args:
+        match call.func.value:
+            case ast.Call(func=ast.Attribute(attr="scale"), args=[inner]):  # a GradScaler
+                return inner
+        return call.func.value
+    return call.args[0] if len(call.args) == 1 else None
 
 
 # statements
 
 
-def before(node: ast.stmt, file: str, lines: Iterable[str]) -> Pieces:
-    """Return the piece that puts lines above a statement; none if others share its line."""
-    at, lines = (first_line(node), 0), [*lines]
-    indent = _indent(node, file)
-    if indent is None or not lines:
-        return ()
-    return (Piece(file, at, at, "".join(f"{indent}{line}\n" for line in lines)),)
+def stored_names(node: ast.AST) -> set[str]:
+    """Return the variables that a statement binds, and what is in it."""
+    return {
+        each.id
+        for each in ast.walk(node)
+        if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
+    }
 
 
-def after(node: ast.stmt, file: str, lines: Iterable[str]) -> Pieces:
-    """Return the piece that puts lines below a statement; none if others share its lines."""
-    indent, lines = _indent(node, file), [*lines]
-    if indent is None or not lines or not _stands_alone(node, file):
+def _read_names(node: ast.AST) -> set[str]:
+    found = {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    }
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+        found.add(node.target.id)
+    return found
+
+
+def _reads(node: ast.AST, names: set[str]) -> bool:
+    """Return whether a node reads one of these variables, not of that name in a comprehension."""
+    if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        names = names - {name for each in node.generators for name in stored_names(each.target)}
+    if isinstance(node, ast.Name):
+        return isinstance(node.ctx, ast.Load) and node.id in names
+    return any(_reads(each, names) for each in ast.iter_child_nodes(node))
+
+
+def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot) -> Pieces:
+    """Return the edit that runs statements again before what follows the step needs their
+    values.
+    """
+    block = block_with(file, nodes[0])
+    names = {name for node in nodes for name in stored_names(node)}
+    ends = [i for i, each in enumerate(block) if source.spans(each, spot[1])]
+    if not ends or not names or any(map(_draws, nodes)):
         return ()
-    return (
-        Piece(file, end_of(node), end_of(node), "".join(f"\n{indent}{line}" for line in lines)),
+    begin = block.index(nodes[-1]) + 1
+    readers = [e for e in block[begin : ends[0] + 1] if _read_names(e) & names]
+    if len(readers) < 2:
+        return ()
+    between = block[begin : block.index(readers[-1])]
+    needed = {name for node in nodes for name in _read_names(node)} | names
+    if any(_targets(each) & needed for each in between):
+        return ()
+    return before(readers[-1], file, [line for node in nodes for line in lines_of(node, file)])
+
+
+def computed_at(file: str, node: ast.Assign, place: Span) -> Pieces:
+    """Return the edit that computes what a statement stores where the variable is read, if what
+    that takes has the same names there.
+    """
+    read, value = expression_at(place), node.value
+    if place.file != file or not isinstance(read, PATHS) or _draws(node):
+        return ()
+    here, there = (
+        {name for each in _functions_around(file, at) for name in _own_names(each)}
+        for at in (node, read)
+    )
+    names, kinds = _read_names(value), (*FUNCTIONS, ast.ClassDef)
+    known = {n for e in source.tree(file).body if not isinstance(e, kinds) for n in stored_names(e)}
+    is_same = names & here <= there | known and not (names - here) & there
+    if not is_same or ("self" in names and _class_around(file, node) != _class_around(file, read)):
+        return ()
+    text = text_of(value, file)
+    return (instead_of(read, file, text if isinstance(value, _SIMPLE) else f"({text})"),)
+
+
+def with_followers(block: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Return statements with those of their block that are computed from what they bind."""
+    found: list[ast.stmt] = []
+    names: set[str] = set()
+    for each in block:
+        if each in nodes or (not isinstance(each, FUNCTIONS) and _read_names(each) & names):
+            found.append(each)
+            names |= stored_names(each)
+    return found
+
+
+def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
+    """Return the edit that moves statements to the head of the loop or the function behind them."""
+    block = block_with(file, owner)
+    names = {name for node in nodes for name in stored_names(node)}
+    before_it = block[block.index(nodes[0]) : block.index(owner)]
+    between = [each for each in before_it if each not in nodes]
+    needed = {name for node in nodes for name in _read_names(node)} - names
+    is_bound = any(_targets(each) & needed for each in (*between, owner))
+    only_bind = all(isinstance(node, ast.Assign | ast.AnnAssign) for node in nodes)
+    if not before_it or not names or is_bound or not only_bind or any(map(_draws, nodes)):
+        return ()
+    if isinstance(owner, FUNCTIONS):  # the names become its own: nobody else may see them
+        is_seen = bool(names & _arguments(owner)) or _is_seen_outside(file, names, nodes, owner)
+        body = _body(owner)
+    else:
+        head = owner.test if isinstance(owner, ast.While) else owner.iter
+        is_seen, body = any(_read_names(each) & names for each in (*between, head)), owner.body
+    if is_seen:
+        return ()
+    gone = [removed(node, file) for node in nodes]
+    lines = [line for node in nodes for line in lines_of(node, file)]
+    return together(*gone, before(body[0], file, lines))
+
+
+def _is_seen_outside(
+    file: str, names: set[str], nodes: Sequence[ast.stmt], owner: Function
+) -> bool:
+    """Return whether anything reads some names but these statements and the function ``owner``."""
+    scope = next(reversed(_functions_around(file, nodes[0])), source.tree(file))
+    waiting: list[tuple[ast.AST, set[str]]] = [(scope, names)]
+    while waiting:
+        node, seen = waiting.pop()
+        inside = ast.iter_child_nodes(node)
+        if node is owner:
+            inside = iter((owner.args, *owner.decorator_list))
+        elif node in nodes or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
+            continue
+        elif isinstance(node, ast.Name) and node.id in seen:
+            return True
+        if isinstance(node, FUNCTIONS) and node is not scope:
+            seen = seen - _own_names(node)
+        waiting += [(each, seen) for each in inside]
+    return False
+
+
+def unguarded(file: str, node: ast.Assign) -> Pieces:
+    """Return the edit that stores a value each time, and not only if there is none yet: the
+    condition goes, in which the statement stands or that returns before it.
+    """
+    target, block = node.targets[0], block_with(file, node)
+    holder = target.value if isinstance(target, ast.Subscript) else target
+    stored = {ast.unparse(target), ast.unparse(holder)}
+    name = repr(getattr(target, "attr", ""))
+
+    def asks(each: ast.stmt) -> TypeGuard[ast.If]:
+        if not isinstance(each, ast.If) or each.orelse:
+            return False
+        texts = {ast.unparse(e) for e in ast.walk(each.test) if isinstance(e, ast.expr)}
+        return bool(texts & stored) or name in texts
+
+    if isinstance(target, ast.Name) or _draws(node):
+        return ()
+    around = source.enclosing(file, node.lineno)[-2:-1]
+    if around and asks(around[0]) and node in around[0].body:
+        lines = [line for each in around[0].body for line in lines_of(each, file)]
+        indent = " " * around[0].col_offset
+        text = "\n".join(f"{indent}{line}" if i else line for i, line in enumerate(lines))
+        return (instead_of(around[0], file, text),) if lines else ()
+    for each in block[: block.index(node)]:
+        if asks(each) and isinstance(each.body[-1], ast.Return):
+            return removed(each, file)
+    return ()
+
+
+def _body(function: Function) -> list[ast.stmt]:
+    """Return the statements of a function, and of its docstring only what it must have."""
+    return function.body[ast.get_docstring(function) is not None :] or function.body
+
+
+def _functions_around(file: str, node: ast.AST) -> list[Function]:
+    around = source.enclosing(file, getattr(node, "lineno", 0))
+    return [each for each in around if isinstance(each, FUNCTIONS)]
+
+
+def _class_around(file: str, node: ast.AST) -> Sequence[ast.stmt]:
+    around = source.enclosing(file, getattr(node, "lineno", 0))
+    return [each for each in around if isinstance(each, ast.ClassDef)][-1:]
+
+
+def _own_names(function: ast.stmt) -> set[str]:
+    """Return the arguments and variables of a function, and those that it declares."""
+    declared = [n for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal)]
+    names = {name for each in declared for name in each.names}
+    return stored_names(function) | _arguments(function) | names
+
+
+def _arguments(function: ast.AST) -> set[str]:
+    return {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
+
+
+def _may_change(kinds: frozenset[Kind]) -> bool:
+    """Return whether a value of some kinds is, or has in it, what others may put something into."""
+    containers = [kind for kind in kinds if isinstance(kind, tuple)]
+    return any(name != "tuple" or _may_change(parts) for name, parts in containers)
+
+
+def _draws(node: ast.AST) -> bool:
+    """Return whether a statement draws or takes something: its copy would have another."""
+    words = ("rand", "sample", "drop", "next", "normal", "choice", "shuffle")
+    called = [source.called_name(call) for call in source.calls_in(node)]
+    return any(word in name for name in called if name for word in words)
+
+
+def moved(at: Span, behind: Span, *others: ast.stmt) -> Pieces:
+    """Return the edit that moves the statement around a place behind that around another one,
+    together with ``others`` of its block that come after it.
+    """
+    (file, node), (other, goal) = statement_around(at), statement_around(behind)
+    block, nodes = block_with(file, node), (node, *others)
+    goal = next((e for e in block if source.spans(e, goal.lineno)), goal)
+    ends = isinstance(goal, ast.Return | ast.Raise | ast.Break | ast.Continue)
+    if file != other or goal not in block or ends or block.index(goal) <= block.index(nodes[-1]):
+        return ()
+    passed = block[block.index(node) + 1 : block.index(goal) + 1]
+    if not all(_may_swap(n, each) for n in nodes for each in passed if each not in nodes):
+        return ()
+    gone = [removed(n, file) for n in nodes]
+    put = after(goal, file, [line for n in nodes for line in lines_of(n, file)])
+    return together(*gone, put)
+
+
+def _may_swap(node: ast.stmt, later: ast.stmt) -> bool:
+    """Return whether a statement can come after a later one: neither binds what the other needs,
+    and not both draw.
+    """
+    bound = _targets(node)
+    needed = bound | {ast.unparse(each) for each in ast.walk(node) if isinstance(each, PATHS)}
+    is_apart = all(map(str.isidentifier, bound)) and not bound & _read_names(later)
+    return is_apart and not needed & _targets(later) and not (_draws(node) and _draws(later))
+
+
+def without_graph(file: str, line: int) -> Pieces:
+    """Return the edit that runs the statement at a line under ``torch.no_grad()``."""
+    node = next(reversed(source.enclosing(file, line)), None)
+    kinds = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.For
+    if not isinstance(node, kinds):
+        return ()
+    runs_later = any(isinstance(each, ast.Lambda) for each in ast.walk(node))
+    return under(node, file, "torch.no_grad()") if _has_torch(file) and not runs_later else ()
+
+
+def _has_torch(file: str) -> bool:
+    return any(
+        isinstance(node, ast.Import) and any(a.name == "torch" and not a.asname for a in node.names)
+        for node in source.tree(file).body
     )
 
 
-def removed(node: ast.stmt, file: str) -> Pieces:
-    """Return the piece that takes a statement out; none if others share its lines."""
-    if not _stands_alone(node, file):
-        return ()
-    if len(block_with(file, node)) < 2:
-        return (Piece(file, start_of(node), end_of(node), "pass"),)
-    return (Piece(file, (first_line(node), 0), (end_of(node)[0] + 1, 0), ""),)
+def decorated_function(place: Span) -> tuple[str, ast.FunctionDef] | None:
+    """Return the function around a place that has a decorator."""
+    for each in reversed(source.enclosing(place.file, place.line)):
+        if isinstance(each, ast.FunctionDef):
+            return (place.file, each) if each.decorator_list else None
+    return None
 
 
-def under(node: ast.stmt, file: str, context: str) -> Pieces:
-    """Return the pieces that run a statement under a context; none if a text of several lines is
-    in it, as that would change with its indentation.
-    """
-    indent = _indent(node, file)
-    lines = range(first_line(node), end_of(node)[0] + 1)
-    hands_over = any(isinstance(n, ast.Yield | ast.YieldFrom | ast.Await) for n in ast.walk(node))
-    if indent is None or not _stands_alone(node, file) or _has_wide_text(node) or hands_over:
-        return ()
-    step = "\t" if indent.startswith("\t") else "    "
-    filled = [line for line in lines[1:] if source.parsed(file).lines[line - 1].strip()]
-    parts = [Piece(file, (line, 0), (line, 0), step) for line in filled]
-    head = f"{indent}with {context}:\n{step}"
-    return (Piece(file, (lines[0], 0), (lines[0], 0), head), *parts)
-
-
-def _has_wide_text(node: ast.AST) -> bool:
-    """Return whether a text of several lines is in a statement: it changes with its indentation."""
-    texts = (n for n in ast.walk(node) if isinstance(n, ast.Constant | ast.JoinedStr))
-    return any(text.end_lineno != text.lineno for text in texts)
-
-
-def lines_of(node: ast.stmt, file: str) -> list[str]:
-    """Return the lines of a statement, without its indentation; none if they cannot be moved."""
-    if _has_wide_text(node):
-        return []
-    indent = len(_indent(node, file) or "")
-    own = source.parsed(file).lines[first_line(node) - 1 : end_of(node)[0]]
-    return [bare(line)[indent:] if not bare(line)[:indent].strip() else bare(line) for line in own]
-
-
-def first_line(node: ast.stmt) -> int:
-    """Return the line where a statement begins, its decorators included."""
-    return min(start_of(each)[0] for each in (node, *getattr(node, "decorator_list", ())))
-
-
-def _indent(node: ast.stmt, file: str) -> str | None:
-    """Return what stands before a statement; None if that is not only white space."""
-    line = bare(source.parsed(file).lines[first_line(node) - 1])
-    text = line.encode()[: start_of(node)[1]].decode()
-    return None if text.strip() else text
-
-
-def _stands_alone(node: ast.stmt, file: str) -> bool:
-    line, column = end_of(node)
-    rest = bare(source.parsed(file).lines[line - 1]).encode()[column:].decode().strip()
-    return _indent(node, file) is not None and (not rest or rest.startswith("#"))
-
-
-def block_with(file: str, statement: ast.stmt) -> list[ast.stmt]:
-    """Return the block that a statement stands in."""
-    for region in ast.walk(source.tree(file)):
-        for block in blocks_of(region):
-            if statement in block:
-                return block
-    return []
-
-
-def blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yield the lists of statements that a statement is made of."""
-    for child in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(child, name, None)
-            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
-                yield block
+def uncached(file: str, function: ast.FunctionDef) -> Pieces:
+    """Return the edit that takes the decorator off a function that keeps its results."""
+    asked = ("cache_clear", "cache_info", "__wrapped__")
+    for node in ast.walk(source.tree(file)):
+        is_asked = isinstance(node, ast.Attribute) and node.attr in asked
+        is_set = isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+        if is_asked and function.name in ast.unparse(node):
+            return ()
+        if is_set and getattr(node, "attr", "") == function.name:
+            return ()
+    for each in function.decorator_list:
+        called = each.func if isinstance(each, ast.Call) else each
+        name = ast.unparse(called).rpartition(".")[2]
+        if name == "cached_property":
+            return (instead_of(each, file, "property"),)
+        if name in _CACHES:
+            return (Piece(file, (each.lineno, 0), (each.lineno + 1, 0), ""),)
+    return ()

@@ -11,10 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from gradscope.code import source
-from gradscope.fixing.edits import Piece, Pieces, block_with, together, written
-from gradscope.fixing.marks import Span
-from gradscope.fixing.patch import apply, read
-from gradscope.fixing.placed import (
+from gradscope.fixing.edits import (
     FUNCTIONS,
     computed_at,
     copying,
@@ -32,6 +29,9 @@ from gradscope.fixing.placed import (
     without_flag,
     without_graph,
 )
+from gradscope.fixing.marks import Span
+from gradscope.fixing.patch import apply, read
+from gradscope.fixing.pieces import Piece, Pieces, block_with, together, written
 from gradscope.fixing.rehearsal import Kind
 
 At: TypeAlias = Callable[[str], Span]

@@ -15,7 +15,7 @@ _AS_TARGET = ("loss", "crit", "mse", "bce", "ce", "l1", "huber", "kl", "kl_div",
 
 
 @dataclass(slots=True)
-class Way:
+class Slice:
     """The statements of one function that a loss is computed by, the last first.
 
     ``reads`` has them by the names and paths that they read; ``file`` and ``function`` are theirs.
@@ -26,7 +26,7 @@ class Way:
     statements: list[ast.stmt] = field(default_factory=list)
     reads: dict[str, list[ast.AST]] = field(default_factory=dict)
 
-    def sites(self, name: str, beside: Way | None = None) -> tuple[Site, ...]:
+    def sites(self, name: str, beside: Slice | None = None) -> tuple[Site, ...]:
         """Return the statements that read a name; not those that lead to another loss as well."""
         others = () if beside is None else [id(node) for node in beside.statements]
         return tuple(
@@ -40,9 +40,9 @@ class Way:
         return any(_is_target_of(name, node) for node in self.reads.get(name, ()))
 
 
-def way_to(site: Site) -> Way:
+def slice_of(site: Site) -> Slice:
     """Return what leads to the backward call at a site, within its function."""
-    way = Way(site.file, site.function)
+    way = Slice(site.file, site.function)
     call, statement = source.call_at(site), source.statement_at(site)
     if call is None or statement is None:
         return way
@@ -66,7 +66,7 @@ def way_to(site: Site) -> Way:
     return way
 
 
-def _read_by(way: Way, value: ast.AST, statement: ast.stmt) -> list[str]:
+def _read_by(way: Slice, value: ast.AST, statement: ast.stmt) -> list[str]:
     """Book what an expression of a statement reads; return the names."""
     called = {id(call.func) for call in source.calls_in(value)}
     names = []
@@ -80,7 +80,7 @@ def _read_by(way: Way, value: ast.AST, statement: ast.stmt) -> list[str]:
     return names
 
 
-def _stores_before(way: Way, statements: list[ast.stmt], name: str, line: int) -> list[ast.stmt]:
+def _stores_before(way: Slice, statements: list[ast.stmt], name: str, line: int) -> list[ast.stmt]:
     """Return what may have given a name its value at a line: the last store, and all before it
     that the store may have left in place.
     """
@@ -97,7 +97,7 @@ def _stores_before(way: Way, statements: list[ast.stmt], name: str, line: int) -
     return found
 
 
-def _replaces(way: Way, store: ast.stmt, line: int) -> bool:
+def _replaces(way: Slice, store: ast.stmt, line: int) -> bool:
     """Return whether nothing is left of what the name held before: the store was run, too."""
     if not isinstance(store, ast.Assign | ast.AnnAssign):
         return False

@@ -19,7 +19,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Storing:
     """A place that stores something: how it is nested, and what it stores to."""
 
     node: places.Located
@@ -54,7 +54,7 @@ def store_of(
 def _find_in(
     file: str, name: Path, *, container: bool, ran: Sequence[Site]
 ) -> tuple[Site, bool] | None:
-    best: tuple[tuple[int, ...], _Place] | None = None
+    best: tuple[tuple[int, ...], _Storing] | None = None
     for place in _places(source.parsed(file)):
         if (match := _match(place.target, name)) == 0:
             continue
@@ -87,10 +87,10 @@ def _match(target: ast.expr, name: Path) -> int:
 
 
 @lru_cache(maxsize=32)
-def _places(file: SourceFile) -> tuple[_Place, ...]:
+def _places(file: SourceFile) -> tuple[_Storing, ...]:
     """Return every place in the file that stores something."""
     return tuple(
-        _Place(node, function, in_loop, target, reads, fills)
+        _Storing(node, function, in_loop, target, reads, fills)
         for node, function, in_loop in file.nodes
         if isinstance(node, places.Located)
         for target, fills, reads in _targets(node)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_STEPS = 128  # remembered
 
 
-class _Step:
+class _OptimizerStep:
     """One step of an optimizer: the versions of its parameters before and after. It holds none of
     them.
     """
@@ -62,15 +62,15 @@ class Mutations:
     """
 
     def __init__(self) -> None:
-        self._step: _Step | None = None
-        self._steps: deque[_Step] = deque(maxlen=_MOST_STEPS)
+        self._step: _OptimizerStep | None = None
+        self._steps: deque[_OptimizerStep] = deque(maxlen=_MOST_STEPS)
         self._seen: weakref.WeakKeyDictionary[Packed, Site] = weakref.WeakKeyDictionary()
 
     def before_step(self, optimizer: Any, *, looks: bool) -> None:
         """Note the versions of all parameters of an optimizer that is about to step; without
         ``looks`` only forget those of the step before.
         """
-        self._step = _Step(optimizer) if looks else None
+        self._step = _OptimizerStep(optimizer) if looks else None
 
     def after_step(self, optimizer: Any, place: Place | None) -> None:
         """Note which of them the step has changed."""

@@ -88,7 +88,7 @@ def of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Effect:
+class _CutEffect:
     """What a cut at one place does: it is fruitful if each call has something left to make,
     harmless if it takes no gradient that a step needs, bearable if each line goes on training all
     its leaves. ``spoils``: how often it takes one that a step uses all the same, as it is there.
@@ -115,7 +115,7 @@ class Search:
         self._freed = self._bad(self._meant)
         self._broken = self._freed | {node for node, _, _ in self._stale}
         self._built: dict[ast.AST, frozenset[int]] = {}
-        self._effects_of: dict[int, _Effect] = {}
+        self._effects_of: dict[int, _CutEffect] = {}
 
     @property
     def fails(self) -> bool:
@@ -182,12 +182,12 @@ class Search:
         """The places where a cut takes no gradient that a step needs."""
         return [place for place in self._places() if self.effect(place).is_harmless]
 
-    def effect(self, place: int) -> _Effect:
+    def effect(self, place: int) -> _CutEffect:
         """Return what a cut at one place does."""
         if place not in self._effects_of:
             cut, base = self._cut([place]), self._base
             fruitful = set(base.fruitless) >= set(cut.fruitless)
-            self._effects_of[place] = _Effect(
+            self._effects_of[place] = _CutEffect(
                 hazards=len(cut.hazards),
                 spoils=cut.cut_in(base.used_nodes),
                 mends=self._mends(cut),

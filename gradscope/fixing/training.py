@@ -65,7 +65,7 @@ class Difference:
         return self.keys[0][0]
 
 
-class _Run:
+class _Trained:
     """What a rehearsal trained, by its calls and leaves."""
 
     def __init__(self, record: Record) -> None:
@@ -155,7 +155,7 @@ class Comparison:
     """What a rehearsal of the program trained, and one of the program with the ``changes``."""
 
     def __init__(self, base: Record, after: Record, changes: Sequence[patch.Patch]) -> None:
-        self._base, self._after = _Run(base), _Run(after)
+        self._base, self._after = _Trained(base), _Trained(after)
         self._changes = changes
         self._fails = min(self._base.seen.hazards, default=-1)
         """The first call of the unchanged program that would fail; -1 if none does."""
@@ -372,7 +372,7 @@ class Comparison:
         return bool(homes and is_new) and key[0] not in homes
 
 
-def _steps(run: _Run, losses_of: Callable[[int], dict[Key, Losses]]) -> Iterator[TrainingStep]:
+def _steps(run: _Trained, losses_of: Callable[[int], dict[Key, Losses]]) -> Iterator[TrainingStep]:
     """Yield the steps of a run, or its calls if it has no optimizer."""
     record = run.record
     losses = {call: losses_of(call) for call in record.calls}

@@ -72,7 +72,7 @@ def _base_of(tensor: Any) -> Any:
     return tensor if tensor._base is None else tensor._base
 
 
-class _Saved:
+class _Versioned:
     """A tensor that a node saved, with the version that it had."""
 
     __slots__ = ("__weakref__", "is_made", "place", "tensor", "version")
@@ -86,12 +86,12 @@ class _Saved:
         self.tensor = tensor.detach() if tensor.requires_grad and not tensor.is_leaf else tensor
 
 
-class _Graph:
+class _Numbering:
     """Numbers the nodes of all graphs in the order in which they are met, and holds none."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self.saved: list[list[weakref.ref[_Saved]]] = []
+        self.saved: list[list[weakref.ref[_Versioned]]] = []
         self.variables: list[weakref.ref[Any]] = []
         self._leaves: dict[int, int] = {}
         self._gave: dict[int, tuple[int, StorageWeakRef, weakref.ref[Any]]] = {}
@@ -104,8 +104,8 @@ class _Graph:
             storage = StorageWeakRef(tensor.untyped_storage())
             self._gave[memory] = place, storage, weakref.ref(tensor)
 
-    def _pack(self, tensor: Any) -> _Saved:
-        return _Saved(tensor, self._giver(tensor))
+    def _pack(self, tensor: Any) -> _Versioned:
+        return _Versioned(tensor, self._giver(tensor))
 
     def _giver(self, tensor: Any) -> int:
         place, storage, given = self._gave.get(storage_of(tensor), (-1, None, None))
@@ -144,7 +144,7 @@ class _Graph:
             record.leaf[number] = self.variable(variable)
         found = [data for _, data in held(node, kind_of(type(node)))]
         record.saves.append(bool(found))
-        self.saved.append([weakref.ref(each) for each in found if isinstance(each, _Saved)])
+        self.saved.append([weakref.ref(each) for each in found if isinstance(each, _Versioned)])
 
     def variable(self, tensor: Any) -> int:
         """Return the number of a leaf."""
@@ -166,7 +166,7 @@ class Rehearsal(TorchFunctionMode):
         self._files = files
         self._marker = marker
         self._record = Record(marker.places)
-        self._graph = _Graph(self._record)
+        self._graph = _Numbering(self._record)
         self._kinds: dict[int, set[Kind]] = defaultdict(set)
         self._changed: dict[int, int] = {}
         self._freed: set[int] = set()

@@ -34,7 +34,7 @@ _NOTHING: tuple[weakref.ref[Packed], ...] = ()
 
 
 @dataclass(slots=True)
-class _Stale:
+class _OutOfDate:
     """What is out of date in one graph: the tensors' names, which nodes saved them, and where."""
 
     tensors: dict[str, None] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Needed(NamedTuple):
     held: Held
     read: Read
     start: FromFrames
-    stale: _Stale
+    stale: _OutOfDate
     conditions: tuple[str, ...] | None
 
     def facts(self, changed_at: Site, after: int, by: gs202.By) -> gs202.StaleSoon:
@@ -99,8 +99,8 @@ class StaleGraphs:
     def _traces(self, held: Held) -> bool:
         return bool(self._stale_in(held).nodes)
 
-    def _stale_in(self, held: Held) -> _Stale:
-        found = _Stale()
+    def _stale_in(self, held: Held) -> _OutOfDate:
+        found = _OutOfDate()
         for node in self._walker.walk([held_node(held.tensor)]):
             for packed in () if node.name() in self._tolerant else self._saved_by(node):
                 if packed.tensor is not None and self._is_changed(packed):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gradscope.code import changes, source
-from gradscope.code.losses import Way, way_to
+from gradscope.code.losses import Slice, slice_of
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.reading import Read
@@ -151,7 +151,7 @@ def roles_of(
     first = optimizers.stepping((), (*before, *after))
     second = optimizers.stepping(before, after[1:])
     shared = freeing.leaves(held)
-    ways = _ways(record, frames), way_to(there)
+    ways = _ways(record, frames), slice_of(there)
     trained = tuple(_of(shared, each) for each in (first, second))
     is_known = bool(first and second)
     links: tuple[Link, ...] = ()
@@ -189,17 +189,17 @@ def reason_for_a_constant(
     """Return why a variable is a constant for the call that comes; empty if it is none."""
     optimizers, names = Optimizers(frames), _Leaves(watch, frames)
     second = optimizers.stepping(around[0], around[1][1:])
-    return _constant(reading, way_to(reading.backward), optimizers, leaves, second, names)
+    return _constant(reading, slice_of(reading.backward), optimizers, leaves, second, names)
 
 
-def _ways(record: BackwardCall, frames: Sequence[FrameType]) -> Way:
+def _ways(record: BackwardCall, frames: Sequence[FrameType]) -> Slice:
     """Return what leads to the call: where its function is given the loss, in the callers."""
     assert record.site is not None
-    way = way_to(record.site)
+    way = slice_of(record.site)
     for frame in frames[1:4]:
         if way.statements:
             break
-        way = way_to(place_in(frame).site)
+        way = slice_of(place_in(frame).site)
     return way
 
 
@@ -221,7 +221,7 @@ class _Between:
         freeing: Freeing,
         record: BackwardCall,
         reading: Read,
-        ways: tuple[Way, Way],
+        ways: tuple[Slice, Slice],
         optimizers: tuple[tuple[Optimizer, ...], tuple[Optimizer, ...]],
         names: _Leaves,
     ) -> None:
@@ -312,7 +312,7 @@ def _lost_behind(failing: Held, cut: Held) -> list[torch.Tensor]:
 
 def _constant(
     reading: Read,
-    way: Way,
+    way: Slice,
     optimizers: Optimizers,
     leaves: Sequence[torch.Tensor],
     second: Sequence[Optimizer],

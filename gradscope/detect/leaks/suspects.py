@@ -230,7 +230,7 @@ class Suspect:
 
 
 @dataclass(slots=True)
-class _Group:
+class _Container:
     """A container: its names, the ids of the tensors in it, and how many iterations they are of."""
 
     names: list[Path]
@@ -279,7 +279,7 @@ class Scan:
     def _files(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(frame.f_code.co_filename for frame in self.frames))
 
-    def _containers(self) -> list[_Group]:
+    def _containers(self) -> list[_Container]:
         """The innermost containers that hold tensors of several iterations."""
         groups: dict[tuple[Origin, str, tuple[Step, ...]], dict[int, Path]] = {}
         for number, (_, _, paths) in self.found.items():
@@ -288,7 +288,7 @@ class Scan:
                     if step.kind in ("item", "entry"):
                         group = groups.setdefault((path.origin, path.root, path.steps[:i]), {})
                         group.setdefault(number, path)
-        chosen: dict[frozenset[int], _Group] = {}
+        chosen: dict[frozenset[int], _Container] = {}
         taken: set[int] = set()
         # The innermost first, and of those that share tensors the one that holds the most.
         order = sorted(groups.items(), key=lambda item: (-len(item[0][2]), -len(item[1])))
@@ -302,7 +302,7 @@ class Scan:
             left = [number for number in members if number not in taken]
             iterations = self._iterations(left) if len(left) >= _FEWEST else 0
             if iterations >= _FEWEST:
-                chosen[frozenset(members)] = _Group([name], left, iterations)
+                chosen[frozenset(members)] = _Container([name], left, iterations)
                 taken |= set(left)
         return list(chosen.values())
 

@@ -91,11 +91,12 @@ def of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
 class _CutEffect:
     """What a cut at one place does: it is fruitful if each call has something left to make,
     harmless if it takes no gradient that a step needs, bearable if each line goes on training all
-    its leaves. ``spoils``: how often it takes one that a step uses all the same, as it is there.
+    its leaves. ``takes``: how much goes of what makes gradients that steps need, and of what makes
+    others that they use all the same, as these are there.
     """
 
     hazards: int
-    spoils: int
+    takes: tuple[int, int]
     mends: bool
     is_fruitful: bool
     is_harmless: bool
@@ -189,7 +190,7 @@ class Search:
             fruitful = set(base.fruitless) >= set(cut.fruitless)
             self._effects_of[place] = _CutEffect(
                 hazards=len(cut.hazards),
-                spoils=cut.cut_in(base.used_nodes),
+                takes=(base.lost(cut), cut.cut_in(base.used_nodes)),
                 mends=self._mends(cut),
                 is_fruitful=fruitful,
                 is_harmless=not self._harm(cut),
@@ -750,7 +751,7 @@ class Search:
         node = expression_at(self._record.places[number])
         is_plain = isinstance(node, PATHS)
         length = 0 if node is None else len(ast.unparse(node))
-        return self.effect(number).spoils, self._held(number), len(kinds), not is_plain, length
+        return *self.effect(number).takes, self._held(number), len(kinds), not is_plain, length
 
     def _held(self, number: int) -> int:
         """Return how many nodes of earlier iterations the last one's lead to, with a cut.

@@ -541,7 +541,8 @@ class Search:
         """Yield the fixes that run statements again before the call that fails needs their values,
         with what the first run of them need not train detached there.
         """
-        for spot in self._stack:
+        event = self._record.events[self._fail]
+        for spot in event.stack or (event.spot,):
             around = source.enclosing(*spot)
             if not around:  # a decorator's line
                 continue
@@ -621,11 +622,6 @@ class Search:
         parts = [with_call(place, frozenset({"tensor"}), "detach") for place in places]
         also = "".join(f", and detach `{text_at(place)}` before" for place in places)
         return written(*together(*parts, *pieces)), also
-
-    @property
-    def _stack(self) -> Sequence[Spot]:
-        event = self._record.events[self._fail]
-        return event.stack or (event.spot,)
 
     def _all_built(self, file: str, nodes: Iterable[ast.stmt]) -> frozenset[int]:
         return frozenset().union(*(self._built_by(file, node) for node in nodes))

@@ -139,8 +139,12 @@ def _artifact(file: str) -> dict[str, Any]:
     short = short_path(file)
     if os.path.isabs(short):
         return {"uri": Path(short).as_uri()}
-    uri = quote_from_bytes(os.fsencode(short.replace(os.sep, "/")))
-    return {"uri": uri, "uriBaseId": ROOT}
+    name = short.replace(os.sep, "/")
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:  # no file can have it: the recording is damaged
+        encoded = name.encode("utf-8", "replace")
+    return {"uri": quote_from_bytes(encoded), "uriBaseId": ROOT}
 
 
 def _folder_uri() -> str:

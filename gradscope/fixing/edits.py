@@ -367,7 +367,8 @@ def computed_at(file: str, node: ast.Assign, place: Span) -> Pieces:
     that takes has the same names there.
     """
     read, value = expression_at(place), node.value
-    if place.file != file or not isinstance(read, PATHS) or _draws(node):
+    is_one = isinstance(node.targets[0], PATHS) and not _draws(node)
+    if place.file != file or not isinstance(read, PATHS) or not is_one:
         return ()
     here, there = (
         {name for each in _functions_around(file, at) for name in _own_names(each)}

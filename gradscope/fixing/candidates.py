@@ -37,7 +37,7 @@ from gradscope.fixing.edits import (
     without_graph,
 )
 from gradscope.fixing.marks import Span
-from gradscope.fixing.pieces import Pieces, all_of, block_with, together, written
+from gradscope.fixing.pieces import Pieces, all_of, block_with, written
 from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Finding, Fix, FixKind
 from gradscope.rules.gs102 import CARRIED
@@ -91,8 +91,8 @@ def of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
 class _CutEffect:
     """What a cut at one place does: it is fruitful if each call has something left to make,
     harmless if it takes no gradient that a step needs, bearable if each line goes on training all
-    its leaves. ``takes``: how much goes of what makes gradients that steps need, and of what makes
-    others that they use all the same, as these are there.
+    its leaves. ``takes``: how many gradients that steps need, and at how many edges it takes
+    others, which they use as these are there.
     """
 
     hazards: int
@@ -190,7 +190,7 @@ class Search:
             fruitful = set(base.fruitless) >= set(cut.fruitless)
             self._effects_of[place] = _CutEffect(
                 hazards=len(cut.hazards),
-                takes=(base.lost(cut), cut.cut_in(base.used_nodes)),
+                takes=(len(base.needed - cut.flows), cut.cut_in(base.used_nodes)),
                 mends=self._mends(cut),
                 is_fruitful=fruitful,
                 is_harmless=not self._harm(cut),
@@ -495,7 +495,7 @@ class Search:
 
     def _inside(self) -> Iterator[Fix]:
         """Yield the fixes that run, at the head of a loop or of a function, what comes before it or
-        what another method stores for it.
+        what it stores if there is none yet.
         """
         beside = ((file, e) for file, node in self._built_at for e in block_with(file, node))
         for file, owner in dict.fromkeys(beside):
@@ -565,7 +565,12 @@ class Search:
             for number in record.identities.values()
             if any(is_in(record.places[number], file, node) for node in nodes)
         }
-        for cuts in [(), *((n,) for n in sorted(places, key=self._worth))] if built else ():
+
+        def to_cut() -> Iterator[tuple[int, ...]]:
+            yield ()
+            yield from ((n,) for n in sorted(places, key=self._worth))  # each takes a simulation
+
+        for cuts in to_cut() if built else ():
             changed = self._built_again(built, calls, frozenset(cuts))
             if self._mends(changed) and not self._harm(changed):
                 yield cuts, changed
@@ -621,7 +626,7 @@ class Search:
         places = [self._record.places[n] for n in cuts]
         parts = [with_call(place, frozenset({"tensor"}), "detach") for place in places]
         also = "".join(f", and detach `{text_at(place)}` before" for place in places)
-        return written(*together(*parts, *pieces)), also
+        return all_of([*parts, *pieces]), also
 
     def _all_built(self, file: str, nodes: Iterable[ast.stmt]) -> frozenset[int]:
         return frozenset().union(*(self._built_by(file, node) for node in nodes))
@@ -743,11 +748,9 @@ class Search:
         earlier iterations that hang on the last one's, and an edit that is awkward to read, unlike
         that of a tensor's name.
         """
-        kinds = self._record.kinds.get(number, frozenset())
-        node = expression_at(self._record.places[number])
-        is_plain = isinstance(node, PATHS)
-        length = 0 if node is None else len(ast.unparse(node))
-        return *self.effect(number).takes, self._held(number), len(kinds), not is_plain, length
+        place, kinds = self._record.places[number], self._kinds([number])
+        awkward = len(kinds), not isinstance(expression_at(place), PATHS), len(text_at(place))
+        return *self.effect(number).takes, self._held(number), *awkward
 
     def _held(self, number: int) -> int:
         """Return how many nodes of earlier iterations the last one's lead to, with a cut.
@@ -778,8 +781,7 @@ class Search:
     def _edits_at(self, numbers: Sequence[int], method: str) -> tuple[tuple[Edit, ...], str]:
         """Return the edits that call a method of what some places give, and those in words."""
         places = [self._record.places[n] for n in numbers]
-        kinds = [self._record.kinds.get(n, frozenset()) for n in numbers]
-        edits = all_of(with_call(p, k, method) for p, k in zip(places, kinds, strict=True))
+        edits = all_of(with_call(self._record.places[n], self._kinds([n]), method) for n in numbers)
         texts = listed([f"`{text_at(place)}`" for place in places])
         return edits, f"{texts} at {lines_told(place.line for place in places)}"
 

@@ -377,7 +377,9 @@ def computed_at(file: str, node: ast.Assign, place: Span) -> Pieces:
     names, kinds = _read_names(value), (*FUNCTIONS, ast.ClassDef)
     known = {n for e in source.tree(file).body if not isinstance(e, kinds) for n in stored_names(e)}
     is_same = names & here <= there | known and not (names - here) & there
-    if not is_same or ("self" in names and _class_around(file, node) != _class_around(file, read)):
+    around = [source.enclosing(file, each.lineno) for each in (node, read)]
+    classes = [[e for e in each if isinstance(e, ast.ClassDef)] for each in around]
+    if not is_same or ("self" in names and classes[0] != classes[1]):
         return ()
     text = text_of(value, file)
     return (instead_of(read, file, text if isinstance(value, _SIMPLE) else f"({text})"),)
@@ -476,11 +478,6 @@ def _body(function: Function) -> list[ast.stmt]:
 def _functions_around(file: str, node: ast.AST) -> list[Function]:
     around = source.enclosing(file, getattr(node, "lineno", 0))
     return [each for each in around if isinstance(each, FUNCTIONS)]
-
-
-def _class_around(file: str, node: ast.AST) -> Sequence[ast.stmt]:
-    around = source.enclosing(file, getattr(node, "lineno", 0))
-    return [each for each in around if isinstance(each, ast.ClassDef)][-1:]
 
 
 def _own_names(function: ast.stmt) -> set[str]:

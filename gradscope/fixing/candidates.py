@@ -617,8 +617,7 @@ class Search:
     ) -> Fix | None:
         """Return the fix that runs statements again before a line, with some cuts before."""
         edits, also = self._with_cuts(cuts, copying(spot[0], nodes, spot))
-        lines = lines_told(node.lineno for node in nodes)
-        message = f"run {lines} again for line {spot[1]}{also}"
+        message = f"run {lines_told(n.lineno for n in nodes)} again for line {spot[1]}{also}"
         return self._fix(FixKind.RECOMPUTE, message, edits, changed) if edits else None
 
     def _with_cuts(self, cuts: Sequence[int], *pieces: Pieces) -> tuple[tuple[Edit, ...], str]:

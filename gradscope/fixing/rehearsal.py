@@ -372,9 +372,8 @@ class Simulation:
         """Return how many of the nodes that are needed a changed program would not run, and how
         many of the edges between them it would not have.
         """
-        needed = self.needed_nodes
-        gone = sum(len(nodes - changed.ran[call]) for call, nodes in needed.items())
-        return gone + changed.cut_in(needed)
+        gone = sum(len(nodes - changed.ran[call]) for call, nodes in self.needed_nodes.items())
+        return gone + changed.cut_in(self.needed_nodes)
 
     def cut_in(self, nodes: dict[int, set[int]]) -> int:
         """Return how many edges between some nodes of each call are cut."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple
+from functools import lru_cache
 from typing import Any
 
 from gradscope.model import (
@@ -39,12 +40,14 @@ _LEFT_OUT = {
     SavedTensor: {"alone"},
 }
 
+_split = lru_cache(maxsize=64)(lines_of)  # for all graphs of a page once
+
 
 class Sites:
     """Numbers the places of the program, with the lines around them as they were when it ran."""
 
     def __init__(self, sources: dict[str, str], around: int) -> None:
-        self._lines = {file: lines_of(text) for file, text in sources.items()}
+        self._sources = sources
         self._around = around
         self._numbers: dict[Site, int] = {}
 
@@ -54,7 +57,7 @@ class Sites:
 
     def line(self, file: str, number: int) -> str:
         """Return line ``number`` (1-based) of ``file``; empty where it is not known."""
-        lines = self._lines.get(file, [])
+        lines = _split(self._sources.get(file, ""))
         return lines[number - 1][:MAX_LINE] if 0 < number <= len(lines) else ""
 
     def plain(self, value: Any) -> Json:

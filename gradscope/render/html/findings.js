@@ -121,16 +121,9 @@ function findingCard(finding, index, open) {
   // A run may have hundreds, so closed ones are not built.
   const fill = () => body.firstChild || body.append(...findingBody(finding));
   if (open) fill();
-  let clicked = false;
-  card.addEventListener("toggle", () => {
-    if (!card.open) return;
-    fill();
-    if (clicked) showFindingNodes(finding);
-    clicked = false;
-  });
-  card.querySelector("summary").addEventListener("click", () => {
-    clicked = true;
-  });
+  card.addEventListener("toggle", () => card.open && fill());
+  // The nodes are shown at once: `toggle` comes in a task of its own, when another may have been chosen.
+  card.querySelector("summary").addEventListener("click", () => card.open || showFindingNodes(finding));
   return card;
 }
 

@@ -191,8 +191,9 @@ class Simulation:
     they would have nothing left to reach. ``flows`` are those that steps used, ``needed`` those
     but for what goes through nodes that an earlier step's calls have freed: that is a state carried
     from iteration to iteration, and each iteration has flows of its own. ``ran`` are the nodes of
-    each call, ``rebound`` those that a call asks for and that a variable stands for no more.
-    ``used`` are the calls whose gradients a step uses, of each of its leaves.
+    each call, ``fresh`` those that no earlier step's calls have freed, ``rebound`` those that a
+    call asks for and that a variable stands for no more. ``used`` are the calls whose gradients a
+    step uses, of each of its leaves.
     """
 
     record: Record
@@ -202,6 +203,7 @@ class Simulation:
     flows: set[Flow] = field(default_factory=set)
     needed: set[Flow] = field(default_factory=set)
     ran: dict[int, set[int]] = field(default_factory=dict)
+    fresh: dict[int, set[int]] = field(default_factory=dict)
     rebound: set[int] = field(default_factory=set)
     used: dict[int, dict[int, set[int]]] = field(default_factory=dict)
 
@@ -212,7 +214,6 @@ class Simulation:
         self._rebound: list[tuple[int, int, int]] = []
         self._freed: set[int] = set()
         self._old: set[int] = set()
-        self._fresh: dict[int, set[int]] = {}
         self._lost: dict[int, set[tuple[int, int]]] = defaultdict(set)
         self._ends: dict[int, set[int]] = defaultdict(set)
         self._since: dict[int, set[tuple[tuple[Spot, int, int], int, bool]]] = defaultdict(set)
@@ -295,7 +296,7 @@ class Simulation:
         if event.targets is not None:
             here = record.leading(here, targets | {node for _, _, node in rebound})
         self.ran[index] = here.union(*(each[:2] for each in rebound))
-        self._fresh[index] = here - self._old
+        self.fresh[index] = here - self._old
         new = here & change.again if self._is_again else set[int]()
         stale = {
             node
@@ -361,7 +362,7 @@ class Simulation:
     @cached_property
     def needed_nodes(self) -> dict[int, set[int]]:
         """The nodes by which each call makes the gradients that are needed of it."""
-        return {n: self.record.leading(self._fresh[n], ends) for n, ends in self._ends.items()}
+        return {n: self.record.leading(self.fresh[n], ends) for n, ends in self._ends.items()}
 
     @cached_property
     def used_nodes(self) -> dict[int, set[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -136,19 +136,25 @@ class _Trained:
                 found.add(self.record.made[node])
         return frozenset(found)
 
-    def ways(self, step: TrainingStep, key: Key) -> int:
+    @cached_property
+    def freed(self) -> set[int]:
+        """The nodes that a call would fail at, as earlier steps' calls had freed them."""
+        seen = self.seen
+        return set[int]().union(*(seen.ran[call] - seen.fresh[call] for call in seen.hazards))
+
+    def ways(self, step: TrainingStep, key: Key, without: Collection[int]) -> int:
         """Return how many nodes the calls differentiate for the gradient of a leaf that a step
-        uses: a view, or a sum, has nothing to be differentiated.
+        uses, by ways ``without`` some nodes or those that an earlier step's calls have freed: a
+        view, or a sum, has nothing to be differentiated.
         """
         leaf, record = self.record.leaf, self.record
         used = self.seen.used[step.index]
         calls = {call for leaf, own in used.items() if self.key(leaf) == key for call in own}
-        total = 0
+        ways = set[int]()
         for call in calls:
-            ran = self.seen.ran[call]
-            ends = {node for node in ran if node in leaf and self.key(leaf[node]) == key}
-            total += sum(1 for node in record.leading(ran, ends) if record.saves[node])
-        return total
+            ends = {n for n in self.seen.ran[call] if n in leaf and self.key(leaf[n]) == key}
+            ways |= record.leading(self.seen.fresh[call].difference(without) | ends, ends)
+        return sum(1 for node in ways if record.saves[node])
 
 
 class Comparison:
@@ -181,11 +187,6 @@ class Comparison:
     def optimizers(self) -> Sequence[str]:
         """The classes of the optimizers, by their numbers."""
         return self._base.record.optimizers or self._after.record.optimizers
-
-    def stands_for(self, line: Line) -> Losses:
-        """Return the losses of the unchanged program that a line of the changed one runs."""
-        call = self._after.lines.get(line)
-        return frozenset({self._old(line)}) if call is None else self._losses_of(call)
 
     def _old(self, line: Line) -> Line:
         return tuple(patch.old_place(self._changes, *spot) for spot in line)
@@ -353,12 +354,19 @@ class Comparison:
             is_new = 2 * was < now and (key, line) not in self._carried
             if is_new or (now and self._is_of_others(key, line)):
                 yield Difference(TrainingChange.GAINED, (key,), line, step, (), (was, now))
-        for step, other in pairs:  # what worked all along must train by as many ways
-            losses = step.losses.get(key, nothing)
-            is_same = losses and losses == other.losses.get(key) and self._failing not in losses
-            worked = step.index < self._fails and is_same
-            if worked and self._after.ways(other, key) < self._base.ways(step, key):
-                yield Difference(TrainingChange.OTHER, (key,), min(losses), step)
+        less = [step for step, other in pairs if self._has_less_ways(key, step, other)]
+        if 2 * len(less) > len(pairs):
+            yield Difference(TrainingChange.OTHER, (key,), min(less[0].losses[key]), less[0])
+
+    def _has_less_ways(self, key: Key, step: TrainingStep, other: TrainingStep) -> bool:
+        """Return whether losses that train a leaf in both runs do it with the changes by less ways;
+        those through what a call would fail at have to go.
+        """
+        losses = step.losses.get(key)
+        if not losses or losses != other.losses.get(key) or key[0] < 0 or self._fails < 0:
+            return False
+        freed = self._base.freed if self._failing in losses else ()
+        return self._after.ways(other, key, ()) < self._base.ways(step, key, freed)
 
     def _is_of_others(self, key: Key, line: Line) -> bool:
         """Return whether a loss that failed at first belongs to other optimizers than a

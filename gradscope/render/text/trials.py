@@ -182,10 +182,7 @@ def _refusal(difference: Difference, comparison: Comparison) -> str:
         case TrainingChange.GAINED:
             return f"{who} would be trained by {loss}, which did not train it before,{step}"
         case TrainingChange.OTHER:
-            return (
-                f"{who} would get another gradient from {loss} than without the fix, where that"
-                f" call works,{step}"
-            )
+            return f"{who} would get another gradient from {loss} than without the fix,{step}"
 
 
 def _who_trains_what(comparison: Comparison | None) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import collections
 import concurrent.futures
 import contextlib
 import copy
+import enum
 import functools
 import heapq
 import itertools
@@ -26,6 +27,7 @@ from typing import Any
 import pytest
 import torch
 from reading_ahead import ahead_of, machine_for
+from torch.utils._pytree import tree_map
 
 from gradscope.code.bytecode import MISSING, flow_of
 from gradscope.program.ahead.machine import MODELS
@@ -120,7 +122,48 @@ CALLS: dict[str, Callable[[], Any]] = {
     "asynchronous generator": lambda: _waited_for(_total()),
     "anext": lambda: _waited_for(_first()),
     "in": lambda: "a" in DICT and 10 in LIST,
+    "dict of pairs": lambda: (
+        dict(zip("ab", LIST, strict=False)) | dict(zip("c", (9,), strict=True))
+    ),
+    "tree": lambda: tree_map(lambda x: x + 1, {"a": 1, "b": (2, [3])}),
+    "method": lambda: types.MethodType(pow, 2)(3),
+    "stack": lambda: _stacked([]),
+    "last item": lambda: collections.OrderedDict(a=1, b=2).popitem(last=False),
+    "member": lambda: Colour["RED"].value,
+    "descriptor": lambda: Described().doubled,
 }
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Doubled:
+    def __get__(self, owner: Any, kind: type) -> int:
+        return int(owner.kept)
+
+    def __set__(self, owner: Any, value: int) -> None:
+        owner.kept = 2 * value
+
+
+class Described:
+    doubled: Any = Doubled()
+
+    def __init__(self) -> None:
+        self.doubled = 3
+
+
+@contextlib.contextmanager
+def _logged(log: list[int]) -> Iterator[None]:
+    log.append(1)
+    yield
+    log.append(2)
+
+
+def _stacked(log: list[int]) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_logged(log))
+    return log
 
 
 def _from_heap(found: list[Any]) -> list[Any]:

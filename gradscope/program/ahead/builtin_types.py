@@ -28,7 +28,6 @@ from gradscope.program.ahead.operators import Given, Named, computed
 from gradscope.program.ahead.torch_models import applied
 from gradscope.program.containers import GENERATOR_TYPES
 from gradscope.program.layouts import (
-    class_bases,
     class_name,
     class_namespace,
     derives,
@@ -214,8 +213,6 @@ def _of_container(m: Machine, of: Any, payload: Any, name: str, given: Given, na
         return v.OwnSet(found) if type(found) is set else found
     if name in ("index", "count") and all(map(v.is_plain, (*payload, *given))):
         return computed(m, getattr([*payload], name), given, named)
-    if name == "most_common" and is_a(payload, dict):
-        return v.OwnList()
     return m.unknown(f"{class_name(v.kind_of(of))}.{name}", of, *given, *named.values())
 
 
@@ -258,6 +255,9 @@ def _changed(m: Machine, of: Any, space: Any, name: str, given: Given, named: Na
     if name == "move_to_end":
         dict.__setitem__(space, given[0], dict.pop(space, given[0], None))
         return None
+    if name == "popitem" and not argument(given, named, 0, "last", True):
+        key = next(iter(space))
+        return v.value_of(key), dict.pop(space, key)
     at = given[0] if given and name in ("pop", "insert", "__delitem__") else 0
     if type(at) is v.Unknown or (is_a(at, slice) and not v.is_plain((at.start, at.stop))):
         return _at_unknown(m, space, name, given)
@@ -300,8 +300,7 @@ def make(m: Machine, cls: type, given: Given, named: Named) -> Any:
     new = m.lookup(cls, "__new__")
     new = getattr(new, "__func__", new) if type(new) is staticmethod else new
     if is_exactly(new, FunctionType, v.Function):
-        made = _of_named_tuple(m, cls, given, named)
-        made = m.call(new, (cls, *given), named) if made is MISSING else made
+        made = m.call(new, (cls, *given), named)
         if type(made) is not v.Instance or made.kind is not cls:
             return made
     else:
@@ -314,23 +313,6 @@ def make(m: Machine, cls: type, given: Given, named: Named) -> Any:
     elif made.payload is not None and not is_a(made.payload, tuple):
         _fill(m, made, given, named)
     return made
-
-
-def _of_named_tuple(m: Machine, cls: type, given: Given, named: Named) -> Any:
-    space: dict[str, Any] = {}
-    for base in reversed(class_bases(cls)):
-        space.update(class_namespace(base))
-    fields, defaults = space.get("_fields"), space.get("_field_defaults")
-    if not derives(cls, tuple) or type(fields) is not tuple or type(defaults) is not dict:
-        return MISSING
-    if not all(type(field) is str for field in fields):
-        return MISSING
-    found = [*given]
-    for field in fields[len(given) :]:
-        if field not in named and field not in defaults:
-            return m.throw(TypeError, f"{class_name(cls)} needs {field}")
-        found.append(named[field] if field in named else defaults[field])
-    return v.Instance(cls, tuple(found))
 
 
 def _empty(m: Machine, cls: type, given: Given, named: Named) -> v.Instance | None:
@@ -353,10 +335,6 @@ def _fill(m: Machine, made: v.Instance, given: Given, named: Named) -> None:
         made.fields["default_factory"] = given[0] if given else None
         given = given[1:]
     if is_a(space, dict):
-        if derives(made.kind, collections.Counter) and given:
-            for each in iteration.drain(m, given[0]):
-                space[v.key_of(each)] = v.Unknown(why="a count")
-            return
         space.update(iteration.as_dict(m, given[0]) if given else {}, **named)
     elif is_a(space, deque):
         longest = argument(given, named, 1, "maxlen")

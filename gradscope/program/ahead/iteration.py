@@ -27,7 +27,6 @@ from gradscope.program.layouts import (
     class_bases,
     class_name,
     class_namespace,
-    derives,
     is_a,
     is_exactly,
 )
@@ -103,9 +102,9 @@ def item(m: Machine, of: Any, key: Any) -> Any:
         return v.Unknown(v.unsure(of.marks), of.why)
     if v.is_tensor(of):
         return tensors.operate(m, operator.getitem, (of, key), {})
-    if is_a(of, type) or is_exactly(of, types.GenericAlias):
-        return of
     found = m.method_of_user(of, "__getitem__")
+    if found is MISSING and (is_a(of, type) or is_exactly(of, types.GenericAlias)):
+        return of
     return plain_item(m, of, key) if found is MISSING else m.call(found, (of, key), {})
 
 
@@ -160,8 +159,8 @@ def _of_dict(m: Machine, of: Any, space: Any, key: Any) -> Any:
     missing = m.method_of_user(of, "__missing__")
     if missing is not MISSING:
         return m.call(missing, (of, key), {})
-    if is_a(of, collections.Counter) or derives(v.kind_of(of), collections.Counter):
-        return 0
+    if m.method_of_user(key, "__hash__") is not MISSING:  # it may be one of those that are there
+        return unknown_element(m, [*dict.values(space)])
     return m.throw(KeyError, key)
 
 
@@ -689,7 +688,7 @@ def as_dict(m: Machine, of: Any) -> dict[Any, Any]:
         if of.marks:
             v.lost(f"a mapping of {of.why}")
         return {}
-    if m.find(of, "keys") is not MISSING:
+    if m.lookup(v.kind_of(of), "keys") is not MISSING:
         return {v.key_of(key): item(m, of, key) for key in drain(m, m.method(of, "keys"))}
     pairs = [unpack(m, pair, 2) for pair in drain(m, of)]
     return v.OwnDict((v.key_of(key), value) for key, value in pairs)

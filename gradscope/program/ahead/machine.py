@@ -8,7 +8,7 @@ import operator
 import threading
 import types
 import weakref
-from collections import deque
+from collections import abc, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -47,6 +47,13 @@ _C_METHODS = (
 )
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 OF_C = 1 << 8  # of a class that is written in C
+_ABSTRACT: Final = {
+    (id(kind), id(abstract)): issubclass(kind, abstract)
+    for abstract in map(vars(abc).get, abc.__all__)
+    if isinstance(abstract, type)
+    for kind in (dict, list, tuple, set, frozenset, str, int, float, bool, deque, torch.Tensor)
+}
+"""What ``isinstance`` says of these classes: to ask it could run code of the program's own."""
 _GETS_FIELD = type(class_namespace(v.Mark)["held"])
 _WITHOUT_OWN = (threading.local, weakref.ProxyType, weakref.CallableProxyType)
 """What has the attributes of something else: of each thread, or of what it refers to."""
@@ -446,12 +453,6 @@ class Machine:
             return self.call(found.fget, (owner,), {})
         if is_exactly(found, *_C_METHODS):
             return v.BuiltinMethod(owner, name)
-        if kind is functools.cached_property:
-            value = self.call(found.func, (owner,), {})
-            self.store(owner, name, value)
-            return value
-        if kind is functools.partialmethod:
-            return v.lost("a partial method")
         if kind is _GETS_FIELD:
             place = found.__reduce__()[1][0]
             return (owner.payload if type(owner) is v.Instance else owner)[place]
@@ -488,10 +489,12 @@ class Machine:
             return
         cls = v.kind_of(of)
         on_class = self.lookup(cls, name)
-        if type(on_class) is property and value is not MISSING:
-            if on_class.fset is None:
-                self.throw(AttributeError, name)
-            self.call(on_class.fset, (of, value), {})
+        is_property = type(on_class) is property
+        setter = on_class.fset if is_property else self.lookup(type(on_class), "__set__")
+        if setter is None:
+            self.throw(AttributeError, name)
+        if is_function(setter) and value is not MISSING:
+            self.call(setter, (of, value) if is_property else (on_class, of, value), {})
             return
         setter = self.lookup(cls, "__setattr__")
         is_plain_setter = setter is class_namespace(Module)["__setattr__"]
@@ -550,6 +553,8 @@ class Machine:
             return v.Unknown(why="isinstance")
         if derives(v.kind_of(value), kind):
             return True
+        if (pair := (id(v.kind_of(value)), id(kind))) in _ABSTRACT:
+            return _ABSTRACT[pair]
         checks = self.lookup(type(kind), "__instancecheck__")
         if checks is class_namespace(type)["__instancecheck__"]:
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import collections
 import concurrent.futures
 import copy
 import functools
@@ -383,11 +384,21 @@ model(set, frozenset)(
 )
 
 
+@model(vars(collections)["_count_elements"])
+def _counted(m: Machine, given: Given, named: Named) -> None:
+    for each in iteration.drain(m, given[1]):
+        iteration.set_item(m, given[0], each, v.Unknown(why="a count"))
+
+
 @model(dict)
 def _dict(m: Machine, given: Given, named: Named) -> Any:
     return v.OwnDict({**(iteration.as_dict(m, given[0]) if given else {}), **named})
 
 
+model(tuple.__new__)(
+    lambda m, given, named: v.Instance(given[0], tuple(iteration.drain(m, given[1])))
+)
+model(types.MethodType)(lambda m, given, named: v.Method(*given))
 model(object.__new__)(lambda m, given, named: v.Instance(given[0]))
 
 

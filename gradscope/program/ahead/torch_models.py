@@ -187,7 +187,7 @@ def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
 
 _ENTERED: Final = (
     *("torch.nn.modules", "torch.nn.utils.parametri", "torch.autograd.grad_mode"),
-    *("torch.utils.data", "torch.nn.utils.rnn"),
+    *("torch.utils.data", "torch.nn.utils.rnn", "torch.utils._pytree"),
     *("torch.nn.parallel.data_parallel", "torch.autograd.function", "torch.utils.hooks"),
 )
 _ASKED_OF_MODULE: Final = v.words("state_dict load_state_dict __repr__")

@@ -6,7 +6,7 @@ import ast
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -1029,7 +1029,7 @@ class A:
 }
 
 
-def params() -> list[object]:
+def params() -> list[Any]:
     found = []
     for group, cases in CASES.items():
         for name, program, write, expected, *wrong in cases:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from canned import small_finding
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Source, apply, bare, decoded, read, split, unified_diff, write
@@ -116,9 +117,8 @@ def test_the_diff_can_be_applied(
 def finding(
     code: str, line: int, fix: Fix | None, severity: Severity = Severity.WARNING
 ) -> Finding:
-    return Finding(
-        code, "name", severity, Certainty.PREDICTED, "message", Site("f.py", line), fix=fix
-    )
+    site, certainty = Site("f.py", line), Certainty.PREDICTED
+    return small_finding(code, site, severity=severity, certainty=certainty, fix=fix)
 
 
 def planned(
@@ -133,9 +133,7 @@ def planned(
         fix = each.fix
         if fix is not None:
             fix = replace(fix, edits=tuple(replace(e, file=file) for e in fix.edits))
-        there.append(
-            Finding(each.code, each.name, each.severity, each.certainty, "m", each.site, fix=fix)
-        )
+        there.append(replace(each, fix=fix))
     return plan(
         Recording(Header("", "", "", "f.py"), findings=tuple(there), sources={file: TEXT}), chosen
     )

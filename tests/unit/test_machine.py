@@ -12,15 +12,13 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
+from canned import CHOICE, RECORDINGS, SUM, small_finding
 from golden import assert_golden
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gradscope.model import (
-    Applicability,
     BackwardCall,
-    Certainty,
     Edit,
     Finding,
     Fix,
@@ -30,7 +28,6 @@ from gradscope.model import (
     Recording,
     Related,
     Root,
-    Severity,
     Site,
     Summary,
     Suppression,
@@ -41,21 +38,12 @@ from gradscope.render.machine.sarif import to_sarif
 from gradscope.rules import ALL_RULES
 from gradscope.units import escaped
 
-RECORDINGS = [canned_recording(), clean_recording(), empty_recording(), unfinished_recording()]
-each_recording = pytest.mark.parametrize(
-    "recording", RECORDINGS, ids=["canned", "clean", "empty", "unfinished"]
-)
-CANNED = RECORDINGS[0]
+each_recording = pytest.mark.parametrize("recording", RECORDINGS.values(), ids=RECORDINGS)
+CANNED = RECORDINGS["canned"]
 
 
-def with_finding(**fields: object) -> Recording:
-    values = {
-        "severity": Severity.ERROR,
-        "certainty": Certainty.CERTAIN,
-        "message": "message",
-        "site": Site("a.py", 1),
-    }
-    finding = Finding(code="GS101", name="name", **(values | fields))  # type: ignore[arg-type]
+def with_finding(**fields: Any) -> Recording:
+    finding = small_finding(**({"site": Site("a.py", 1)} | fields))
     return replace(CANNED, findings=(finding,))
 
 
@@ -90,34 +78,16 @@ def commands(recording: Recording) -> list[tuple[str, dict[str, str], str]]:
 @each_recording
 def test_json_has_the_documented_shape(recording: Recording) -> None:
     report = json.loads(to_json(recording))
-    assert list(report) == [
-        "schema",
-        "gradscope",
-        "torch",
-        "script",
-        "summary",
-        "findings",
-        "calls",
-        "processes",
-        "memory",
-    ]
+    first, last = "schema gradscope torch script", "summary findings calls processes memory"
+    assert list(report) == [*first.split(), *last.split()]
     assert report["schema"] == 1
     outcome = recording.outcome
     assert report["script"]["path"] == recording.header.script
     assert report["script"]["argv"] == list(recording.header.argv)
-    assert (report["script"]["exit_status"], report["script"]["exception"]) == (
-        outcome.exit_status,
-        outcome.exception,
-    )
-    summary = {
-        "backward_calls",
-        "nodes",
-        "saved_tensors",
-        "saved_bytes",
-        "freed_bytes",
-        "peak_saved_bytes",
-    }
-    for key in summary:
+    assert report["script"]["exit_status"] == outcome.exit_status
+    assert report["script"]["exception"] == outcome.exception
+    counts = ("backward_calls", "nodes", "saved_tensors")
+    for key in (*counts, "saved_bytes", "freed_bytes", "peak_saved_bytes"):
         assert report["summary"][key] == getattr(recording.summary, key)
     assert len(report["findings"]) == len(recording.findings)
     assert sum(call["count"] for call in report["calls"]) == recording.summary.backward_calls
@@ -280,21 +250,11 @@ def test_sarif_has_every_fix_and_the_lines_that_it_replaces() -> None:
     assert replacement["deletedRegion"] == region
 
 
-CHOICE = Fix(
-    FixKind.DETACH,
-    "detach `fake`",
-    (Edit("a.py", 1, "x"),),
-    Applicability.MAYBE_INCORRECT,
-    ("`G.*` would get nothing",),
-    "why so",
-)
-SUM = Fix(FixKind.SUM_LOSSES, "add them", (), Applicability.MACHINE_APPLICABLE)
-
-
 def test_a_fix_has_its_reason_and_effects_and_each_alternative_a_line() -> None:
     told = ["why: why so", "effect: `G.*` would get nothing"]
     others = ["or: sum losses (machine-applicable): add them"]
-    found = with_finding(fix=CHOICE, alternatives=(SUM,))
+    choice = replace(CHOICE, edits=(Edit("a.py", 1, "x"),))
+    found = with_finding(fix=choice, alternatives=(SUM,))
     whole = ["help: detach `fake`", *told, *others]
     assert only_result(found)["message"]["text"].splitlines()[1:] == whole
     (fix,) = only_result(found)["fixes"]
@@ -329,13 +289,9 @@ def test_sarif_names_code_that_is_in_no_file_without_an_address(file: str) -> No
 
 
 def test_sarif_says_whether_the_run_was_finished() -> None:
-    assert [sarif(r)["invocations"][0]["executionSuccessful"] for r in RECORDINGS] == [
-        True,
-        True,
-        True,
-        False,
-    ]
-    assert [sarif(r)["invocations"][0].get("exitCode") for r in RECORDINGS] == [1, 0, 0, None]
+    runs = [sarif(recording)["invocations"][0] for recording in RECORDINGS.values()]
+    assert [run["executionSuccessful"] for run in runs] == [True, True, True, False]
+    assert [run.get("exitCode") for run in runs] == [1, 0, 0, None]
 
 
 def test_sarif_knows_one_cause_again_in_another_folder(

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from gradscope.model import (
     Graph,
     Header,
     Node,
+    NodeState,
     Outcome,
     Recording,
     SavedState,
@@ -33,6 +35,7 @@ from gradscope.record.processes import merged
 from gradscope.render.machine.json import to_json
 from gradscope.render.memory import GroupBy, by, largest, name_of
 from gradscope.render.text.memory import print_diff, print_memory
+from tests import known
 
 
 class Residual(nn.Module):
@@ -101,8 +104,7 @@ def test_bytes_are_those_that_hooks_count(name: str, checkpointed: bool) -> None
     with gradscope.watch() as scope:
         for _ in range(2):
             loss().backward()
-    graph = largest(scope.recording())
-    assert graph is not None
+    graph = known(largest(scope.recording()))
     counted = as_hooks_count(loss, network)
     assert scope.summary.peak_saved_bytes == counted
     # A checkpoint keeps its input at a separate node, to which the loss does not lead.
@@ -155,8 +157,7 @@ def test_bytes_of_the_graph_alone_are_those_that_come_back(
     kept.clear()
     with gradscope.watch(hooks=hooks) as scope:
         loss().backward()
-    graph = largest(scope.recording())
-    assert graph is not None
+    graph = known(largest(scope.recording()))
     assert graph.alone == expected
     if outputs == "kept":
         assert graph.alone < graph.nbytes
@@ -175,40 +176,24 @@ def recording(scale: int = 1) -> Recording:
     first, second = Site("/src/train.py", 3), Site("/src/train.py", 4)
     parameter = replace(saved(999, 9), is_parameter=True)
     freed = replace(saved(777, 8), state=SavedState.FREED)
+    result, x = saved(4096 * scale, 1), saved(1024, 2, "x")
+
+    def node(at: int, name: str, what: tuple[SavedTensor, ...], *where: Any) -> Node:
+        return Node(at, f"{name}Backward0", NodeState.LIVE, 3 - at, what, *where)
+
     nodes = (
-        Node(0, "PowBackward0", sequence_nr=3, saved=(saved(4096 * scale, 1),), site=second),
-        Node(
-            1,
-            "ReluBackward0",
-            sequence_nr=2,
-            saved=(saved(4096 * scale, 1),),
-            site=first,
-            module="net.0.act",
-            module_class="ReLU",
-        ),
-        Node(
-            2,
-            "AddmmBackward0",
-            sequence_nr=1,
-            saved=(saved(1024, 2, "x"), parameter, freed),
-            site=first,
-            module="net.0",
-            module_class="Block",
-        ),
+        node(0, "Pow", (result,), second),
+        node(1, "Relu", (result,), first, "net.0.act", "ReLU"),
+        node(2, "Addmm", (x, parameter, freed), first, "net.0", "Block"),
     )
+    sizes: dict[str, Any] = {
+        "saved_bytes": 5120 * scale,
+        "freed_bytes": 5120,
+        "returned_bytes": 4096,
+    }
     calls = (
         BackwardCall(1, "backward", graph=1, saved_bytes=10),
-        BackwardCall(
-            2,
-            "backward",
-            second,
-            graph=2,
-            saved_bytes=5120 * scale,
-            freed_bytes=5120,
-            returned_bytes=4096,
-            count=9,
-            last_number=10,
-        ),
+        BackwardCall(2, "backward", second, graph=2, count=9, last_number=10, **sizes),
     )
     return Recording(
         Header("1", "2", "3", "train.py"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -67,18 +68,11 @@ def test_the_options_of_run() -> None:
     files = ["--format", "sarif", "--output", "o", "--save", "s", "--html", "h", "--draw", "d.svg"]
     flags = ["--stop-after", "3", "--guard", "--no-hooks", "--no-rehearsal"]
     flags += ["--fail-on", "warning"]
-    assert parse("run", *files, *flags, "a.py").args[1] == RunOptions(
-        Format.SARIF,
-        Path("o"),
-        Path("s"),
-        Path("h"),
-        Path("d.svg"),
-        stop_after=3,
-        guard=True,
-        hooks=False,
-        rehearse=False,
-        settings=Settings(fail_on=FailOn.WARNING),
-    )
+    o, s, h, d = map(Path, ("o", "s", "h", "d.svg"))
+    options = RunOptions(Format.SARIF, o, s, h, d, stop_after=3, guard=True)
+    settings = Settings(fail_on=FailOn.WARNING)
+    expected = replace(options, hooks=False, rehearse=False, settings=settings)
+    assert parse("run", *files, *flags, "a.py").args[1] == expected
 
 
 def test_the_other_commands() -> None:

@@ -320,15 +320,8 @@ def test_a_node_that_saved_nothing_is_where_those_built_around_it_are() -> None:
         for at, path in enumerate(paths)
     ]
     whole = graph(nodes, [(n, n + 1) for n in range(6)], loss=0)
-    assert [node.module for node in merge([whole]).nodes] == [
-        None,
-        "net.1.b",
-        "net.1",
-        "net.1.a",
-        "net",
-        "net.0.a",
-        None,
-    ]
+    modules = [node.module for node in merge([whole]).nodes]
+    assert modules == [None, "net.1.b", "net.1", "net.1.a", "net", "net.0.a", None]
     captions = [box.caption for box in compose([whole], Options()).boxes]
     assert captions == ["", "net.1.b · Linear", "", "net.1.a · Linear", "", "net.0.a · Linear", ""]
 

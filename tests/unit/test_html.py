@@ -207,26 +207,13 @@ def test_verdicts() -> None:
 
 
 def run(*calls: BackwardCall, samples: tuple[Sample, ...] = (), **summary: Any) -> Recording:
-    return Recording(
-        Header("0", "2", "3", "x.py"),
-        Outcome(0, None, True),
-        Summary(**summary),
-        calls,
-        {},
-        (),
-        samples,
-    )
+    header, outcome = Header("0", "2", "3", "x.py"), Outcome(0, None, True)
+    return Recording(header, outcome, Summary(**summary), calls, timeline=samples)
 
 
 def call(number: int, started: float, **facts: Any) -> BackwardCall:
-    facts = {
-        "started": started,
-        "ended": started + 0.1,
-        "nodes_built": 3,
-        "last_number": number,
-        **facts,
-    }
-    return BackwardCall(number=number, kind="backward", **facts)
+    usual = {"ended": started + 0.1, "nodes_built": 3, "last_number": number}
+    return BackwardCall(number=number, kind="backward", started=started, **(usual | facts))
 
 
 def test_bars_of_a_plain_loop_share_one_lane() -> None:

@@ -106,15 +106,8 @@ def test_json_has_the_keys_and_types_of_the_schema() -> None:
 def test_json_tells_a_finding_in_full() -> None:
     report = json.loads(to_json(CANNED))
     freed = next(each for each in report["findings"] if each["code"] == "GS101")
-    assert freed["location"] == {
-        "file": "train.py",
-        "line": 63,
-        "column": 5,
-        "end_line": 63,
-        "end_column": 24,
-        "function": "step",
-        "cell": "",
-    }
+    place = {"file": "train.py", "line": 63, "column": 5, "end_line": 63, "end_column": 24}
+    assert freed["location"] == place | {"function": "step", "cell": ""}
     assert [(r["role"], r["location"]["line"]) for r in freed["related"]] == [
         ("created", 59),
         ("freed_by", 62),
@@ -124,12 +117,8 @@ def test_json_tells_a_finding_in_full() -> None:
     assert (freed["nodes"], freed["bytes"]) == (["TanhBackward0", "AddmmBackward0"], 45_568)
     assert (freed["backward_call"], freed["count"], freed["missed"]) == (2007, 1, False)
     assert freed["fix"]["kind"] == "sum_losses"
-    assert freed["fix"]["edits"][1] == {
-        "file": "train.py",
-        "line": 63,
-        "replacement": "",
-        "end_line": 63,
-    }
+    deleted = {"file": "train.py", "line": 63, "replacement": "", "end_line": 63}
+    assert freed["fix"]["edits"][1] == deleted
     assert (freed["fix"]["applicability"], freed["fix"]["effects"]) == ("unspecified", [])
     assert freed["alternatives"] == []
 
@@ -142,14 +131,10 @@ def test_json_keeps_calls_folded_and_marks_what_is_unknown() -> None:
         None,
         [{"name": "loss_d", "label": "f32[]"}],
     )
-    nowhere = json.loads(
-        to_json(with_finding(site=None, related=(Related("freed_by", None, "long ago"),)))
-    )
-    assert nowhere["findings"][0]["location"] is None
-    assert nowhere["findings"][0]["related"] == [
-        {"role": "freed_by", "location": None, "message": "long ago"}
-    ]
-    assert nowhere["findings"][0]["fix"] is None
+    ago = (Related("freed_by", None, "long ago"),)
+    (nowhere,) = json.loads(to_json(with_finding(site=None, related=ago)))["findings"]
+    assert (nowhere["location"], nowhere["fix"]) == (None, None)
+    assert nowhere["related"] == [{"role": "freed_by", "location": None, "message": "long ago"}]
 
 
 def test_a_site_without_an_end_ends_where_it_begins() -> None:
@@ -202,10 +187,8 @@ def test_sarif_results_point_at_their_rules(recording: Recording) -> None:
     assert len(run["results"]) == len(recording.findings)
     for result, finding in zip(run["results"], recording.findings, strict=True):
         assert result["ruleId"] == finding.code
-        assert (
-            result["level"]
-            == {"error": "error", "warning": "warning", "advice": "note"}[finding.severity]
-        )
+        level = {"error": "error", "warning": "warning", "advice": "note"}[finding.severity]
+        assert result["level"] == level
         assert result["occurrenceCount"] == finding.count
 
 
@@ -229,12 +212,8 @@ def test_sarif_has_places_related_places_and_fixes() -> None:
     assert len({r["id"] for r in related}) == 3
     (change,) = result["fixes"][0]["artifactChanges"]
     first, second = change["replacements"]
-    assert first["deletedRegion"] == {
-        "startLine": 62,
-        "startColumn": 1,
-        "endLine": 63,
-        "endColumn": 1,
-    }
+    region = {"startLine": 62, "startColumn": 1, "endLine": 63, "endColumn": 1}
+    assert first["deletedRegion"] == region
     assert first["insertedContent"]["text"] == "    (loss_animal + loss_age).backward()\n"
     assert second["insertedContent"] == {"text": ""}
 
@@ -316,22 +295,14 @@ def test_github_shows_each_finding_at_its_line() -> None:
     parsed = commands(CANNED)
     assert [level for level, _, _ in parsed] == ["error", "error", "warning", "warning", "notice"]
     level, properties, message = parsed[1]
-    expected = {
-        "file": "train.py",
-        "line": "63",
-        "col": "5",
-        "title": "GS101 backward-through-freed-graph",
-    }
-    assert (level, properties) == ("error", expected)
+    title = "GS101 backward-through-freed-graph"
+    place = {"file": "train.py", "line": "63", "col": "5", "title": title}
+    assert (level, properties) == ("error", place)
     lines = message.splitlines()
-    assert (
-        lines[0]
-        == "backward through a freed graph: needs 2 saved tensors of 2 nodes, already freed"
-    )
-    assert (
-        "note: freed by backward call 2006, which ran without retain_graph=True (train.py:62)"
-        in lines
-    )
+    needs = "needs 2 saved tensors of 2 nodes, already freed"
+    assert lines[0] == f"backward through a freed graph: {needs}"
+    freed = "freed by backward call 2006, which ran without retain_graph=True (train.py:62)"
+    assert f"note: {freed}" in lines
     assert lines[-1].startswith("help: add the losses")
 
 

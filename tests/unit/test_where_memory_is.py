@@ -76,6 +76,18 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+def loss_of(
+    network: nn.Module, batch: torch.Tensor, checkpointed: bool
+) -> Callable[[], torch.Tensor]:
+    """What computes a loss, each time anew."""
+
+    def loss() -> torch.Tensor:
+        output = checkpoint(network, batch, use_reentrant=False) if checkpointed else network(batch)
+        return output.pow(2).mean()  # type: ignore[no-any-return]
+
+    return loss
+
+
 def as_hooks_count(loss: Callable[[], torch.Tensor], network: nn.Module) -> int:
     """Return the bytes that a forward pass saves, each storage once, without parameters."""
     parameters = {one.untyped_storage().data_ptr() for one in network.parameters()}
@@ -97,10 +109,7 @@ def test_bytes_are_those_that_hooks_count(name: str, checkpointed: bool) -> None
     make, shape = NETWORKS[name]
     network, batch = make(), torch.randn(shape)
 
-    def loss() -> torch.Tensor:
-        output = checkpoint(network, batch, use_reentrant=False) if checkpointed else network(batch)
-        return output.pow(2).mean()  # type: ignore[no-any-return]
-
+    loss = loss_of(network, batch, checkpointed)
     with gradscope.watch() as scope:
         for _ in range(2):
             loss().backward()
@@ -149,10 +158,7 @@ def test_bytes_of_the_graph_alone_are_those_that_come_back(
         for module in list(network.modules())[::2]:
             module.register_forward_hook(lambda module, given, output: kept.append(output))
 
-    def loss() -> torch.Tensor:
-        output = checkpoint(network, batch, use_reentrant=False) if checkpointed else network(batch)
-        return output.pow(2).mean()  # type: ignore[no-any-return]
-
+    loss = loss_of(network, batch, checkpointed)
     expected = as_torch_lets_go(loss, network)
     kept.clear()
     with gradscope.watch(hooks=hooks) as scope:
@@ -324,19 +330,12 @@ def large(layers: int) -> Recording:
     line = Site("train.py", 7)
     parts = ("attention.self.dropout Dropout", "intermediate.intermediate_act_fn GELUActivation")
     modules = [f"model.encoder.layer.{n}.{part}".split() for n in range(layers) for part in parts]
-    nodes = tuple(
-        Node(
-            index,
-            "MulBackward0",
-            saved=(SavedTensor("self", (8,), "f32", "cpu", 1000 + index % 2, index + 1),),
-            site=line,
-            module=module,
-            module_class=kind,
-        )
-        for index, (module, kind) in enumerate(modules)
-    )
+    nodes = []
+    for at, (module, kind) in enumerate(modules):
+        what = (saved(1000 + at % 2, at + 1),)
+        nodes.append(Node(at, "MulBackward0", NodeState.LIVE, None, what, line, module, kind))
     call = BackwardCall(1, "backward", line, graph=1, saved_bytes=1)
-    return replace(recording(), calls=(call,), graphs={1: Graph(nodes, (), ())})
+    return replace(recording(), calls=(call,), graphs={1: Graph(tuple(nodes), (), ())})
 
 
 @pytest.mark.parametrize("width", [60, 72, 80])

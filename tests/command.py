@@ -30,16 +30,42 @@ def command(*args: str | Path, executable: str | None = None) -> list[str]:
     return [executable or python(), "-m", "gradscope", *map(str, args)]
 
 
-def gradscope(
-    *args: str | Path, cwd: Path | None = None, executable: str | None = None, **environment: str
+def ran(
+    *command: str | Path,
+    cwd: str | Path | None = None,
+    given: str | None = None,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run it until all that hold its output have ended."""
+    """Run a command until all that hold its output have ended."""
     return subprocess.run(
-        command(*args, executable=executable),
+        list(map(str, command)),
         cwd=cwd,
         env=ENVIRONMENT | environment,
+        input=given,
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
     )
+
+
+def ran_well(*command: str | Path, **how: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command that must not fail."""
+    done = ran(*command, **how)  # type: ignore[arg-type]
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def refused(done: subprocess.CompletedProcess[str], says: str) -> None:
+    """See that a command was used wrongly, and that one line tells so."""
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gradscope: ")
+    assert done.stderr.count("\n") == 1
+    assert says in done.stderr
+
+
+def gradscope(
+    *args: str | Path, cwd: Path | None = None, executable: str | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line."""
+    return ran(*command(*args, executable=executable), cwd=cwd, **environment)

@@ -21,6 +21,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "unit"))
+pytest.register_assert_rewrite("tests.command", "tests.rules.saying")
 
 
 @pytest.fixture(scope="session", autouse=True)

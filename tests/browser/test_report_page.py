@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
+from drawn import graph as graph_of
+from drawn import op
 
 from gradscope.model import (
     Edge,
@@ -137,16 +139,10 @@ def test_each_process_has_its_timeline(show: Show) -> None:
     header = replace(one.header, run="7-a", ranks=2)
     others = tuple(f for f in one.findings if f.severity is not Severity.ERROR)
     late = tuple(replace(sample, live_bytes=2 * sample.live_bytes) for sample in one.timeline)
-    ranks = [
-        replace(one, header=replace(header, rank=0, pid=100), findings=others),
-        replace(
-            one,
-            header=replace(header, rank=1, pid=101),
-            summary=replace(one.summary, backward_calls=2001, peak_saved_bytes=10**6),
-            calls=one.calls[:4],
-            timeline=late,
-        ),
-    ]
+    first = replace(one, header=replace(header, rank=0, pid=100), findings=others)
+    summary = replace(one.summary, backward_calls=2001, peak_saved_bytes=10**6)
+    second = replace(one, summary=summary, calls=one.calls[:4], timeline=late)
+    ranks = [first, replace(second, header=replace(header, rank=1, pid=101))]
     report = show(merged(ranks))
     page = report.page
     picker = page.locator("#track")
@@ -350,15 +346,8 @@ def hostile_recording() -> Recording:
     node = Node(0, HOSTILE, NodeState.LIVE, 1, (saved,), site, HOSTILE, HOSTILE)
     leaf = Node(1, "AccumulateGrad", NodeState.BUFFERLESS, variable=HOSTILE, variable_label=HOSTILE)
     graph = Graph((node, leaf), (Edge(0, 1),), (Root(0, HOSTILE, HOSTILE),))
-    call = replace(
-        whole.calls[-1],
-        site=site,
-        roots=graph.roots,
-        graph=1,
-        exception=HOSTILE,
-        thread=HOSTILE,
-        kind=HOSTILE,
-    )
+    texts: dict[str, Any] = dict.fromkeys(("exception", "thread", "kind"), HOSTILE)
+    call = replace(whole.calls[-1], site=site, roots=graph.roots, graph=1, **texts)
     finding = replace(
         whole.findings[-1], name=HOSTILE, message=HOSTILE, label=HOSTILE, site=site, nodes=(HOSTILE,), saved=(HOSTILE,),
         related=tuple(replace(related, site=site, message=HOSTILE) for related in whole.findings[-1].related),
@@ -375,20 +364,11 @@ def hostile_recording() -> Recording:
 
 def test_a_graph_of_many_nodes_opens_folded_and_can_be_searched(show: Show) -> None:
     size = 3_000
-    nodes = tuple(
-        Node(
-            i,
-            "AddmmBackward0",
-            NodeState.BUFFERLESS,
-            size - i,
-            site=Site("model.py", i % 40 + 1),
-            module=f"h.{i // 30}.mlp",
-        )
+    nodes = [
+        op(i, "Addmm", size - i, site=Site("model.py", i % 40 + 1), module=f"h.{i // 30}.mlp")
         for i in range(size)
-    )
-    graph = Graph(
-        nodes, tuple(Edge(i, i + 1) for i in range(size - 1)), (Root(0, "loss", "f32[]"),)
-    )
+    ]
+    graph = graph_of(nodes, [(i, i + 1) for i in range(size - 1)], loss=0)
     whole = clean_recording()
     report = show(replace(whole, graphs={1: graph}))
     page = report.page

@@ -6,21 +6,15 @@ runs in a separate process, in which no other test has made one.
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import re
-import signal
 import subprocess
-import tempfile
-import traceback
-from collections.abc import Callable
 
 import pytest
 
 from tests import device
 from tests.zygote import python
 
-TIMEOUT = 120  # seconds
 OWN_PROCESS = "GRADSCOPE_TEST_ON_A_DEVICE"
 """This variable is set where a test runs in the process that is its own."""
 
@@ -52,32 +46,3 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         (pytest.skip if found.group(1) == "SKIPPED" else pytest.xfail)(found.group(2))
     assert done.returncode == 0, done.stdout + done.stderr
     return True
-
-
-def _in_fork(work: Callable[[], None], devices: int = 1) -> None:
-    """Call ``work`` in a fork that has the device: its engine has not begun yet."""
-    device.library()
-    with tempfile.TemporaryFile("w+") as errors:
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                faulthandler.disable()  # a program that dies here is the test's to tell
-                signal.alarm(TIMEOUT)
-                device.load(devices)
-                work()
-                status = 0
-            except BaseException:
-                traceback.print_exc(file=errors)
-                errors.flush()
-            finally:
-                os._exit(status)
-        status = os.waitpid(child, 0)[1]
-        errors.seek(0)
-        assert status == 0, errors.read() or f"it ended with {status}"
-
-
-@pytest.fixture
-def on_device() -> Callable[..., None]:
-    """Return what calls a function in a process with the device, and fails where that raises."""
-    return _in_fork

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests import device
+from tests.device.forked import in_fork
 from tests.device.running import annotated, compare
 from tests.device.side_by_side import UNSUPPORTED, differing
 from tests.property.agreement import compare as compare_with_engine
@@ -102,9 +102,7 @@ def test_once_differed(seed: int) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("count", COUNTS)
-def test_random_programs_are_called_exactly_when_the_engine_raises(
-    count: int, on_device: Callable[..., None]
-) -> None:
+def test_random_programs_are_called_exactly_when_the_engine_raises(count: int) -> None:
     """Programs say nothing that end the process on the device without a watch, too, or that run otherwise a second time:
     the engine orders nodes of several threads by their numbers, and its own threads go on counting.
     """
@@ -123,7 +121,7 @@ def test_random_programs_are_called_exactly_when_the_engine_raises(
             assert not faults, f"program {seed}: {program}\n" + "\n".join(faults)
 
         try:
-            on_device(plainly)
+            in_fork(plainly)
         except AssertionError:
             continue
-        on_device(watched)
+        in_fork(watched)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gradscope.collect.facts import FACTS, Fact, Part
+from tests import command
 from tests.everywhere import breaking
 from tests.faults.tries import BROKEN, Tries, declare, fault, held
 from tests.zygote import python
@@ -55,13 +56,7 @@ WITHOUT_NAMES = {
 
 
 def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [python(), breaking.__file__, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    return command.ran(python(), breaking.__file__, *arguments)
 
 
 @pytest.fixture(scope="module")

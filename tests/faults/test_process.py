@@ -17,6 +17,8 @@ import pytest
 
 from gradscope.model import Recording
 from gradscope.record.file import load
+from tests import known
+from tests.command import gradscope
 from tests.faults.tries import Tries, fault
 from tests.zygote import python
 
@@ -53,8 +55,7 @@ def ended(
     """Stop a run after a random number of calls; return its status, its errors and the recording."""
     save = folder / "run.gscope"
     process = start(folder, *arguments, save=save)
-    assert process.stdout is not None
-    lines = [process.stdout.readline() for _ in range(draw.randrange(1, 200))]
+    lines = [known(process.stdout).readline() for _ in range(draw.randrange(1, 200))]
     stop(process)
     whole, errors = finished(process)
     whole = [*lines, *whole]
@@ -106,8 +107,7 @@ def test_a_report_of_a_killed_process(tries: Tries, tmp_path: Path) -> None:
         report = tmp_path / "report.txt"
         report.unlink(missing_ok=True)
         process = start(tmp_path, "run")
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(draw.randrange(1, 200))]
+        lines = [known(process.stdout).readline() for _ in range(draw.randrange(1, 200))]
         number = draw.choice([signal.SIGTERM, signal.SIGKILL])
         process.send_signal(number)
         lines += finished(process)[0]
@@ -118,8 +118,7 @@ def test_a_report_of_a_killed_process(tries: Tries, tmp_path: Path) -> None:
             if told := re.search("in ([0-9,]+) backward call", text):
                 break
             time.sleep(0.05)
-        assert told is not None
-        assert int(told[1].replace(",", "")) in (numbers[-1], numbers[-1] + 1)
+        assert int(known(told)[1].replace(",", "")) in (numbers[-1], numbers[-1] + 1)
         assert text.startswith(f"gradscope: the run was ended by {number.name}")
         tries.came("reported")
 
@@ -200,8 +199,7 @@ def test_it_hangs(tries: Tries, tmp_path: Path) -> None:
     for number, draw in enumerate(tries):
         way, last = ("pause", "hang")[number % 2], draw.randrange(1, 80)
         process = start(tmp_path, way, str(last), save=save)
-        assert process.stdout is not None
-        assert any(line == "waits\n" for line in process.stdout)
+        assert any(line == "waits\n" for line in known(process.stdout))
         running, before = load(save), report(save)
         process.kill()
         finished(process)
@@ -220,15 +218,7 @@ def test_it_hangs(tries: Tries, tmp_path: Path) -> None:
 
 
 def report(file: Path) -> str:
-    command = [sys.executable, "-m", "gradscope", "report", str(file)]
-    shown = subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=os.environ | {"COLUMNS": "200"},
-    )
+    shown = gradscope("report", file, executable=sys.executable, COLUMNS="200")
     assert (shown.returncode, shown.stderr) == (0, "")
     return shown.stdout
 
@@ -243,13 +233,9 @@ def report(file: Path) -> str:
 def test_pool(tries: Tries, tmp_path: Path) -> None:
     program = TRAINS.with_name("pool.py")
     for _ in tries:
-        command = [python(), "-m", "gradscope", "run", str(program)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        ran = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
-        )
-        assert (ran.returncode, ran.stdout) == (0, "600.0\n")
-        assert "in 100 backward calls of 2 processes" in ran.stderr
+        done = gradscope("run", program, cwd=tmp_path, OMP_NUM_THREADS="1")
+        assert (done.returncode, done.stdout) == (0, "600.0\n")
+        assert "in 100 backward calls of 2 processes" in done.stderr
         tries.came("no call lost")
 
 

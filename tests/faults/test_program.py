@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 
+from tests import known
+from tests.command import ran
 from tests.faults.tries import Tries, fault
 from tests.zygote import python
 
@@ -20,15 +20,7 @@ MODES: tuple[tuple[str, ...], ...] = ((), ("--no-hooks",))
 
 
 def run(*command: str | Path) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [python(), *command],
-        cwd=PROGRAMS,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = ran(python(), *command, cwd=PROGRAMS, OMP_NUM_THREADS="1")
     if command[-1] != PROGRAMS / "daemons.py":
         return done.returncode, done.stdout, done.stderr
     # Whether daemon threads end the process so before it is gone by itself is up to chance.
@@ -53,8 +45,7 @@ def is_the_same(name: str, tries: Tries, tmp_path: Path) -> None:
 
 
 def program(name: str, many: int) -> None:
-    what = ast.get_docstring(ast.parse((PROGRAMS / f"{name}.py").read_text()))
-    assert what is not None
+    what = known(ast.get_docstring(ast.parse((PROGRAMS / f"{name}.py").read_text())))
 
     @fault("The program", what, SAME, few=2, many=many)
     def test(tries: Tries, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 import unicodedata
 import zlib
@@ -45,6 +44,7 @@ from gradscope.record.writer import RecordingWriter
 from gradscope.render.html import to_html
 from gradscope.render.machine.json import to_json
 from gradscope.render.text.report import print_report
+from tests.command import ran
 from tests.faults.tries import Tries, fault
 
 ONE_LINE = "`report`, `draw`, `fix` and `--html` say so in one line, with exit status 2"
@@ -73,6 +73,15 @@ def made(file: Path, records: Mapping[Key, bytes]) -> Path:
     store.finish()
     store.close()
     return file
+
+
+def unpacked(key: Key, content: bytes) -> bytes:
+    """A record's text."""
+    return zlib.decompress(content) if key[0] in ("graphs", "sources") else content
+
+
+def packed(key: Key, text: bytes) -> bytes:
+    return zlib.compress(text) if key[0] in ("graphs", "sources") else text
 
 
 @pytest.fixture
@@ -208,12 +217,11 @@ def test_nonsense(tries: Tries, whole: Path, tmp_path: Path, show: Show) -> None
         tables = ("calls", "graphs", "findings", "timeline", "header", "outcome", "summary")
         records = read(whole)
         key = draw.choice([key for key in records if key[0] == draw.choice(tables)] or [*records])
-        packed = key[0] in ("graphs", "sources")
-        plain = json.loads(zlib.decompress(records[key]) if packed else records[key])
+        plain = json.loads(unpacked(key, records[key]))
         for _ in range(1 + draw.randrange(3)):
             plain = nonsense(plain, draw)
         text = json.dumps(plain).encode()
-        made(changed, records | {key: zlib.compress(text) if packed else text})
+        made(changed, records | {key: packed(key, text)})
         tries.came(show(changed))
 
 
@@ -354,7 +362,7 @@ def test_harmful_files(tries: Tries, whole: Path, tmp_path: Path) -> None:
         what = names[number * (len(names) // tries.times)]
         file.write_bytes(bytes(head) + makers[what]())
         command = [sys.executable, "-c", MEASURED, "report", str(file), "--html", str(page)]
-        shown = subprocess.run(command, capture_output=True, text=True, check=False)
+        shown = ran(*command)
         assert shown.returncode == 0, (what, shown.stdout[-500:])
         texts = shown.stdout + page.read_text(encoding="utf-8")
         assert (what, "Traceback" in shown.stdout, SECRET in texts) == (what, False, False)
@@ -395,27 +403,23 @@ def mutated(content: bytes, records: Mapping[Key, bytes], draw: Random) -> bytes
                 frames[at] = _frame(keys[at], records[draw.choice(keys)])
         case 4:  # texts that others understand
             for at, key in draw.sample([*enumerate(records)], 3):
-                packed = key[0] in ("graphs", "sources")
-                text = zlib.decompress(records[key]) if packed else records[key]
+                text = unpacked(key, records[key])
                 words = [*re.finditer(rb'"[^"\\]*"', text)]
                 for word in sorted(
                     draw.sample(words, min(9, len(words))), key=lambda w: -w.start()
                 ):
                     attack = json.dumps(draw.choice(HOSTILE)).encode()
                     text = text[: word.start()] + attack + text[word.end() :]
-                frames[at] = _frame(key, zlib.compress(text) if packed else text)
+                frames[at] = _frame(key, packed(key, text))
         case _:  # numbers that are another
             for at, key in draw.sample([*enumerate(records)], 4):
-                packed = key[0] in ("graphs", "sources")
-                text = zlib.decompress(records[key]) if packed else records[key]
+                others = (b"0", b"-1", b"9223372036854775807", b"null")
                 text = re.sub(
                     rb"(?<=[\[,])\d+(?=[\],])",
-                    lambda m: draw.choice(
-                        (m[0], m[0], m[0], b"0", b"-1", b"9223372036854775807", b"null")
-                    ),
-                    text,
+                    lambda m: draw.choice((m[0], m[0], m[0], *others)),  # noqa: B023
+                    unpacked(key, records[key]),
                 )
-                frames[at] = _frame(key, zlib.compress(text) if packed else text)
+                frames[at] = _frame(key, packed(key, text))
     HEAD.pack_into(head, 0, MAGIC, FORMAT, 1, 1, 1, PAGE, 0, b"0.1.0")
     return bytes(head) + b"".join(frames)
 
@@ -623,7 +627,7 @@ def test_a_program_with_hostile_names(tries: Tries, tmp_path: Path) -> None:
     for _ in tries:
         page, save = tmp_path / "page.html", tmp_path / "run.gscope"
         command = ("-m", "gradscope", "run", "--html", page, "--save", save, script)
-        done = subprocess.run([python(), *command], capture_output=True, text=True, timeout=240)
+        done = ran(python(), *command)
         assert done.returncode == 1
         assert "ValueError: </script><script>alert(2)</script>\n" in done.stderr
         found = Elements(page.read_text())

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 import gradscope
+from gradscope.api.scope import Scope
 from gradscope.code import source
 from gradscope.model import Severity
 from gradscope.program import sites
+from tests import known
 
 HEAD = """\
 import torch
@@ -315,31 +317,11 @@ def train(steps, last):
             state = state.detach()
 train(60, 40)
 """,
-    "flag": """\
-import argparse
-args = argparse.Namespace(aux=True, n=3)
-for i in range(args.n):
-    out = net(torch.randn(2, 4))
-    out.sum().backward()
-    if args.aux:
-        (out ** 2).sum().backward()
-""",
-    "third": """\
-for i in range(6):
-    out = net(torch.randn(2, 4))
-    out.sum().backward()
-    if i == 2:
-        (out ** 2).sum().backward()
-""",
-    "param": """\
-def train(n, aux=False):
-    for i in range(n):
-        out = net(torch.randn(2, 4))
-        out.sum().backward()
-        if aux:
-            (out ** 2).sum().backward()
-train(3, aux=True)
-""",
+    "flag": NOT_TAKEN["namespace"].replace("aux=False", "aux=True"),
+    "third": NOT_TAKEN["later_iteration"]
+    .replace("range(4)", "range(6)")
+    .replace("i == 1000", "i == 2"),
+    "param": NOT_TAKEN["parameter"].replace("train(3)", "train(3, aux=True)"),
     "cut_stops": """\
 cell, h = nn.RNNCell(4, 4), torch.zeros(2, 4)
 for i in range(12):
@@ -348,15 +330,7 @@ for i in range(12):
     if i < 3:
         h = h.detach()
 """,
-    "callee": """\
-def extra(out, aux=True):
-    if aux:
-        (out ** 2).sum().backward()
-for _ in range(3):
-    out = net(torch.randn(2, 4))
-    out.sum().backward()
-    extra(out)
-""",
+    "callee": NOT_TAKEN["callee"].replace("aux=False", "aux=True"),
     "lstm": """\
 lstm, state, kind = nn.LSTM(4, 4), None, "LSTM"
 for i in range(3):
@@ -369,13 +343,7 @@ for i in range(3):
     out.sum().backward()
     opt.step()
 """,
-    "while": """\
-h = net(torch.randn(2, 4))
-i = 0
-while i < 3:
-    (h ** 2).sum().backward()
-    i += 1
-""",
+    "while": NOT_TAKEN["while_counter"].replace("i < 1", "i < 3"),
     "while_true": """\
 h = net(torch.randn(2, 4))
 while True:
@@ -408,15 +376,7 @@ h = net(torch.randn(2, 4))
 for i, (x, y) in enumerate(zip([torch.randn(2, 4)] * 2, [1, 2])):
     (h * x).pow(2).sum().backward()
 """,
-    "one_line": """\
-aux, prev = True, None
-for i in range(3):
-    out = net(torch.randn(2, 4))
-    loss = out.sum()
-    if aux and prev is not None: loss = loss + (out - prev).pow(2).sum()
-    loss.backward()
-    prev = out
-""",
+    "one_line": NOT_TAKEN["one_line"].replace("prev = False", "prev = True"),
     "method": """\
 class T:
     def __init__(self, keep): self.keep, self.h = keep, torch.zeros(2, 4)
@@ -479,18 +439,7 @@ loss = net(torch.randn(2, 4)).pow(2).sum()
 loss.backward(inputs=[net[0].bias], retain_graph=False)
 loss.backward(inputs=[net[0].weight])
 """,
-    "except": """\
-class Odd(Exception): pass
-def check(x): raise Odd
-for i in range(3):
-    out = net(torch.randn(2, 4))
-    kept = out.sum()
-    kept.backward()
-    try:
-        check(out)
-    except Odd:
-        kept.backward()
-""",
+    "except": NOT_TAKEN["except"].replace("if x.isnan().any(): raise", "raise"),
     "user_iterator": """\
 class It:
     def __init__(self): self.n = 0
@@ -507,20 +456,13 @@ for x in It():
 """These fail, and every way on leads there: a warning comes before."""
 
 UNKNOWN = {
-    "norm": """\
-for i in range(3):
-    out = net(torch.randn(2, 4))
-    loss = out.sum()
-    loss.backward()
-    if net[0].weight.grad.norm() > 1e-9:
-        loss.backward()
-""",
+    "norm": NOT_TAKEN["norm"].replace("1e9", "1e-9"),
 }
 """These fail, which nothing at hand could tell for certain before."""
 
 
-def said(body: str, folder: Path, *, fails: bool) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the findings of a program and their notes."""
+def watched(body: str, folder: Path, *, fails: bool = False) -> Scope:
+    """Run a program in a watch."""
     path = folder / "program.py"
     path.write_text(HEAD + body, encoding="utf-8")
     expected = pytest.raises(RuntimeError, match="second time") if fails else nullcontext()
@@ -528,6 +470,12 @@ def said(body: str, folder: Path, *, fails: bool) -> tuple[list[tuple[str, str]]
         with expected:  # not a `try`, which could catch what the program raises itself
             runpy.run_path(str(path), run_name="__main__")
         assert not scope.recording().summary.notes
+    return scope
+
+
+def said(body: str, folder: Path, *, fails: bool) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the findings of a program and their notes."""
+    scope = watched(body, folder, fails=fails)
     found = [(finding.code, finding.severity.value) for finding in scope.findings]
     return found, [note.message for finding in scope.findings for note in finding.related]
 
@@ -554,15 +502,10 @@ def test_what_cannot_be_known_is_no_warning(name: str, tmp_path: Path) -> None:
     assert len(found) == 1 or any(note.startswith("if ") for note in notes)
 
 
+RUNS_ON = "if i >= 0: loss = loss + out.pow(2).sum()"
 STORES = {
-    "never_run": (
-        "if net is None: loss = loss + out.pow(2).sum()",
-        "loss = out.sum()",
-    ),
-    "run": (
-        "if i >= 0: loss = loss + out.pow(2).sum()",
-        "if i >= 0: loss = loss + out.pow(2).sum()",
-    ),
+    "never_run": (RUNS_ON.replace("i >= 0", "net is None"), "loss = out.sum()"),
+    "run": (RUNS_ON, RUNS_ON),
     "a_later_iteration": ("if i > 10: loss = out.max()", "loss = out.sum()"),
 }
 
@@ -570,23 +513,10 @@ STORES = {
 @pytest.mark.parametrize("name", STORES)
 def test_a_holder_is_told_from_a_line_that_was_run(name: str, tmp_path: Path) -> None:
     line, expected = STORES[name]
-    path = tmp_path / "program.py"
-    body = f"""\
-for i in range(3):
-    out = net(torch.randn(2, 4))
-    loss = out.sum()
-    {line}
-    loss.backward()
-    if net[0].weight.grad.norm() > 1e9:
-        loss.backward()
-"""
-    path.write_text(HEAD + body, encoding="utf-8")
-    with gradscope.watch() as scope:
-        runpy.run_path(str(path), run_name="__main__")
-    (found,) = scope.findings
+    body = NOT_TAKEN["norm"].replace("    loss.backward()", f"    {line}\n    loss.backward()", 1)
+    (found,) = watched(body, tmp_path).findings
     (held,) = (note for note in found.related if note.message.endswith("from here on"))
-    assert held.site is not None
-    assert path.read_text(encoding="utf-8").splitlines()[held.site.line - 1].strip() == expected
+    assert (HEAD + body).splitlines()[known(held.site).line - 1].strip() == expected
 
 
 HELPERS = """\
@@ -833,11 +763,8 @@ for i in range(5):
     w.exp().sum().backward(retain_graph={retain})
     large(torch.randn({rows}, 4)).pow(2).sum().backward()
 """
-    path = tmp_path / "program.py"
     for rows, left_out in ((2, 0), (200, 1)):
-        path.write_text(HEAD + body.format(retain=True, rows=rows), encoding="utf-8")
-        with gradscope.watch() as scope:
-            runpy.run_path(str(path), run_name="__main__")
+        scope = watched(body.format(retain=True, rows=rows), tmp_path)
         assert len(scope.findings) == 1 - left_out
         assert scope.recording().summary.left_out == left_out
 

@@ -6,11 +6,14 @@ import json
 import os
 import runpy
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gradscope.model import Finding
+from gradscope.model.finding import by_weight
 from tests.command import gradscope
 
 CASES = Path(__file__).parent.parent / "cases"
@@ -24,7 +27,7 @@ def expectation(path: Path) -> dict[str, Any]:
 
 def run_in_child(path: Path, watched: bool, out: Path) -> dict[str, Any]:
     """Run the script in a forked child, so that torch is imported once for all cases."""
-    import torch._dynamo  # noqa: F401 - before the fork; an optimizer imports it
+    import torch._dynamo  # before the fork; an optimizer imports it
 
     from gradscope.api.watch import watch
 
@@ -35,39 +38,41 @@ def run_in_child(path: Path, watched: bool, out: Path) -> dict[str, Any]:
         try:
             stdout = os.open(out / f"stdout-{watched}", os.O_WRONLY | os.O_CREAT)
             os.dup2(stdout, 1)
+            torch.manual_seed(0)
             error = None
-            findings: list[Any] = []
-            if watched:
-                with watch() as scope:
-                    try:
-                        runpy.run_path(str(path), run_name="__main__")
-                    except Exception as raised:
-                        error = f"{type(raised).__name__}: {raised}"
-                        scope.explain(raised)
-                findings = [
-                    {
-                        "code": f.code,
-                        "severity": f.severity.value,
-                        "line": f.site.line if f.site else None,
-                        "missed": f.missed,
-                        "related": [(r.role, r.site.line if r.site else None) for r in f.related],
-                    }
-                    for f in scope.findings
-                ]
-            else:
+            with watch() if watched else nullcontext() as scope:
                 try:
                     runpy.run_path(str(path), run_name="__main__")
                 except Exception as raised:
                     error = f"{type(raised).__name__}: {raised}"
-            import sys
-
+                    if scope:
+                        scope.explain(raised)
+            assert sys.gettrace() is None
             sys.stdout.flush()
-            results.write_text(json.dumps({"error": error, "findings": findings}))
+            found = scope.findings if scope else []
+            told = {
+                "error": error,
+                "findings": [told_of(each) for each in found],
+                "fixes": [each.fix and each.fix.kind for each in by_weight(found)],
+                "notes": scope.recording().summary.notes if scope else (),
+            }
+            results.write_text(json.dumps(told))
             status = 0
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     return json.loads(results.read_text()) | {"stdout": (out / f"stdout-{watched}").read_bytes()}  # type: ignore[no-any-return]
+
+
+def told_of(finding: Finding) -> dict[str, Any]:
+    return {
+        "code": finding.code,
+        "severity": finding.severity.value,
+        "line": finding.site.line if finding.site else None,
+        "missed": finding.missed,
+        "related": [(r.role, r.site.line if r.site else None) for r in finding.related],
+        "fix": finding.fix and finding.fix.kind,
+    }
 
 
 def problems(expected: dict[str, Any], watched: dict[str, Any]) -> list[str]:
@@ -101,7 +106,25 @@ def test_case(path: Path, tmp_path: Path) -> None:
     watched = run_in_child(path, True, tmp_path)
     assert watched["error"] == plain["error"]
     assert watched["stdout"] == plain["stdout"]
-    assert problems(expectation(path), watched) == []
+    expected = expectation(path)
+    assert problems(expected, watched) == []
+    if expected["error"]:
+        assert watched["error"]
+        assert watched["notes"] == []
+        experts = {expected["fix"], *expected.get("fix_also", ())}
+        assert watched["fixes"][0] in experts
+    if expected["error"] == "inplace":
+        told_early(expected, [f for f in watched["findings"] if f["severity"] != "advice"])
+
+
+def told_early(expected: dict[str, Any], found: list[dict[str, Any]]) -> None:
+    """See that the step or the operation that changes a saved tensor is told of when it comes."""
+    assert [f["code"] for f in found] == ["GS202", "GS201"]
+    by_role = {role: line for role, line in found[0]["related"] if line is not None}
+    assert by_role["modified_by"] == expected["mutate_line"]
+    assert by_role["created"] in {expected["culprit_line"], *expected.get("culprit_also", [])}
+    assert (by_role.get("failing_node") or by_role["next_read"]) == expected["raise_line"]
+    assert found[0]["fix"] in {expected["fix"], *expected.get("fix_also", ())}
 
 
 def test_what_a_program_leaves_in_its_variables_is_no_leak() -> None:

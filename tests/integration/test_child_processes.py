@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import textwrap
@@ -17,16 +16,11 @@ import torch
 from gradscope.launch.children import ChildPlan, Children
 from gradscope.launch.interpreter import header_of
 from gradscope.record.file import load
+from tests.command import ran
 from tests.needs import needs
 from tests.zygote import python
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": str(ROOT),
-    "OMP_NUM_THREADS": "1",
-    "TORCH_CPP_LOG_LEVEL": "ERROR",
-}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 RANKS = """
 import os, sys
 import torch
@@ -107,14 +101,7 @@ class Place:
 
     def plain(self, *command: str, executable: str = sys.executable) -> Run:
         (self.path / "store").unlink(missing_ok=True)
-        done = subprocess.run(
-            [executable, *command],
-            cwd=self.path,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        done = ran(executable, *command, cwd=self.path, **ENVIRONMENT)
         return Run(done.stdout, done.stderr, done.returncode, {})
 
     def watched(self, *command: str, executable: str = "") -> Run:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
+from drawn import texts as texts_of
 
-from tests.command import ENVIRONMENT, gradscope
+from tests.command import gradscope, ran_well, refused
 
 TWO_LOSSES = """
 import torch
@@ -50,12 +49,9 @@ print("ran")
 
 NO_BACKWARD = "import torch\nprint('ran')\n"
 
-CHANGES_DIRECTORY = "import os\nos.chdir('/')\n" + HEALTHY
-
 
 def texts(svg: Path) -> list[str]:
-    root = ElementTree.fromstring(svg.read_text(encoding="utf-8"))
-    return [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    return texts_of(svg.read_bytes())
 
 
 def recorded(folder: Path, program: str, *options: str) -> Path:
@@ -96,11 +92,8 @@ def test_a_suppressed_finding_is_not_what_is_drawn(tmp_path: Path) -> None:
 def test_a_recording_gives_the_same_picture_as_the_run(tmp_path: Path) -> None:
     run = recorded(tmp_path, TWO_LOSSES, "--draw", "live.svg")
     done = gradscope("draw", run, "-o", tmp_path / "later.svg")
-    assert (done.returncode, done.stdout, done.stderr) == (
-        0,
-        f"picture: {tmp_path / 'later.svg'}\n",
-        "",
-    )
+    said = f"picture: {tmp_path / 'later.svg'}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
     assert (tmp_path / "later.svg").read_bytes() == (tmp_path / "live.svg").read_bytes()
 
 
@@ -148,8 +141,9 @@ def test_the_options_reach_the_picture(tmp_path: Path) -> None:
     assert "nodes folded" in focused[1]
     assert "head_b · Linear" in drawn(run, "--focus", "head_b", "--call", "2")
     unknown = gradscope("draw", run, "--focus", "head_c", "-o", tmp_path / "graph.svg")
-    said = "gradscope: nothing in this graph is called 'head_c'; did you mean 'head_b'?\n"
-    assert (unknown.returncode, unknown.stdout, unknown.stderr) == (2, "", said)
+    refused(
+        unknown, "gradscope: nothing in this graph is called 'head_c'; did you mean 'head_b'?\n"
+    )
 
 
 def test_a_folded_row_stands_for_all_its_calls(tmp_path: Path) -> None:
@@ -162,11 +156,8 @@ def test_a_folded_row_stands_for_all_its_calls(tmp_path: Path) -> None:
 def test_a_page_from_a_run_and_from_its_recording(tmp_path: Path) -> None:
     run = recorded(tmp_path, TWO_LOSSES, "--html", "live.html")
     done = gradscope("report", run, "--html", tmp_path / "later.html")
-    assert (done.returncode, done.stdout, done.stderr) == (
-        0,
-        f"page: {tmp_path / 'later.html'}\n",
-        "",
-    )
+    said = f"page: {tmp_path / 'later.html'}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
     page = (tmp_path / "later.html").read_text(encoding="utf-8")
     assert page == (tmp_path / "live.html").read_text(encoding="utf-8")
     assert page.lower().startswith("<!doctype html>")
@@ -184,10 +175,11 @@ def test_what_was_written_is_said_in_text_only(tmp_path: Path) -> None:
 
 
 def test_files_are_written_where_the_program_was_started(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(CHANGES_DIRECTORY)
-    gradscope("run", "--html", "page.html", "--draw", "graph.svg", "train.py", cwd=tmp_path)
-    assert (tmp_path / "page.html").exists()
-    assert (tmp_path / "graph.svg").exists()
+    (tmp_path / "train.py").write_text("import os\nos.chdir('/')\n" + HEALTHY)
+    files = {"--html": "page.html", "--draw": "graph.svg", "--save": "run.gscope"}
+    options = [word for pair in files.items() for word in pair]
+    assert gradscope("run", *options, "train.py", cwd=tmp_path).returncode == 0
+    assert {file.name for file in tmp_path.iterdir()} == {"train.py", *files.values()}
 
 
 def test_a_run_without_a_graph_keeps_its_status_and_says_so(tmp_path: Path) -> None:
@@ -230,11 +222,7 @@ def test_a_run_without_a_graph_keeps_its_status_and_says_so(tmp_path: Path) -> N
     ],
 )
 def test_used_wrongly(recordings: Path, args: Sequence[str], says: str) -> None:
-    done = gradscope(*args, cwd=recordings)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("gradscope: ")
-    assert done.stderr.count("\n") == 1
-    assert says in done.stderr
+    refused(gradscope(*args, cwd=recordings), says)
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +251,5 @@ from gradscope.cli import main
 main()
 print("torch" in sys.modules)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True
-    )
+    done = ran_well(sys.executable, "-c", code)
     assert done.stdout.endswith("False\n")

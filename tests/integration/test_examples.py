@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import ran
 from tests.zygote import python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -23,9 +24,7 @@ ERRORS = {
 
 
 def run(script: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [python(), script, "--steps", "100"], capture_output=True, text=True, check=False
-    )
+    return ran(python(), script, "--steps", "100")
 
 
 @pytest.mark.parametrize("name", ERRORS)

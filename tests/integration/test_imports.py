@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +12,7 @@ import pytest
 
 from gradscope.rules import ALL_RULES
 from tests import examples
+from tests.command import ran
 from tests.needs import DONATES_BUFFERS, has
 
 PROGRAM = Path(__file__).parent / "programs" / "imports.py"
@@ -51,13 +50,15 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def seen(written: Path, programs: list[str], *before: str, kind: str = "run") -> Seen:
-    done = subprocess.run(
-        [sys.executable, *before, PROGRAM, kind, written, *programs],
-        env={**os.environ, "FORCE_COLOR": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    done = ran(
+        sys.executable,
+        *before,
+        PROGRAM,
+        kind,
+        written,
+        *programs,
+        FORCE_COLOR="1",
+        OMP_NUM_THREADS="1",
     )
     assert done.returncode == 0, done.stderr
     return Seen(*json.loads(written.read_text()))

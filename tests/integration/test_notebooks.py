@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,8 @@ from typing import Any
 import pytest
 
 from gradscope.record.file import load
+from tests import known
+from tests.command import ran
 
 nbformat = pytest.importorskip("nbformat", reason="notebooks are run by nbclient")
 nbclient = pytest.importorskip("nbclient", reason="notebooks are run by nbclient")
@@ -30,6 +31,7 @@ for step in range(30):
     loss.backward()
     log.append(loss)
 """
+BROKEN = "y = net(torch.ones(1, 4)).exp()\ny.sum().backward()\ny.sum().backward()"
 
 
 class Shown:
@@ -147,7 +149,7 @@ def test_the_watch_is_ended_with_its_report(kernel: Kernel) -> None:
 
 
 def test_one_cell_alone(kernel: Kernel) -> None:
-    cell = "%%gradscope --save one.gscope\ny = net(torch.ones(1, 4)).exp()\ny.sum().backward()\ny.sum().backward()\n7"
+    cell = f"%%gradscope --save one.gscope\n{BROKEN}\n7"
     off, shown, healthy = kernel.run(
         "%gradscope off", cell, "%%gradscope\nawait __import__('asyncio').sleep(0)\n7"
     )
@@ -158,19 +160,16 @@ def test_one_cell_alone(kernel: Kernel) -> None:
     assert healthy.text.splitlines()[0] == "7"
     path = kernel.run("import os; print(os.getcwd())")[0].printed.strip()
     for finding in load(Path(path, "one.gscope")).findings:
-        assert finding.site is not None
-        assert finding.site.place in shown.text
+        assert known(finding.site).place in shown.text
 
 
 def test_a_cell_in_a_watch_of_all_is_seen_by_both(kernel: Kernel) -> None:
-    broken = "y = net(torch.ones(1, 4)).exp()\ny.sum().backward()\ny.sum().backward()"
-    shown, after = kernel.run(f"%%gradscope\n{broken}", "%gradscope")
+    shown, after = kernel.run(f"%%gradscope\n{BROKEN}", "%gradscope")
     assert shown.codes == after.codes == ["GS102", "GS101"]
 
 
 def test_the_guard_raises_first(kernel: Kernel) -> None:
-    broken = "y = net(torch.ones(1, 4)).exp()\ny.sum().backward()\ny.sum().backward()"
-    (shown,) = kernel.run(f"%%gradscope --guard\n{broken}")
+    (shown,) = kernel.run(f"%%gradscope --guard\n{BROKEN}")
     assert shown.errors == ["FreedGraphError"]
     assert f"({kernel.place(0, 2)})" in shown.messages[0]
     assert "ipykernel" not in shown.messages[0]
@@ -185,11 +184,10 @@ def test_wrong_options_say_what_there_is(kernel: Kernel) -> None:
 
 
 def test_what_is_suppressed_is_not_shown(kernel: Kernel) -> None:
-    broken = "y = net(torch.ones(1, 4)).exp()\ny.sum().backward()\ny.sum().backward()"
-    known = broken.replace("backward()", "backward()  # gradscope: ignore[GS101, GS102]")
+    known = BROKEN.replace("backward()", "backward()  # gradscope: ignore[GS101, GS102]")
     shown, option, all_the_same, _ = kernel.run(
         known,
-        f"%%gradscope --ignore gs101,GS102\n{broken}",
+        f"%%gradscope --ignore gs101,GS102\n{BROKEN}",
         f"%%gradscope --no-settings\n{known}",
         "from pathlib import Path\n"
         "Path('pyproject.toml').write_text('[tool.gradscope]\\nignore = [\"GS101\", \"GS102\"]')",
@@ -198,7 +196,7 @@ def test_what_is_suppressed_is_not_shown(kernel: Kernel) -> None:
     assert option.codes == []
     assert "suppressed" in option.text
     assert all_the_same.codes == ["GS102", "GS101"]
-    of_project, _ = kernel.run(f"%%gradscope\n{broken}", "Path('pyproject.toml').unlink()")
+    of_project, _ = kernel.run(f"%%gradscope\n{BROKEN}", "Path('pyproject.toml').unlink()")
     assert of_project.codes == []
 
 
@@ -246,5 +244,5 @@ def test_without_the_extension_places_are_cells_too(kernel: Kernel) -> None:
 @pytest.mark.full
 def test_the_notebook_of_the_docs() -> None:
     script = [sys.executable, str(DOCS / "make_notebook.py"), "--check"]
-    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    done = ran(*script)
     assert (done.returncode, done.stdout) == (0, "")

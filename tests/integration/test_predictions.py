@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,7 @@ import gradscope
 from gradscope.model import Severity
 from gradscope.record.file import load
 from gradscope.render.html.payload import page_data
-from tests.zygote import python
-
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+from tests import command
 
 FAILS = """
 import torch
@@ -56,19 +52,7 @@ for i in range(2):
 def run(folder: Path, code: str, *options: str) -> subprocess.CompletedProcess[str]:
     script = folder / "script.py"
     script.write_text(code)
-    return gradscope_in(folder, "run", *options, str(script))
-
-
-def gradscope_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [python(), "-m", "gradscope", *words],
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    return command.gradscope("run", *options, script, cwd=folder)
 
 
 def report(folder: Path, code: str, *options: str) -> dict[str, Any]:
@@ -106,7 +90,7 @@ def test_a_prediction_that_did_not_come_true_is_withdrawn(
     assert "predicted 1, came true 0" in shown
     assert "1 prediction withdrawn in 1 backward call" in shown
     assert "1 warning" not in shown
-    again = gradscope_in(tmp_path, "report", "run.gradscope")
+    again = command.gradscope("report", "run.gradscope", cwd=tmp_path)
     assert f"withdrawn: {why}" in " ".join(again.stdout.split())
     page: Any = page_data(load(tmp_path / "run.gradscope"), ())
     assert "warning" not in page["verdict"]["headline"]

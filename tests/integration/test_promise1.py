@@ -6,7 +6,6 @@ import functools
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.command import ran
 from tests.needs import SAVED_IS_TOLD, has
 from tests.zygote import python
 
@@ -24,7 +24,6 @@ SCRIPTS = sorted(
     for path in (Path(__file__).parent / "promise1").glob("*.py")
     if not path.name.startswith("_")
 )
-TIMEOUT = 300
 _LOGGED = re.compile(r"(?m)^[IWE]\d{4} [\d:.]+ \d+ ")
 """When and by which process torch has logged something."""
 REAL = {
@@ -81,23 +80,14 @@ class Ran:
 
 def run(extensions: Path, script: Path, *command: str | Path) -> Ran:
     surroundings = {
-        **os.environ,
         "KINETO_LOG_LEVEL": "99",  # torch's profiler logs times and process numbers
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
         "TORCH_EXTENSIONS_DIR": str(extensions),
     }
     executable = sys.executable if script.stem in REAL else python()
-    done = subprocess.run(
-        [executable, *command, script, "one", "two"],
-        cwd=ROOT,
-        env=surroundings,
-        input="some input\n",
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    line = (executable, *command, script, "one", "two")
+    done = ran(*line, cwd=ROOT, given="some input\n", **surroundings)
     return Ran(done.returncode, done.stdout, _LOGGED.sub("", done.stderr))
 
 
@@ -137,16 +127,8 @@ def test_nothing_changes(
         # Torch 2.4 may end so where threads of its own still run.
         plain = run(extensions, script)
     report = tmp_path / "report.txt"
-    command: list[str | Path] = [
-        "-m",
-        "gradscope",
-        "run",
-        "--fail-on",
-        "never",
-        "--output",
-        report,
-        *options,
-    ]
+    command: tuple[str | Path, ...]
+    command = ("-m", "gradscope", "run", "--fail-on", "never", "--output", report, *options)
     watched = run(extensions, script, *command)
     if "resource_tracker" in watched.stderr:
         # On a busy machine Python's own tracker may end before the processes that it tracks.

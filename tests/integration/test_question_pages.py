@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.command import ENVIRONMENT, ran_well
+from tests.integration.test_pages_run import PROGRAM
+
 DOCS = Path(__file__).parents[2] / "docs"
 FOLDER = DOCS / "questions"
 PAGES = sorted(path.name for path in FOLDER.glob("*.md") if path.name != "README.md")
@@ -25,9 +28,7 @@ if not hasattr(os, "fork"):
 @pytest.fixture(scope="module")
 def made() -> dict[str, Any]:
     """All pages with what their programs print and draw now."""
-    command = [sys.executable, str(DOCS / "make_questions.py"), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
+    done = ran_well(sys.executable, DOCS / "make_questions.py", "--json")
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
@@ -60,68 +61,32 @@ def test_page_shows_what_its_programs_draw(name: str, made: dict[str, Any]) -> N
 
 
 def test_every_question_has_its_page() -> None:
-    wanted = [
-        "a1",
-        "a2",
-        "a3",
-        "a4",
-        "a5",
-        "a6",
-        "b1",
-        "b2",
-        "b3",
-        "c1",
-        "c2",
-        "d1",
-        "d2",
-        "d3",
-        "d4",
-        "d5",
-        "d6",
-    ]
-    assert [name.partition("-")[0] for name in PAGES] == [
-        *wanted,
-        "e1",
-        "e2",
-        "e3",
-        "e4",
-        "e5",
-        "e6",
-        "e7",
-    ]
+    questions = {"a": 6, "b": 3, "c": 2, "d": 6, "e": 7}
+    wanted = [f"{part}{n}" for part, count in questions.items() for n in range(1, count + 1)]
+    assert [name.partition("-")[0] for name in PAGES] == wanted
 
 
 def test_index_has_every_page_with_its_title() -> None:
     index = (FOLDER / "README.md").read_text(encoding="utf-8")
     for name in PAGES:
-        code, _, title = (
-            (FOLDER / name)
-            .read_text(encoding="utf-8")
-            .splitlines()[0]
-            .removeprefix("# ")
-            .partition(". ")
-        )
+        first = (FOLDER / name).read_text(encoding="utf-8").splitlines()[0]
+        code, _, title = first.removeprefix("# ").partition(". ")
         assert f"- [{code}]({name}) {title}\n" in index
 
 
 @pytest.mark.parametrize("name", ["b2-alias-or-detach.md", "e1-reused-by-mistake.md"])
 def test_the_shown_output_is_also_that_of_processes_of_their_own(name: str, tmp_path: Path) -> None:
     page = (FOLDER / name).read_text(encoding="utf-8")
-    for program, file in re.findall(
-        r"^```python\n(# (\S+\.py)\n.*?)^```$", page, re.MULTILINE | re.DOTALL
-    ):
+    for program, file in PROGRAM.findall(page):
         (tmp_path / file).write_text(program, encoding="utf-8")
     for command, output in re.findall(
         r"^```console\n\$ ([^\n]*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL
     ):
-        program = [
-            sys.executable,
-            *(["-m", "gradscope"] if command.startswith("gradscope") else []),
-        ]
+        program = ("-m", "gradscope") if command.startswith("gradscope") else ()
         done = subprocess.run(
-            [*program, *command.split()[1:]],
+            [sys.executable, *program, *command.split()[1:]],
             cwd=tmp_path,
-            env=os.environ | {"COLUMNS": "80", "PYTHONPATH": str(DOCS.parent)},
+            env=ENVIRONMENT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

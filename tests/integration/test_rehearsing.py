@@ -14,9 +14,11 @@ from gradscope.fixing.rehearsal import Simulation
 from gradscope.fixing.runs import Bounds, rehearse
 from gradscope.launch.interpreter import header_of
 from gradscope.model import Outcome, Recording
-from tests.command import gradscope
+from tests.command import gradscope, ran_well
 
 CASES = Path(__file__).parents[1] / "cases"
+
+SEEDED = "import torch\ntorch.manual_seed(0)\n"
 
 GAN = """
 import torch
@@ -105,10 +107,9 @@ loss.backward()
 loss.backward()
 """
 
-BEHIND_A_CLOSURE = """
-import torch
-
-torch.manual_seed(0)
+MENDED = {
+    "run inside a closure what stands before it": (
+        """
 canvas = torch.zeros(4, requires_grad=True)
 opt = torch.optim.LBFGS([canvas], lr=0.5, max_iter=3)
 for _ in range(3):
@@ -123,13 +124,14 @@ for _ in range(3):
         return loss
 
     opt.step(closure)
-"""
-
-BEHIND_A_CONDITION = """
-import torch
-
-torch.manual_seed(0)
-
+""",
+        """the loss.\"\"\"
+        image = torch.sigmoid(canvas)
+        smooth = image.diff().square().mean()
+        opt.zero_grad()""",
+    ),
+    "store each time what was stored once": (
+        """
 class Hints:
     def __init__(self, project):
         self.project, self.store = project, {}
@@ -148,13 +150,12 @@ for _ in range(3):
         opt.zero_grad()
         loss.backward()
         opt.step()
-"""
-
-A_TOTAL_OF_AN_OBJECT = """
-import torch
-
-torch.manual_seed(0)
-
+""",
+        """        self.store[key] = torch.tanh(self.project(x))
+        return""",
+    ),
+    "cut after the call what another method adds to": (
+        """
 class Bucket:
     def __init__(self, opt):
         self.opt, self.total, self.pending = opt, 0.0, 0
@@ -175,12 +176,12 @@ model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Lin
 bucket = Bucket(torch.optim.SGD(model.parameters(), 0.1))
 for x in torch.randn(9, 3):
     bucket.add(model(x).square().sum())
-"""
-
-FILLED_BY_ANOTHER = """
-import torch
-
-torch.manual_seed(0)
+""",
+        """.backward()
+        self.total = (self.total.detach()""",
+    ),
+    "cut what others go on to use where it is, and not within a window": (
+        """
 cells = [torch.nn.GRUCell(3, 4), torch.nn.GRUCell(4, 4)]
 
 def run(xs, states):
@@ -198,91 +199,12 @@ for window in torch.randn(4, 3, 2, 3):
     opt.zero_grad()
     loss.backward()
     opt.step()
-"""
-
-A_DERIVATIVE = """
-import torch
-
-torch.manual_seed(0)
-
-torch.func.hessian(lambda x: x.square().sum())(torch.ones(2))  # refuses hooks on saved tensors
-
-def derivative(y, x):
-    return torch.autograd.grad(y.sum(), x)[0]
-
-field = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-opt = torch.optim.SGD(field.parameters(), 0.1)
-for _ in range(3):
-    t = torch.rand(8, 1).requires_grad_()
-    u = field(t)
-    loss = (derivative(u, t) + u).square().mean()
-    opt.zero_grad()
-    loss.backward()
-    opt.step()
-"""
-
-A_WEIGHT = """
-import torch
-
-torch.manual_seed(0)
-body, head = torch.nn.Linear(2, 4), torch.nn.Linear(4, 1)
-opt = torch.optim.SGD([*body.parameters(), *head.parameters()], 0.1)
-for _ in range(3):
-    y = head(torch.tanh(body(torch.randn(8, 2))))
-    fit, size = (y - 1).square().mean(), y.abs().mean()
-    weight = torch.autograd.grad(fit, head.weight)[0].norm()
-    opt.zero_grad()
-    (fit + weight * size).backward()
-    opt.step()
-"""
-
-OVERWRITTEN_BY_A_HELPER = """
-import torch
-
-torch.manual_seed(0)
-
-def modulate(h, scale):
-    h *= 1 + scale
-    return h
-
-body, film = torch.nn.Linear(2, 4), torch.nn.Linear(2, 4)
-opt = torch.optim.SGD([*body.parameters(), *film.parameters()], 0.1)
-for x in torch.randn(4, 3, 2):
-    h = torch.tanh(body(x))
-    loss = modulate(h, film(x)).square().mean()
-    opt.zero_grad()
-    loss.backward()
-    opt.step()
-"""
-
-KEPT_BY_A_CALLBACK = """
-import torch
-
-torch.manual_seed(0)
-
-class History:
-    def __init__(self):
-        self.rows = []
-
-    def on_step(self, step, logs):
-        self.rows.append({"step": step, **logs})
-
-model, history = torch.nn.Linear(3, 1), History()
-opt = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(40):
-    error = model(torch.randn(4, 3)).square().mean()
-    loss = error + 0.01 * model.weight.abs().sum()
-    opt.zero_grad()
-    loss.backward()
-    opt.step()
-    history.on_step(step, {"loss": loss, "error": error})
-"""
-
-A_PROPERTY = """
-import torch
-
-torch.manual_seed(0)
-
+""",
+        """    states[:] = [{k: u.detach() for k, u in t.items()} for t in states]
+    loss = 0.0""",
+    ),
+    "build what a property keeps each time": (
+        """
 class Layer(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -307,12 +229,13 @@ for x in torch.randn(3, 2, 3):
     opt.zero_grad()
     loss.backward()
     opt.step()
-"""
-
-STEPPED_BY_A_HELPER = """
-import torch
-
-torch.manual_seed(0)
+""",
+        """    def matrix(self):
+        self._matrix = self.assemble()
+        return""",
+    ),
+    "move the call of the helper that steps": (
+        """
 actor, heat = torch.nn.Linear(3, 2), torch.nn.Parameter(torch.tensor(0.5))
 steps = {"actor": torch.optim.SGD(actor.parameters(), 0.1), "heat": torch.optim.SGD([heat], 0.1)}
 
@@ -327,12 +250,12 @@ for x in torch.randn(3, 4, 3):
     heat_loss = heat * value.detach()
     apply("heat", heat_loss)
     apply("actor", actor_loss)
-"""
-
-STALE_IN_A_CLOSURE = """
-import torch
-
-torch.manual_seed(0)
+""",
+        """    apply("actor", actor_loss)
+    apply("heat", heat_loss)""",
+    ),
+    "run inside a closure what is stale": (
+        """
 x, y = torch.randn(6, 2), torch.randn(6)
 length = torch.ones(2, requires_grad=True)
 
@@ -351,13 +274,65 @@ for _ in range(3):
     opt.zero_grad()
     loss.backward(retain_graph=True)
     opt.step()
-"""
+""",
+        """    def error():
+        scaled = x / length
+        gram = torch.exp""",
+    ),
+    "train through a derivative": (
+        """
+torch.func.hessian(lambda x: x.square().sum())(torch.ones(2))  # refuses hooks on saved tensors
 
-A_TARGET_THAT_IS_REPLAYED = """
+def derivative(y, x):
+    return torch.autograd.grad(y.sum(), x)[0]
+
+field = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+opt = torch.optim.SGD(field.parameters(), 0.1)
+for _ in range(3):
+    t = torch.rand(8, 1).requires_grad_()
+    u = field(t)
+    loss = (derivative(u, t) + u).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+        "grad(y.sum(), x, create_graph=True)",
+    ),
+    "do not train through a weight": (
+        """
+body, head = torch.nn.Linear(2, 4), torch.nn.Linear(4, 1)
+opt = torch.optim.SGD([*body.parameters(), *head.parameters()], 0.1)
+for _ in range(3):
+    y = head(torch.tanh(body(torch.randn(8, 2))))
+    fit, size = (y - 1).square().mean(), y.abs().mean()
+    weight = torch.autograd.grad(fit, head.weight)[0].norm()
+    opt.zero_grad()
+    (fit + weight * size).backward()
+    opt.step()
+""",
+        "head.weight, retain_graph=True)",
+    ),
+    "clone what a helper overwrites": (
+        """
+def modulate(h, scale):
+    h *= 1 + scale
+    return h
+
+body, film = torch.nn.Linear(2, 4), torch.nn.Linear(2, 4)
+opt = torch.optim.SGD([*body.parameters(), *film.parameters()], 0.1)
+for x in torch.randn(4, 3, 2):
+    h = torch.tanh(body(x))
+    loss = modulate(h, film(x)).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+        "torch.tanh(body(x)).clone()",
+    ),
+    "take for a constant what no step needs to train by": (
+        """
 from collections import deque
-import torch
 
-torch.manual_seed(0)
 net = torch.nn.Linear(3, 2)
 opt = torch.optim.SGD(net.parameters(), 0.1)
 replay = deque(maxlen=4)
@@ -371,12 +346,11 @@ for step in range(6):
         opt.zero_grad()
         loss.backward()
         opt.step()
-"""
-
-A_SWAP = """
-import torch
-
-torch.manual_seed(0)
+""",
+        "replay.append((state, target.detach()))",
+    ),
+    "build what is changed when that is over": (
+        """
 net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
 slow = [p.detach().clone() for p in net.parameters()]
 opt = torch.optim.SGD(net.parameters(), 0.1)
@@ -398,78 +372,46 @@ for _ in range(4):
     opt.zero_grad()
     loss.backward()
     opt.step()
-"""
-
-MENDED = {
-    "run inside a closure what stands before it": (
-        BEHIND_A_CLOSURE,
-        """the loss.\"\"\"
-        image = torch.sigmoid(canvas)
-        smooth = image.diff().square().mean()
-        opt.zero_grad()""",
-    ),
-    "store each time what was stored once": (
-        BEHIND_A_CONDITION,
-        """        self.store[key] = torch.tanh(self.project(x))
-        return""",
-    ),
-    "cut after the call what another method adds to": (
-        A_TOTAL_OF_AN_OBJECT,
-        """.backward()
-        self.total = (self.total.detach()""",
-    ),
-    "cut what others go on to use where it is, and not within a window": (
-        FILLED_BY_ANOTHER,
-        """    states[:] = [{k: u.detach() for k, u in t.items()} for t in states]
-    loss = 0.0""",
-    ),
-    "build what a property keeps each time": (
-        A_PROPERTY,
-        """    def matrix(self):
-        self._matrix = self.assemble()
-        return""",
-    ),
-    "move the call of the helper that steps": (
-        STEPPED_BY_A_HELPER,
-        """    apply("actor", actor_loss)
-    apply("heat", heat_loss)""",
-    ),
-    "run inside a closure what is stale": (
-        STALE_IN_A_CLOSURE,
-        """    def error():
-        scaled = x / length
-        gram = torch.exp""",
-    ),
-    "train through a derivative": (A_DERIVATIVE, "grad(y.sum(), x, create_graph=True)"),
-    "do not train through a weight": (A_WEIGHT, "head.weight, retain_graph=True)"),
-    "clone what a helper overwrites": (OVERWRITTEN_BY_A_HELPER, "torch.tanh(body(x)).clone()"),
-    "take for a constant what no step needs to train by": (
-        A_TARGET_THAT_IS_REPLAYED,
-        "replay.append((state, target.detach()))",
-    ),
-    "build what is changed when that is over": (
-        A_SWAP,
+""",
         """    goal = net(x).detach()
     swap()
     out = net(x)
     loss = """,
     ),
     "keep values where they are handed on": (
-        KEPT_BY_A_CALLBACK,
+        """
+class History:
+    def __init__(self):
+        self.rows = []
+
+    def on_step(self, step, logs):
+        self.rows.append({"step": step, **logs})
+
+model, history = torch.nn.Linear(3, 1), History()
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(40):
+    error = model(torch.randn(4, 3)).square().mean()
+    loss = error + 0.01 * model.weight.abs().sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    history.on_step(step, {"loss": loss, "error": error})
+""",
         """{"loss": loss.item(), "error": error.item()}""",
     ),
 }
 
 
+def rehearsed(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command that rehearses the program."""
+    return gradscope(*args, cwd=cwd, executable=sys.executable, GRADSCOPE_NO_REHEARSAL="")
+
+
 def _ran(program: str, folder: Path, *options: str) -> dict[str, Any]:
     (folder / "train.py").write_text(program)
     report = folder / "report.json"
-    gradscope(
-        *("run", "--format", "json", "--output", str(report), *options, "train.py"),
-        cwd=folder,
-        executable=sys.executable,
-        GRADSCOPE_NO_REHEARSAL="",
-    )
+    options = ("--format", "json", "--output", str(report), *options)
+    rehearsed("run", *options, "train.py", cwd=folder)
     found: dict[str, Any] = json.loads(report.read_text())
     return found
 
@@ -495,10 +437,7 @@ def test_what_is_called_safe_runs_to_its_end(number: str, tmp_path: Path) -> Non
     assert fix["edits"]
     assert fix["applicability"] == "machine-applicable"
     (tmp_path / "mended.py").write_text(_edited(report, tmp_path))
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "mended.py")], capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    ran_well(sys.executable, tmp_path / "mended.py")
 
 
 def test_a_gan_gets_its_pair_of_edits(tmp_path: Path) -> None:
@@ -516,17 +455,15 @@ def test_the_state_of_a_closure_is_cut_between_windows_alone(tmp_path: Path) -> 
     assert "place = place.detach()" in between
     assert "speed = speed.detach()" in between
     assert mended.count(".detach()") == 2
-    done = subprocess.run([sys.executable, "-c", mended], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
+    ran_well(sys.executable, "-c", mended)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("program", "text"), MENDED.values(), ids=MENDED)
 def test_the_first_fix_is_the_right_one(program: str, text: str, tmp_path: Path) -> None:
-    mended = _edited(_ran(program, tmp_path), tmp_path)
+    mended = _edited(_ran(SEEDED + program, tmp_path), tmp_path)
     assert text in mended
-    done = subprocess.run([sys.executable, "-c", mended], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
+    ran_well(sys.executable, "-c", mended)
 
 
 def test_a_step_uses_what_its_closure_has_made(tmp_path: Path) -> None:
@@ -560,9 +497,7 @@ def test_a_rehearsal_can_be_left_out(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_a_script_can_be_named_in_place_of_a_recording(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(GAN)
-    done = gradscope(
-        *("fix", "train.py"), cwd=tmp_path, executable=sys.executable, GRADSCOPE_NO_REHEARSAL=""
-    )
+    done = rehearsed("fix", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "+    pred = D(fake.detach())" in done.stdout
     assert (tmp_path / "train.py").read_text() == GAN

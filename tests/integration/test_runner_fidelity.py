@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import py_compile
 import re
 import shutil
@@ -16,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.command import ENVIRONMENT, ran
+
 PROGRAMS = Path(__file__).parent / "programs"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+QUIETLY = {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Place:
     def __init__(self, path: Path) -> None:
         self.path = path / "here"
         shutil.copytree(PROGRAMS, self.path)
+        shutil.copy(self.path / "identity.py", self.path / "package" / "__main__.py")
         self.report = path / "report.txt"
         self.watched = ["-m", "gradscope", "run", "--output", str(self.report)]
 
@@ -41,15 +42,7 @@ class Place:
         (self.path / name).write_text(textwrap.dedent(text))
 
     def run(self, *command: str, stdin: str = "", **environment: str) -> Run:
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=self.path,
-            env={**ENVIRONMENT, **environment},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+        done = ran(sys.executable, *command, cwd=self.path, given=stdin, **QUIETLY, **environment)
         return Run(_scrub(done.stdout), _scrub(done.stderr), done.returncode)
 
     def same(
@@ -281,7 +274,7 @@ def test_nobody_reads_what_is_printed(place: Place) -> None:
         process = subprocess.Popen(
             [sys.executable, *command],
             cwd=place.path,
-            env=ENVIRONMENT,
+            env=ENVIRONMENT | QUIETLY,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

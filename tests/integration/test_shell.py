@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import ENVIRONMENT
+from tests.command import ENVIRONMENT, ran, ran_well
 from tests.zygote import python
 
 pty = pytest.importorskip("pty")
@@ -36,13 +36,7 @@ def test_a_shell_completes_commands_options_and_values(shell: str) -> None:
             key: value.format(words=words, last=len(words.split(" ")))
             for key, value in COMPLETING[shell].items()
         }
-        done = subprocess.run(
-            [sys.executable, "-c", NO_TORCH],
-            env=ENVIRONMENT | asked | {"_GRADSCOPE_COMPLETE": f"complete_{shell}"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ran(sys.executable, "-c", NO_TORCH, **asked, _GRADSCOPE_COMPLETE=f"complete_{shell}")
         assert done.stderr == ""
         return set(re.findall(r"-*[a-z]+", done.stdout))
 
@@ -60,12 +54,8 @@ def test_a_shell_completes_commands_options_and_values(shell: str) -> None:
     ],
 )
 def test_each_shell_gets_its_script(shell: str, begins: str) -> None:
-    script = subprocess.run(
-        [sys.executable, "-m", "gradscope"],
-        env=ENVIRONMENT | {"_GRADSCOPE_COMPLETE": f"source_{shell}"},
-        capture_output=True,
-        text=True,
-        check=True,
+    script = ran_well(
+        sys.executable, "-m", "gradscope", _GRADSCOPE_COMPLETE=f"source_{shell}"
     ).stdout
     assert begins in script
     assert "_GRADSCOPE_COMPLETE" in script
@@ -86,14 +76,7 @@ fail()
 
 def test_a_program_on_stdin_runs_as_under_python() -> None:
     def run(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [python(), *args, "-", "--x", "-"],
-            input=ON_INPUT,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return ran(python(), *args, "-", "--x", "-", given=ON_INPUT)
 
     plain, watched = run(), run("-m", "gradscope", "run", "--format", "json")
     assert (watched.returncode, watched.stdout) == (plain.returncode, plain.stdout)
@@ -104,12 +87,10 @@ def test_a_program_on_stdin_runs_as_under_python() -> None:
 
 
 def test_versions_are_those_of_the_environment() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", NO_TORCH.replace("main()", "sys.argv[1:] = ['--version']; main()")],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=True,
+    done = ran_well(
+        sys.executable,
+        "-c",
+        NO_TORCH.replace("main()", "sys.argv[1:] = ['--version']; main()"),
     )
     number = r"\d+\.\d+\S*"
     assert re.fullmatch(rf"gradscope {number}, torch {number}, Python {number}\n", done.stdout)
@@ -117,13 +98,7 @@ def test_versions_are_those_of_the_environment() -> None:
 
 def test_colours_are_as_wanted() -> None:
     def rules(**environment: str) -> str:
-        return subprocess.run(
-            [sys.executable, "-m", "gradscope", "rules"],
-            env=ENVIRONMENT | environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        return ran_well(sys.executable, "-m", "gradscope", "rules", **environment).stdout
 
     plain = rules()
     assert "\x1b" not in plain

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from gradscope.record.file import load
-from tests.command import CAUGHT, ENVIRONMENT, command, gradscope
+from tests import known
+from tests.command import CAUGHT, ENVIRONMENT, command, gradscope, ran, ran_well
 from tests.zygote import python
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux's pidfd")
@@ -136,14 +137,8 @@ def test_in_a_shell(line: str, says: str, tmp_path: Path) -> None:
     delayed.write_text(f"#!{sys.executable}\n{TIMEOUT}")
     delayed.chmod(0o755)
     script = line.format(run=" ".join(command("run", "dies.py", executable=sys.executable)))
-    done = subprocess.run(
-        ["bash", "-c", script],
-        cwd=tmp_path,
-        env=ENVIRONMENT | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    done = ran(
+        "bash", "-c", script, cwd=tmp_path, PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     )
     assert says in done.stderr
     assert "1 error, 1 warning in 5 backward calls" in done.stderr
@@ -184,9 +179,7 @@ except ChildProcessError:
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise ValueError", "os._exit(3)"])
 def test_the_program_sees_nothing_of_it(end: str, tmp_path: Path) -> None:
     (tmp_path / "looks.py").write_text(f"{LOOKS}\nsys.stdout.flush()\n{end}")
-    plain = subprocess.run(
-        [python(), "looks.py"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
-    )
+    plain = ran(python(), "looks.py", cwd=tmp_path)
     done = gradscope("run", "looks.py", cwd=tmp_path)
     assert (done.stdout, done.returncode) == (plain.stdout, plain.returncode)
     assert "1 backward call" in done.stderr
@@ -205,14 +198,7 @@ def test_a_process_that_adopts_orphans_has_none(tmp_path: Path) -> None:
     (tmp_path / "looks.py").write_text(LOOKS)
     (tmp_path / "adopts.py").write_text(ADOPTS)
     plain, done = (
-        subprocess.run(
-            [sys.executable, "adopts.py", *before, "looks.py"],
-            cwd=tmp_path,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        ran_well(sys.executable, "adopts.py", *before, "looks.py", cwd=tmp_path)
         for before in ([], ["-m", "gradscope", "run"])
     )
     assert done.stdout == plain.stdout
@@ -266,8 +252,8 @@ def test_a_reader_of_what_the_program_has_closed_does_not_wait(tmp_path: Path) -
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stderr is not None
-        assert "error[GS101]" in process.stderr.read()  # to its end, while the program goes on
+        # to its end, while the program goes on
+        assert "error[GS101]" in known(process.stderr).read()
         assert process.poll() is None
     assert process.returncode == 3
     wait_for(lambda: not processes(tmp_path))

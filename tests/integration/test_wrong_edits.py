@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +17,8 @@ from gradscope.fixing.verify import Trial, Tried, try_out
 from gradscope.model import Edit, Fix, FixKind, Recording, Severity
 from gradscope.record.file import load
 from gradscope.render.text.trials import why
+from tests import known
+from tests.command import ran
 from tests.integration.wrong_edits import HAZARDS, Hazard
 from tests.zygote import python
 
@@ -42,7 +43,7 @@ def recorded(
     file = folder / "train.py"
     file.write_text(program)
     command = [python(), "-m", "gradscope", "run", "--save", "run.gscope", "train.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = ran(*command, cwd=folder)
     assert "Traceback" in done.stderr or done.returncode == 0, done.stderr
     recording = load(folder / "run.gscope")
     gravest = min(recording.findings, key=lambda found: found.severity.rank)
@@ -62,8 +63,7 @@ def tried(recording: Recording, monkeypatch: pytest.MonkeyPatch, *picks: int) ->
 
 def reason(one: Tried) -> str:
     """Why a candidate is refused, without where the program lies."""
-    assert one.verdict is not None
-    return " ".join(why(one.verdict).split())
+    return " ".join(why(known(one.verdict)).split())
 
 
 @pytest.mark.parametrize("hazard", HAZARDS.values(), ids=HAZARDS)

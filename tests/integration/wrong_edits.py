@@ -5,7 +5,7 @@ An edit maps a line of the program to what stands there instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 Edit = dict[str, str]
 
@@ -22,10 +22,14 @@ class Wrong:
 class Hazard:
     """A program, and edits of it; ``says`` are the effects that the right edits tell."""
 
-    program: str
+    goes_on: str
     wrong: tuple[Wrong, ...]
     right: tuple[Edit, ...]
-    says: tuple[str, ...] = field(default=())
+    says: tuple[str, ...] = ()
+
+    @property
+    def program(self) -> str:
+        return START + self.goes_on
 
 
 START = """\
@@ -36,9 +40,7 @@ from torch.nn import functional as F
 torch.manual_seed(0)
 """
 
-GAN = (
-    START
-    + """\
+GAN = """\
 G = nn.Linear(4, 4)
 D = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
 oG, oD = torch.optim.Adam(G.parameters(), 1e-2), torch.optim.Adam(D.parameters(), 1e-2)
@@ -54,7 +56,6 @@ for step in range(4):
     d_loss.backward()
     oD.step()
 """
-)
 G_UNTRAINED = ("`G.*`", "not be trained", "`g_loss`", "`oG.step()`", "Adam")
 
 HAZARDS = {
@@ -95,8 +96,7 @@ HAZARDS = {
         right=({"oG.step()": "oG.step()\n    fake = fake.detach()"},),
     ),
     "images of a generator": Hazard(
-        START
-        + """\
+        """\
 generator, discriminator = nn.Linear(4, 6), nn.Linear(6, 1)
 optimizer_G = torch.optim.Adam(generator.parameters(), lr=1e-2)
 optimizer_D = torch.optim.Adam(discriminator.parameters(), lr=1e-2)
@@ -137,8 +137,7 @@ for i in range(4):
         ),
     ),
     "advantage": Hazard(
-        START
-        + """\
+        """\
 actor, critic = nn.Linear(3, 2), nn.Linear(3, 1)
 actor_opt = torch.optim.SGD(actor.parameters(), lr=0.05)
 critic_opt = torch.optim.SGD(critic.parameters(), lr=0.05)
@@ -176,8 +175,7 @@ for update in range(4):
         ),
     ),
     "step between": Hazard(
-        START
-        + """\
+        """\
 G, D = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1), nn.Sigmoid())
 oG, oD = torch.optim.Adam(G.parameters(), 1e-3), torch.optim.Adam(D.parameters(), 1e-3)
 for _ in range(4):
@@ -209,8 +207,7 @@ for _ in range(4):
         ),
     ),
     "temperature": Hazard(
-        START
-        + """\
+        """\
 policy, q = nn.Linear(3, 2), nn.Linear(5, 1)
 log_alpha = torch.zeros(1, requires_grad=True)
 policy_opt = torch.optim.Adam(policy.parameters(), lr=1e-3)
@@ -249,8 +246,7 @@ for update in range(4):
         ),
     ),
     "cache that must be trained": Hazard(
-        START
-        + """\
+        """\
 encoder, head = nn.Linear(3, 4), nn.Linear(4, 1)
 optimizer = torch.optim.SGD([*encoder.parameters(), *head.parameters()], lr=0.1)
 x = torch.randn(9, 3)
@@ -283,8 +279,7 @@ for step in range(5):
         ),
     ),
     "carried state with a learnt beginning": Hazard(
-        START
-        + """\
+        """\
 rnn, head = nn.RNNCell(3, 5), nn.Linear(5, 1)
 begin = nn.Parameter(torch.zeros(1, 5))
 optimizer = torch.optim.SGD([begin, *rnn.parameters(), *head.parameters()], lr=0.1)
@@ -308,8 +303,7 @@ for step in range(6):
         ),
     ),
     "two heads of one optimizer": Hazard(
-        START
-        + """\
+        """\
 body, kind, size = nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(4, 1)
 optimizer = torch.optim.SGD([*body.parameters(), *kind.parameters(), *size.parameters()], lr=0.1)
 for step in range(4):
@@ -337,8 +331,7 @@ for step in range(4):
         ),
     ),
     "optimizers of an encoder and two decoders": Hazard(
-        START
-        + """\
+        """\
 body, left, right = nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(4, 1)
 body_opt = torch.optim.SGD(body.parameters(), lr=0.1)
 left_opt, right_opt = torch.optim.SGD(left.parameters(), 0.1), torch.optim.SGD(right.parameters(), 0.1)
@@ -366,8 +359,7 @@ for step in range(4):
         ),
     ),
     "loss that was not reset": Hazard(
-        START
-        + """\
+        """\
 body = nn.Linear(3, 4)
 first, second = nn.Linear(4, 1), nn.Linear(4, 1)
 optimizer = torch.optim.SGD([*body.parameters(), *first.parameters(), *second.parameters()], lr=0.1)
@@ -401,8 +393,7 @@ for step in range(4):
         ),
     ),
     "peers that zero after each step": Hazard(
-        START
-        + """\
+        """\
 A, B = nn.Linear(3, 2), nn.Linear(3, 2)
 oA, oB = torch.optim.SGD(A.parameters(), 0.1), torch.optim.SGD(B.parameters(), 0.1)
 for step in range(4):
@@ -429,8 +420,7 @@ for step in range(4):
         ),
     ),
     "memory of nodes": Hazard(
-        START
-        + """\
+        """\
 cell, out = nn.GRUCell(2, 4), nn.Linear(4, 1)
 optimizer = torch.optim.Adam([*cell.parameters(), *out.parameters()], lr=1e-2)
 memory = torch.zeros(5, 4)
@@ -452,8 +442,7 @@ for batch in range(4):
         ),
     ),
     "probe": Hazard(
-        START
-        + """\
+        """\
 net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for step in range(4):
@@ -479,8 +468,7 @@ for step in range(4):
         ),
     ),
     "gradients written by hand": Hazard(
-        START
-        + """\
+        """\
 net, scale = nn.Linear(3, 1), nn.Parameter(torch.ones(1))
 optimizer = torch.optim.SGD([*net.parameters(), scale], lr=0.1)
 for step in range(4):
@@ -509,8 +497,7 @@ for step in range(4):
         ),
     ),
     "changed in place": Hazard(
-        START
-        + """\
+        """\
 body, head = nn.Linear(3, 4), nn.Linear(4, 1)
 optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
 for step in range(4):
@@ -530,8 +517,7 @@ for step in range(4):
         right=({"h += 1": "h = h + 1"},),
     ),
     "no optimizer": Hazard(
-        START
-        + """\
+        """\
 w, b = torch.randn(3, requires_grad=True), torch.zeros(3, requires_grad=True)
 s = w.exp()
 for step in range(5):
@@ -559,8 +545,7 @@ for step in range(5):
         right=({"oG.step()": "oG.step()\n    fake = fake.detach()"},),
     ),
     "one function for all losses": Hazard(
-        START
-        + """\
+        """\
 class Trainer:
     def __init__(self):
         self.G = nn.Linear(4, 4)
@@ -604,8 +589,7 @@ for _ in range(4):
         ),
     ),
     "leak": Hazard(
-        START
-        + """\
+        """\
 net = nn.Linear(3, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 history = []
@@ -627,8 +611,7 @@ for step in range(40):
         right=({"history.append(loss)": "history.append(loss.item())"},),
     ),
     "peers that say what they do": Hazard(
-        START
-        + """\
+        """\
 A, B = nn.Linear(3, 2), nn.Linear(3, 2)
 oA, oB = torch.optim.SGD(A.parameters(), 0.1), torch.optim.SGD(B.parameters(), 0.1)
 for step in range(4):

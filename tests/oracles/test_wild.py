@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.command import ROOT, ran_well
 from tests.oracles import growth, mutants
 from tests.oracles.comparing import differing
 from tests.oracles.mutating import mutants as mutants_of
 
 SCRIPTS = Path(__file__).parent / "scripts"
-ROOT = SCRIPTS.parents[2]
 PRELOAD = ("--preload", "torch._dynamo,gradscope.cli,gradscope.api.watch")
 
 
 def results_of(command: str, out: Path, *arguments: object) -> list[dict[str, Any]]:
-    line = [sys.executable, "-m", f"tests.oracles.{command}", *map(str, arguments), *PRELOAD]
-    done = subprocess.run(
-        [*line, "--out", out], capture_output=True, text=True, check=False, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    given: list[str | Path] = [*map(str, arguments), *PRELOAD, "--out", out]
+    done = ran_well(sys.executable, "-m", f"tests.oracles.{command}", *given, cwd=ROOT)
     kept = (out / f"{command}.jsonl").read_text(encoding="utf-8").splitlines()
     assert f"run: {len(kept)}\n" in done.stdout
     return [json.loads(line) for line in kept]

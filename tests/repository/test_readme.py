@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -11,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
+from tests.command import ENVIRONMENT, ROOT
+
 EXAMPLE = "examples/multi_task_hazard.py"
 
 
@@ -30,13 +30,7 @@ def output(command: str, folder: Path, columns: int) -> str:
     done = subprocess.run(
         [sys.executable, "-m", *command.split()],
         cwd=folder,
-        env=os.environ
-        | {
-            "COLUMNS": str(columns),
-            "NO_COLOR": "1",
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": "1",
-        },
+        env=ENVIRONMENT | {"COLUMNS": str(columns), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",

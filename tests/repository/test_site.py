@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import pytest
 
 import gradscope
 from gradscope.rules import ALL_RULES, Rule
+from tests.command import ROOT, ran, ran_well
 
-ROOT = Path(__file__).parents[2]
 COMMANDS = ("diff", "doctor", "draw", "explain", "fix", "report", "rules", "run")
 
 pytest.importorskip("material", reason="mkdocs-material is not installed: the extra `docs`")
@@ -33,15 +32,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "index.html").exists():
             command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
-            done = subprocess.run(
-                [*command, "--site-dir", str(folder)],
-                cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-            )
+            done = ran(*command, "--site-dir", folder, cwd=ROOT, NO_MKDOCS_2_WARNING="1")
             assert (done.returncode, done.stderr) == (0, "")
     return folder
 
@@ -57,13 +48,8 @@ def words(page: Path) -> str:
 
 def test_each_command_has_a_page_with_all_of_its_options(site: Path) -> None:
     for command in ("", *COMMANDS):
-        help_ = subprocess.run(
-            [sys.executable, "-m", "gradscope", *([command] if command else []), "--help"],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"},
-        ).stdout
+        line = (sys.executable, "-m", "gradscope", *([command] if command else []), "--help")
+        help_ = ran_well(*line, COLUMNS="200").stdout
         shown = words(site / "commands" / f"{command or 'index'}.html")
         options = re.findall(r"^ +(--?[\w-]+)", help_, re.MULTILINE)
         assert options

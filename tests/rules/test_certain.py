@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 
 from gradscope.model import (
     BackwardCall,
     Certainty,
-    Finding,
     Node,
     NodeState,
     Root,
@@ -23,6 +23,8 @@ from gradscope.rules.gs101 import FreedGraph
 from gradscope.rules.gs104 import DonatedGraph
 from gradscope.rules.gs201 import Modified, StaleTensor
 from gradscope.rules.roles import grouped
+from tests import known
+from tests.rules.saying import check_wording, fix_of
 
 MADE = Site("/home/ann/train.py", 17, 9, 17, 30, "step")
 FREES = Site("/home/ann/train.py", 23, 5, 23, 30, "step")
@@ -33,72 +35,39 @@ STEP = Site("/home/ann/train.py", 20, 5, 20, 30, "step")
 def saved(
     name: str, *shape: int, storage: int, state: SavedState = SavedState.FREED
 ) -> SavedTensor:
-    nbytes = 4
-    for size in shape:
-        nbytes *= size
-    return SavedTensor(name, shape, "f32", "cpu", nbytes, storage, state=state)
+    return SavedTensor(name, shape, "f32", "cpu", 4 * prod(shape), storage, state=state)
 
 
-TANH = Node(
-    4, "TanhBackward0", NodeState.FREED, 7, (saved("result", 32, 256, storage=1),), MADE, freed_by=1
-)
-ADDMM = Node(
-    5,
-    "AddmmBackward0",
-    NodeState.FREED,
-    6,
-    (
-        saved("mat1", 32, 100, storage=2),
-        replace(saved("mat2", 100, 256, storage=3), is_parameter=True),
-    ),
-    MADE,
-    freed_by=1,
-)
+def freed(index: int, name: str, number: int, *what: SavedTensor) -> Node:
+    return Node(index, name, NodeState.FREED, number, what, MADE, freed_by=1)
+
+
+TANH = freed(4, "TanhBackward0", 7, saved("result", 32, 256, storage=1))
+MAT2 = replace(saved("mat2", 100, 256, storage=3), is_parameter=True)
+ADDMM = freed(5, "AddmmBackward0", 6, saved("mat1", 32, 100, storage=2), MAT2)
 FIRST = BackwardCall(1, "backward", FREES, (Root(0, "loss_a"),))
 SECOND = BackwardCall(2, "backward", FAILS, (Root(9, "loss_b"),), graph=6)
 SIBLINGS = FreedGraph(SECOND, (TANH, ADDMM), (MADE,), FIRST)
 
 
-def check_wording(finding: Finding) -> None:
-    """Lower case where a word begins it, no full stop at the end, and nothing left unfilled."""
-    texts = [finding.message, finding.label, *(r.message for r in finding.related)]
-    if finding.fix is not None:
-        texts.append(finding.fix.message)
-    for text in texts:
-        assert text
-        assert not text.endswith(".")
-        assert text[0].islower() or text[0] == "`" or text.split()[0].endswith("Backward0"), text
-        assert "None" not in text
-        assert "  " not in text
-
-
-def fix_of(facts: FreedGraph) -> tuple[str, str]:
-    finding = gs101.finding(facts)
-    check_wording(finding)
-    assert finding.fix is not None
-    return finding.fix.kind, finding.fix.message
+def freed_fix(facts: FreedGraph) -> tuple[str, str]:
+    fix = fix_of(gs101.finding(facts))
+    return fix.kind, fix.message
 
 
 def test_a_freed_graph_is_told_in_full() -> None:
     finding = gs101.finding(SIBLINGS)
     check_wording(finding)
-    assert (finding.code, finding.severity, finding.certainty) == (
-        "GS101",
-        Severity.ERROR,
-        Certainty.CERTAIN,
-    )
+    judged = (finding.code, finding.severity, finding.certainty)
+    assert judged == ("GS101", Severity.ERROR, Certainty.CERTAIN)
     assert finding.message == "backward through a freed graph"
     assert finding.label == "needs 3 saved tensors of 2 nodes, already freed"
     assert (finding.site, finding.backward_call, finding.graph) == (FAILS, 2, 6)
     assert [(r.role, r.site) for r in finding.related] == [("created", MADE), ("freed_by", FREES)]
-    assert (
-        finding.related[0].message
-        == "the shared part was built here: TanhBackward0, AddmmBackward0, 44.5 KiB saved"
-    )
-    assert (
-        finding.related[1].message
-        == "freed by backward call 1, which ran without retain_graph=True"
-    )
+    assert [related.message for related in finding.related] == [
+        "the shared part was built here: TanhBackward0, AddmmBackward0, 44.5 KiB saved",
+        "freed by backward call 1, which ran without retain_graph=True",
+    ]
     assert finding.nodes == ("TanhBackward0", "AddmmBackward0")
     assert finding.saved == ("result f32[32, 256]", "mat1 f32[32, 100]", "mat2 f32[100, 256]")
     assert finding.bytes == 32 * 256 * 4 + 32 * 100 * 4, "a parameter is not activation memory"
@@ -127,16 +96,16 @@ def test_the_line_where_the_engine_stops_is_kept_apart_from_the_one_to_blame() -
 
 
 def test_sibling_losses_are_added() -> None:
-    assert fix_of(SIBLINGS) == (
+    assert freed_fix(SIBLINGS) == (
         "sum_losses",
         "add the losses and call backward once: (loss_a + loss_b).backward()",
     )
     unnamed = replace(SIBLINGS, call=replace(SECOND, roots=(Root(9),)))
-    assert fix_of(unnamed) == ("sum_losses", "add the losses and call backward once")
+    assert freed_fix(unnamed) == ("sum_losses", "add the losses and call backward once")
 
 
 def test_a_sibling_of_another_optimizer_is_detached() -> None:
-    kind, message = fix_of(replace(SIBLINGS, stepped_between=True))
+    kind, message = freed_fix(replace(SIBLINGS, stepped_between=True))
     assert kind == "detach"
     assert "train.py:23" in message
 
@@ -145,9 +114,9 @@ def test_a_carried_state_is_detached_never_retained() -> None:
     facts = replace(
         SIBLINGS, freed_by=replace(FIRST, site=FAILS), freed_same_statement=True, made_again=True
     )
-    assert fix_of(facts)[0] == "detach"
-    assert fix_of(replace(facts, freed_same_statement=False))[0] == "detach"
-    assert fix_of(replace(facts, call=replace(SECOND, retain_graph=True)))[0] == "detach"
+    assert freed_fix(facts)[0] == "detach"
+    assert freed_fix(replace(facts, freed_same_statement=False))[0] == "detach"
+    assert freed_fix(replace(facts, call=replace(SECOND, retain_graph=True)))[0] == "detach"
     related = gs101.finding(facts).related
     assert related[0].message.startswith("the freed part was built here: ")
     assert related[1].message.startswith(
@@ -157,7 +126,7 @@ def test_a_carried_state_is_detached_never_retained() -> None:
 
 def test_what_is_made_once_is_made_again() -> None:
     facts = replace(SIBLINGS, freed_by=replace(FIRST, site=FAILS), freed_same_statement=True)
-    kind, message = fix_of(facts)
+    kind, message = freed_fix(facts)
     assert kind == "recompute"
     assert "train.py:17" in message
     assert (
@@ -167,14 +136,14 @@ def test_what_is_made_once_is_made_again() -> None:
 
 def test_retain_graph_on_the_call_that_frees_not_on_the_last() -> None:
     facts = replace(SIBLINGS, call=replace(SECOND, retain_graph=True), freed_same_statement=True)
-    kind, message = fix_of(facts)
+    kind, message = freed_fix(facts)
     assert kind == "retain_graph"
     assert "too late" in message
 
 
 def test_a_probe_keeps_the_graph() -> None:
     probe = replace(FIRST, kind="grad", inputs=("w",))
-    kind, message = fix_of(replace(SIBLINGS, freed_by=probe))
+    kind, message = freed_fix(replace(SIBLINGS, freed_by=probe))
     assert kind == "retain_graph"
     assert "train.py:23" in message
     assert (
@@ -186,71 +155,55 @@ def test_a_probe_keeps_the_graph() -> None:
 def test_a_failing_autograd_grad_is_named_so_and_cannot_be_summed() -> None:
     facts = replace(SIBLINGS, call=replace(SECOND, kind="grad", inputs=("x",)))
     assert gs101.finding(facts).message == "autograd.grad through a freed graph"
-    assert fix_of(facts)[0] == "retain_graph"
+    assert freed_fix(facts)[0] == "retain_graph"
 
 
 def test_the_same_loss_twice_is_computed_again_or_kept_where_each_call_asks_for_a_part() -> None:
-    assert fix_of(replace(SIBLINGS, same_root=True))[0] == "recompute"
-    assert fix_of(replace(SIBLINGS, same_root=True, freed_same_statement=True))[0] == "recompute"
+    assert freed_fix(replace(SIBLINGS, same_root=True))[0] == "recompute"
+    assert freed_fix(replace(SIBLINGS, same_root=True, freed_same_statement=True))[0] == "recompute"
     partial = replace(FIRST, inputs=("w2",))
-    assert fix_of(replace(SIBLINGS, same_root=True, freed_by=partial))[0] == "retain_graph"
+    assert freed_fix(replace(SIBLINGS, same_root=True, freed_by=partial))[0] == "retain_graph"
 
 
 def test_calls_nested_in_one_other_are_a_reentrant_checkpoint() -> None:
     facts = replace(SIBLINGS, call=replace(SECOND, parent=1), freed_by=replace(FIRST, parent=1))
-    kind, message = fix_of(facts)
+    kind, message = freed_fix(facts)
     assert kind == "reorder"
     assert "use_reentrant=False" in message
 
 
 def test_a_graph_freed_before_the_watch() -> None:
     facts = replace(SIBLINGS, freed_by=None)
-    assert fix_of(facts)[0] == "recompute"
+    assert freed_fix(facts)[0] == "recompute"
     assert gs101.finding(facts).related[-1].site is None
 
 
 def test_a_read_of_a_freed_saved_tensor_is_explained_after_the_fact() -> None:
     finding = gs101.finding_of_read(FAILS, 1, "MulBackward0", MADE, FIRST)
     check_wording(finding)
-    assert (finding.site, finding.certainty, finding.backward_call) == (
-        FAILS,
-        Certainty.OBSERVED,
-        1,
-    )
+    told = (finding.site, finding.certainty, finding.backward_call)
+    assert told == (FAILS, Certainty.OBSERVED, 1)
     assert [r.role for r in finding.related] == ["created", "freed_by"]
     check_wording(gs101.finding_of_read(None, 0))
 
 
-WEIGHT = SavedTensor(
-    "mat2",
-    (256, 1),
-    "f32",
-    "cpu",
-    1024,
-    2,
-    3,
-    SavedState.STALE,
+WEIGHT = replace(
+    saved("mat2", 256, 1, storage=2, state=SavedState.STALE),
+    version=3,
     is_parameter=True,
     source="critic.weight",
 )
-STALE = StaleTensor(
-    SECOND,
-    Node(1, "AddmmBackward0", NodeState.STALE, 5, (WEIGHT,), MADE),
-    WEIGHT,
-    4,
-    Modified(STEP, STEP),
-)
+STALE_NODE = Node(1, "AddmmBackward0", NodeState.STALE, 5, (WEIGHT,), MADE)
+STALE = StaleTensor(SECOND, STALE_NODE, WEIGHT, 4, Modified(STEP, STEP))
 
 
 def test_a_step_is_named_with_the_parameter() -> None:
     finding = gs201.finding(replace(STALE, modified=Modified(STEP, STEP, by_step=True)))
-    check_wording(finding)
     assert finding.label == "needs `critic.weight` at version 3, it is at version 4"
     assert [(r.role, r.site) for r in finding.related] == [("created", MADE), ("modified_by", STEP)]
     assert finding.related[1].message == "the optimizer's step modified `critic.weight`"
-    assert finding.fix is not None
-    assert finding.fix.kind == "reorder"
-    assert "train.py:20" in finding.fix.message
+    assert fix_of(finding).kind == "reorder"
+    assert "train.py:20" in fix_of(finding).message
 
 
 def test_an_in_place_operation_is_named_by_its_line() -> None:
@@ -261,8 +214,7 @@ def test_an_in_place_operation_is_named_by_its_line() -> None:
     assert finding.label == expected
     assert finding.bytes == 1024
     assert [(r.role, r.site) for r in finding.related] == [("created", MADE), ("modified_by", STEP)]
-    assert finding.fix is not None
-    assert finding.fix.kind == "clone"
+    assert known(finding.fix).kind == "clone"
 
 
 @pytest.mark.parametrize(
@@ -277,8 +229,7 @@ def test_what_is_not_known_exactly_is_said_so(
     modified = [r for r in finding.related if r.role == "modified_by"]
     assert [r.site for r in modified] == sites
     assert not any("here" in r.message.split() for r in modified)
-    assert finding.fix is not None
-    assert finding.fix.kind == "clone"
+    assert known(finding.fix).kind == "clone"
 
 
 COMPILED = Node(2, "CompiledFunctionBackward", NodeState.LIVE, 1, (saved("", 64, storage=1),), MADE)
@@ -287,13 +238,12 @@ COMPILED = Node(2, "CompiledFunctionBackward", NodeState.LIVE, 1, (saved("", 64,
 def test_a_compiled_graph_that_must_not_be_kept() -> None:
     facts = DonatedGraph(replace(SECOND, retain_graph=True), (COMPILED, COMPILED))
     finding = gs104.finding(facts)
-    check_wording(finding)
     assert finding.message == "retain_graph=True on a compiled graph with donated buffers"
     assert [(r.role, r.site) for r in finding.related] == [("created", MADE)]
-    assert finding.fix is not None
-    assert finding.fix.kind == "donated_buffer_off"
-    assert "256 B" in finding.fix.message
-    assert finding.fix.message.startswith("leave retain_graph=True out, or set ")
+    fix = fix_of(finding)
+    assert fix.kind == "donated_buffer_off"
+    assert "256 B" in fix.message
+    assert fix.message.startswith("leave retain_graph=True out, or set ")
 
 
 def test_a_second_derivative_needs_an_uncompiled_function() -> None:
@@ -302,8 +252,7 @@ def test_a_second_derivative_needs_an_uncompiled_function() -> None:
     )
     check_wording(finding)
     assert finding.message == "create_graph=True on a compiled graph with donated buffers"
-    assert finding.fix is not None
-    assert finding.fix.kind == "eager"
+    assert known(finding.fix).kind == "eager"
 
 
 def test_parameters_in_words() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import gradscope
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.model import (
     BackwardCall,
@@ -29,7 +27,8 @@ from gradscope.rules.gs102 import SharedGraph
 from gradscope.rules.gs103 import ForwardOnFreed
 from gradscope.rules.gs202 import By, StaleSoon
 from gradscope.rules.roles import Cut, Link, Loss, Roles
-from tests import examples
+from tests import examples, known
+from tests.rules.saying import check_wording, findings_of, fix_of
 
 MADE = Site("/home/ann/train.py", 17, 9, 17, 30)
 LINK = Site("/home/ann/train.py", 18, 9, 18, 30)
@@ -37,50 +36,25 @@ FREES = Site("/home/ann/train.py", 23, 5, 23, 30)
 READ = Site("/home/ann/train.py", 24, 12, 24, 13)
 FAILS = Site("/home/ann/train.py", 25, 5, 25, 30)
 
-TANH = Node(
-    4,
-    "TanhBackward0",
-    NodeState.LIVE,
-    7,
-    (SavedTensor("result", (32, 256), "f32", "cpu", 32768, 1),),
-    MADE,
-)
+RESULT = SavedTensor("result", (32, 256), "f32", "cpu", 32768, 1)
+TANH = Node(4, "TanhBackward0", NodeState.LIVE, 7, (RESULT,), MADE)
 CALL = BackwardCall(1, "backward", FREES, (Root(0, "loss_a"),), saved_bytes=32768)
 ROLES = Roles(second=Loss("loss_b", FAILS))
 SIBLING = SharedGraph(CALL, "loss_b", (TANH,), (MADE,), READ, FAILS, LINK, roles=ROLES)
 CARRIED = replace(SIBLING, holder="h", next_call=FREES, again=True, carried=True)
 
 
-def check_wording(finding: Finding) -> None:
-    texts = [finding.message, finding.label, *(r.message for r in finding.related)]
-    assert finding.fix is not None
-    for text in (*texts, finding.fix.message):
-        assert text
-        assert not text.endswith(".")
-        assert text[0].islower() or text[0] == "`" or text.split()[0].endswith("Backward0"), text
-        assert "None" not in text
-        assert "  " not in text
-
-
 def test_a_prediction_names_the_five_things() -> None:
     finding = gs102.finding(SIBLING)
     check_wording(finding)
-    assert (finding.code, finding.severity, finding.certainty) == (
-        "GS102",
-        Severity.WARNING,
-        Certainty.PREDICTED,
-    )
+    judged = (finding.code, finding.severity, finding.certainty)
+    assert judged == ("GS102", Severity.WARNING, Certainty.PREDICTED)
     assert (finding.site, finding.backward_call, finding.bytes) == (FREES, 1, 32768)
     assert finding.message == "backward call 1 frees a graph that a later backward call needs"
     assert finding.label == "will free 1 node that `loss_b` leads to"
-    places = [
-        ("created", MADE),
-        ("freed_by", FREES),
-        ("held_by", LINK),
-        ("next_read", READ),
-        ("failing_node", FAILS),
-    ]
-    assert [(r.role, r.site) for r in finding.related] == places
+    places = {"created": MADE, "freed_by": FREES, "held_by": LINK, "next_read": READ}
+    told = [(r.role, r.site) for r in finding.related]
+    assert told == [*places.items(), ("failing_node", FAILS)]
 
 
 def test_a_place_is_not_told_twice() -> None:
@@ -127,11 +101,9 @@ FIXES = [
 
 @pytest.mark.parametrize(("facts", "kind", "words"), FIXES)
 def test_the_fix_follows_from_the_facts(facts: SharedGraph, kind: str, words: str) -> None:
-    finding = gs102.finding(facts)
-    check_wording(finding)
-    assert finding.fix is not None
-    assert finding.fix.kind == kind
-    assert words in finding.fix.message
+    fix = fix_of(gs102.finding(facts))
+    assert fix.kind == kind
+    assert words in fix.message
 
 
 def test_what_keeping_the_graph_costs_is_told_where_that_is_proposed() -> None:
@@ -205,8 +177,7 @@ def test_who_is_trained_decides_what_comes_first(facts: SharedGraph, kinds: str)
 
 
 def test_a_cut_says_where_and_what_it_means() -> None:
-    fix = gs102.finding(linked(Cut.FIRST)).fix
-    assert fix is not None
+    fix = known(gs102.finding(linked(Cut.FIRST)).fix)
     assert fix.message == "use `fake.detach()` in `loss_a` (line 23)"
     assert fix.effects == (
         "`g.weight` would get no gradient from `loss_a` (line 23)",
@@ -214,8 +185,7 @@ def test_a_cut_says_where_and_what_it_means() -> None:
     )
     assert fix.reason == "`fake` is named as a constant"
     roles = replace(KNOWN, first=replace(FIRST, trains=()))
-    fix = gs102.finding(replace(SIBLING, roles=roles)).fix
-    assert fix is not None
+    fix = known(gs102.finding(replace(SIBLING, roles=roles)).fix)
     assert fix.reason == "`opt_d` steps with this loss, and only `opt_g` has `g.weight`"
 
 
@@ -227,21 +197,22 @@ def test_of_several_fixes_the_first_is_proposed() -> None:
     assert not any(fix.edits for fix in finding.fixes)
 
 
+def told_of_a_step(facts: StaleSoon) -> Finding:
+    finding = gs202.finding(facts)
+    check_wording(finding)
+    assert (finding.code, finding.site, finding.backward_call) == ("GS202", LINK, 3)
+    places = {"created": MADE, "modified_by": LINK, "next_read": FAILS}
+    assert [(r.role, r.site) for r in finding.related] == [*places.items()]
+    return finding
+
+
 def test_a_step_is_told_with_the_parameters() -> None:
     facts = StaleSoon(
         LINK, "actor_loss", ("critic.weight",), ("AddmmBackward0",), (MADE,), FAILS, FAILS, 3
     )
-    finding = gs202.finding(facts)
-    check_wording(finding)
-    assert (finding.code, finding.site, finding.backward_call) == ("GS202", LINK, 3)
-    assert [(r.role, r.site) for r in finding.related] == [
-        ("created", MADE),
-        ("modified_by", LINK),
-        ("next_read", FAILS),
-    ]
+    finding = told_of_a_step(facts)
     assert "`critic.weight`" in finding.related[1].message
-    assert finding.fix is not None
-    assert finding.fix.kind == "reorder"
+    assert known(finding.fix).kind == "reorder"
     assert [r.role for r in gs202.finding(replace(facts, read=READ)).related][-1] == "failing_node"
 
 
@@ -249,16 +220,9 @@ def test_an_operation_in_place_is_told_with_its_tensor() -> None:
     facts = StaleSoon(
         LINK, "loss", ("queue",), ("MmBackward0",), (MADE,), FAILS, FAILS, 3, By.OPERATION
     )
-    finding = gs202.finding(facts)
-    check_wording(finding)
-    assert (finding.code, finding.site, finding.backward_call) == ("GS202", LINK, 3)
+    finding = told_of_a_step(facts)
     assert [(fix.kind, fix.edits) for fix in finding.fixes] == [("clone", ()), ("reorder", ())]
     assert finding.fixes[0].message.startswith("save a clone() at train.py:17, or ")
-    assert [(r.role, r.site) for r in finding.related] == [
-        ("created", MADE),
-        ("modified_by", LINK),
-        ("next_read", FAILS),
-    ]
     assert "`queue`" in finding.label
     assert "optimizer" not in finding.message
 
@@ -301,42 +265,30 @@ def test_what_is_built_on_a_freed_graph_is_told_with_its_fix(
     facts: ForwardOnFreed, kind: str, words: str
 ) -> None:
     finding = gs103.finding(facts)
-    check_wording(finding)
     assert (finding.code, finding.site, finding.backward_call) == ("GS103", READ, 3)
     assert [r.role for r in finding.related] == ["created", "freed_by", "next_read"]
     assert "`scores`" in finding.label
-    assert finding.fix is not None
-    assert finding.fix.kind == kind
-    assert words in finding.fix.message
+    assert fix_of(finding).kind == kind
+    assert words in fix_of(finding).message
 
 
 def run(source: str, folder: Path) -> list[str]:
-    script = folder / "example.py"
-    script.write_text(source, encoding="utf-8")
-    with gradscope.watch() as scope:
-        try:
-            runpy.run_path(str(script), run_name="__main__")
-        except RuntimeError as error:
-            assert "second time" in str(error) or "inplace operation" in str(error)
-    return [f.code for f in scope.findings if f.severity is not Severity.ADVICE]
+    findings, error = findings_of(source, folder)
+    assert not error or "second time" in error or "inplace operation" in error
+    return [f.code for f in findings if f.severity is not Severity.ADVICE]
 
 
 def test_a_write_through_data_is_told_with_what_it_does() -> None:
     facts = StaleSoon(LINK, "loss", ("w",), ("MulBackward0",), (MADE,), READ, FAILS, 3, By.DATA)
     finding = gs202.finding(replace(facts, trained=True))
-    check_wording(finding)
     assert "wrong gradient, without an error" in finding.message
     assert "no version counter moved" in finding.related[1].message
-    assert [r.role for r in finding.related] == [
-        "created",
-        "modified_by",
-        "next_read",
-        "failing_node",
-    ]
+    roles = [r.role for r in finding.related]
+    assert roles == ["created", "modified_by", "next_read", "failing_node"]
     assert "fail" not in finding.related[-1].message
-    assert finding.fix is not None
-    assert (finding.fix.kind, finding.fix.edits) == ("reorder", ())
-    assert "after the backward call at" in finding.fix.message
+    fix = fix_of(finding)
+    assert (fix.kind, fix.edits) == ("reorder", ())
+    assert "after the backward call at" in fix.message
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,8 @@ from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Certainty, Severity, Site
 from gradscope.rules import ALL_RULES, ENGINE_ERRORS, by_code, unannounced
 from gradscope.rules.base import Rule, rule
-from tests import examples
+from tests import examples, known
+from tests.command import ran
 from tests.needs import DONATES_BUFFERS, needs
 from tests.zygote import python
 
@@ -40,9 +40,7 @@ each_certain_example = pytest.mark.parametrize(
 def run(source: str, folder: Path) -> tuple[int, str, str, str]:
     script = folder / "example.py"
     script.write_text(source, encoding="utf-8")
-    done = subprocess.run(
-        [python(), str(script)], capture_output=True, text=True, timeout=300, cwd=folder
-    )
+    done = ran(python(), script, cwd=folder)
     return done.returncode, done.stdout, done.stderr, str(script)
 
 
@@ -130,8 +128,7 @@ def test_the_errors_of_the_engine_belong_to_rules() -> None:
 def test_an_error_of_the_engine_that_was_not_called_first_is_shown_as_our_miss() -> None:
     text = "RuntimeError: Trying to backward through the graph a second time (or directly access saved tensors)."
     call = BackwardCall(number=7, kind="backward", site=Site("train.py", 12), graph=3)
-    finding = unannounced(text, call)
-    assert finding is not None
+    finding = known(unannounced(text, call))
     assert (finding.code, finding.missed, finding.site, finding.backward_call) == (
         "GS101",
         True,
@@ -139,8 +136,7 @@ def test_an_error_of_the_engine_that_was_not_called_first_is_shown_as_our_miss()
         7,
     )
     assert text in finding.related[0].message
-    assert finding.fix is not None
-    assert "report" in finding.fix.message
+    assert "report" in known(finding.fix).message
 
 
 def test_an_error_that_is_not_about_a_graph_s_life_is_no_miss() -> None:

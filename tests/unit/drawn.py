@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
+from xml.etree import ElementTree
 
 from gradscope.model import Edge, Graph, Node, NodeState, Root, SavedState, SavedTensor, Site
 
@@ -12,20 +14,12 @@ from gradscope.model import Edge, Graph, Node, NodeState, Root, SavedState, Save
 def saved(
     name: str, *shape: int, storage: int = 0, state: SavedState = SavedState.SAVED
 ) -> SavedTensor:
-    size = 4
-    for side in shape:
-        size *= side
-    return SavedTensor(name, shape, "f32", "cpu", size, storage=storage, state=state)
+    return SavedTensor(name, shape, "f32", "cpu", 4 * prod(shape), storage=storage, state=state)
 
 
 def leaf(index: int, name: str, shape: str = "f32[4]") -> Node:
-    return Node(
-        index,
-        "AccumulateGrad",
-        NodeState.BUFFERLESS,
-        variable=name,
-        variable_label=f"{name} {shape}",
-    )
+    label = f"{name} {shape}"
+    return Node(index, "AccumulateGrad", NodeState.BUFFERLESS, variable=name, variable_label=label)
 
 
 def op(
@@ -62,16 +56,11 @@ def two_losses() -> Graph:
 
 
 def hostile() -> Graph:
+    module: dict[str, Any] = {"module": "mod\\ule.0", "module_class": "C<"}
+    script = "a|b{c}\n</svg><script>alert(1)</script>"
     nodes = [
         op(0, '<b>evil</b>"|{}\\n\\', 2, NodeState.LIVE, saved=(saved('se"lf<i>', 1),)),
-        op(
-            1,
-            "a|b{c}\n</svg><script>alert(1)</script>",
-            1,
-            NodeState.STALE,
-            module="mod\\ule.0",
-            module_class="C<",
-        ),
+        op(1, script, 1, NodeState.STALE, **module),
     ]
     return graph(nodes, [(0, 1)], **{'lo"ss<>&\\': 0})
 
@@ -83,13 +72,17 @@ def iterations(count: int, length: int = 3) -> Graph:
     for index in range(total):
         age = count - 1 - index // length
         state = NodeState.LIVE if age == count - 1 else NodeState.FREED
-        nodes.append(
-            op(index, ("Tanh", "Add", "Mm")[index % 3], total - index, state, built_after=age)
-        )
-    edges = [(n, n + 1) for n in range(total - 1)] + [
-        (n, total) for n in range(total) if n % length == length - 1
-    ]
+        name = ("Tanh", "Add", "Mm")[index % 3]
+        nodes.append(op(index, name, total - index, state, built_after=age))
+    edges = [(n, n + 1) for n in range(total - 1)]
+    edges += [(n, total) for n in range(total) if n % length == length - 1]
     return graph([*nodes, leaf(total, "w")], edges, loss=0)
+
+
+def texts(svg: bytes) -> list[str]:
+    """The texts of a picture, in their order."""
+    texts = ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+    return [text.text or "" for text in texts]
 
 
 def with_failing(whole: Graph, index: int, state: NodeState) -> Graph:

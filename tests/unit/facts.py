@@ -31,27 +31,39 @@ from gradscope.program.variables import AS_ARGUMENT, Variable, local_variables, 
 from gradscope.torch_private import cached_parametrizations
 from tests.needs import DETACHED_IS_TOLD
 
+Probe = Callable[[], bool]
+
 FREED = "Trying to backward through the graph a second time"
-MODIFIED = "has been modified by an inplace operation"
 DETACHED = "a saved tensor that has been detached in-place"
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One private fact: who has it, what it is, and which files of gradscope rely on it."""
+    """One private fact: what it is, which files of gradscope rely on it, and how to see that it holds."""
 
-    of: str
     statement: str
     used_in: tuple[str, ...]
-    probe: Callable[[], bool]
-    of_names: tuple[str, ...] = ()
-    """Names of torch's that the fact is about: where one is missing there is another way, or a known loss."""
+    probe: Probe
+    of_name: str = ""
+    """A name of torch's that it is about: where that is missing there is another way, or a known loss."""
+
+
+FACTS: list[Fact] = []
+
+
+def fact(statement: str, *used_in: str, of_name: str = "") -> Callable[[Probe], Probe]:
+    def add(probe: Probe) -> Probe:
+        FACTS.append(Fact(statement, used_in, probe, of_name))
+        return probe
+
+    return add
 
 
 def _leaf(*size: int) -> Tensor:
     return torch.ones(size or (2,), requires_grad=True)
 
 
+@fact("every backward call goes through _engine_run_backward, bound in two modules", "hooks.py")
 def _engine_runs_once_per_call() -> bool:
     """Check that both bindings are one function, and that every way to call backward uses it."""
     met: list[int] = []
@@ -75,6 +87,11 @@ def _engine_runs_once_per_call() -> bool:
     return len(met) == 3 and originals[0] is originals[1]
 
 
+@fact(
+    "what a pack hook returned is destroyed when the graph lets go of the saved tensor",
+    "collect/marks.py",
+    "collect/ledger.py",
+)
 def _pack_result_dies_with_the_saved_tensor() -> bool:
     class Mark:
         def __init__(self, tensor: Tensor) -> None:
@@ -94,6 +111,13 @@ def _pack_result_dies_with_the_saved_tensor() -> bool:
     return bool(marks) and alive and all(mark() is None for mark in marks)
 
 
+# Else collect/slots.py unpacks through our own hook.
+@fact(
+    "node._raw_saved_x.data is the saved tensor, and None once it was freed",
+    "collect/nodes.py",
+    "collect/recognition.py",
+    of_name="_C._autograd.SavedTensor.data",
+)
 def _raw_saved_tensors_read_without_unpacking() -> bool:
     product = _leaf() * _leaf()
     node: Any = product.grad_fn
@@ -111,6 +135,10 @@ def _said_by_a_slice(node: Any) -> str:
     return "it ran"
 
 
+@fact(
+    "CopySlices, when called, first says that it was freed, then refuses what cannot be a gradient",
+    "collect/nodes.py",
+)
 def _slices_check_first_whether_they_were_freed() -> bool:
     """A node of the program's own is wrapped, which must not run."""
     ran: list[Tensor] = []
@@ -138,6 +166,9 @@ def _slices_check_first_whether_they_were_freed() -> bool:
     return all(said)
 
 
+@fact(
+    "a foreach node, when called with no gradient, first says that it was freed", "collect/nodes.py"
+)
 def _foreach_checks_first_whether_it_was_freed() -> bool:
     leaves, said = [_leaf(), _leaf()], []
     for outputs, saves in (
@@ -153,6 +184,11 @@ def _foreach_checks_first_whether_it_was_freed() -> bool:
     return all(said)
 
 
+@fact(
+    "node._saved_x raises the engine's own error once the saved tensor was freed",
+    "collect/nodes.py",
+    "collect/recognition.py",
+)
 def _saved_attribute_raises_when_freed() -> bool:
     product = _leaf() * _leaf()
     node = product.grad_fn
@@ -160,6 +196,12 @@ def _saved_attribute_raises_when_freed() -> bool:
     return _raises(lambda: getattr(node, private.SAVED + "self"), FREED)
 
 
+# Else only hooks see it.
+@fact(
+    "SavedTensor.unpack raises the engine's own error for an input detached in place since",
+    "collect/nodes.py",
+    of_name=DETACHED_IS_TOLD,
+)
 def _only_saved_attribute_allows_detached() -> bool:
     first = _leaf().exp()
     product = first * 2 * first
@@ -171,6 +213,12 @@ def _only_saved_attribute_allows_detached() -> bool:
     return before and same and _raises(saved.unpack, DETACHED)
 
 
+# Else all tensors that may be a Function's are asked.
+@fact(
+    "Function.apply is a Python frame with the class in `cls`",
+    "collect/saving.py",
+    of_name="autograd.Function.apply.__func__",
+)
 def _function_frames_know_their_class() -> bool:
     seen: list[bool] = []
 
@@ -190,6 +238,7 @@ def _function_frames_know_their_class() -> bool:
     return seen == [True] and known
 
 
+@fact("a module's call is a Python frame with the module in `self`", "program/names.py")
 def _module_calls_run_known_code() -> bool:
     seen: list[bool] = []
 
@@ -205,6 +254,10 @@ def _module_calls_run_known_code() -> bool:
     return seen == [True]
 
 
+@fact(
+    "in a pack hook a tensor new to Python has at most three references, and the argument's",
+    "collect/saving.py",
+)
 def _fresh_tensors_have_few_references() -> bool:
     counts: list[int] = []
 
@@ -221,6 +274,10 @@ def _fresh_tensors_have_few_references() -> bool:
     return counts[0] <= 3 + AS_ARGUMENT < counts[1]
 
 
+@fact(
+    "what is saved as a result is read as a new tensor, whatever became of the one returned",
+    "collect/nodes.py",
+)
 def _results_are_outputs() -> bool:
     """Detach in place what an operation has returned: what it saved of that needs a gradient yet,
     or never did.
@@ -239,6 +296,12 @@ def _results_are_outputs() -> bool:
     return all(found)
 
 
+# Else each function is marked alone.
+@fact(
+    "a code object can be marked so that torch.compile passes over it and what it calls",
+    "torch_private.py",
+    of_name="_C._dynamo.eval_frame.set_code_exec_strategy",
+)
 def _compilers_pass_over_code_by_its_strategy() -> bool:
     def leave() -> None:
         pass
@@ -248,6 +311,11 @@ def _compilers_pass_over_code_by_its_strategy() -> bool:
     )
 
 
+@fact(
+    "compiled autograd is switched on and off by set_autograd_compiler, which Python looks up",
+    "hooks.py",
+    "collect/default_hooks.py",
+)
 def _compiled_autograd_is_switched_in_one_place() -> bool:
     switched: list[bool] = []
     owner: Any = torch._C._dynamo.compiled_autograd
@@ -266,6 +334,10 @@ def _compiled_autograd_is_switched_in_one_place() -> bool:
     return switched == [True, False]
 
 
+@fact(
+    "a loader's iterator and torch's samplers show how many batches are left",
+    "program/ahead/iteration.py",
+)
 def _loaders_show_how_many_batches_are_left() -> bool:
     """Check what is read of a loader's iterator, at each of its batches."""
     found = []
@@ -280,6 +352,10 @@ def _loaders_show_how_many_batches_are_left() -> bool:
     return all(found)
 
 
+@fact(
+    "parametrize.cached() keeps tensors in a dict, by module and name, while it is open",
+    "torch_private.py",
+)
 def _cached_parametrizations_are_kept_by_name() -> bool:
     """Check what ``parametrize.cached()`` keeps while it is open, and that it then keeps nothing."""
     linear = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 2))
@@ -289,6 +365,9 @@ def _cached_parametrizations_are_kept_by_name() -> bool:
     return kept == [("weight", True)] and not cached_parametrizations()
 
 
+@fact(
+    "the stack of a frame that waits for a call lies behind its variables", "program/variables.py"
+)
 def _iterators_are_read_where_they_lie() -> bool:
     """Check that a loop finds its own iterator, and those of the loops around it."""
 
@@ -306,6 +385,7 @@ def _iterators_are_read_where_they_lie() -> bool:
     return found(None)
 
 
+@fact("the variables of a running frame can be read without its f_locals", "program/variables.py")
 def _variables_are_read_where_they_lie() -> bool:
     shared = object()
 
@@ -324,6 +404,10 @@ def _variables_are_read_where_they_lie() -> bool:
     return function(object())
 
 
+@fact(
+    "a warning's stacklevel does not count frames whose file names the import machinery",
+    "collect/backward.py",
+)
 def _warnings_skip_frames_of_the_import_machinery() -> bool:
     import warnings
 
@@ -340,6 +424,11 @@ def _warnings_skip_frames_of_the_import_machinery() -> bool:
     return caught[0].filename == __file__
 
 
+@fact(
+    "a storage counts its owners, of which its Python object is one",
+    "collect/ledger.py",
+    "collect/owners.py",
+)
 def _storages_count_their_owners() -> bool:
     tensor: Any = torch.ones(2)
     storage = tensor.untyped_storage()
@@ -349,140 +438,9 @@ def _storages_count_their_owners() -> bool:
     return bool(alone == 2 and shared == 3 and tensor._use_count() == 1 and other is not None)
 
 
+@fact("code objects give the columns of each instruction", "code/places.py")
 def _positions_give_columns() -> bool:
     def line() -> float:
         return 1 + 2.5
 
     return any(p[2] is not None and p[3] is not None for p in line.__code__.co_positions())
-
-
-_TORCH, _PYTHON = "torch", "CPython"
-
-FACTS = (
-    Fact(
-        _TORCH,
-        "every backward call goes through _engine_run_backward, bound in two modules",
-        ("hooks.py",),
-        _engine_runs_once_per_call,
-    ),
-    Fact(
-        _TORCH,
-        "what a pack hook returned is destroyed when the graph lets go of the saved tensor",
-        ("collect/marks.py", "collect/ledger.py"),
-        _pack_result_dies_with_the_saved_tensor,
-    ),
-    Fact(
-        _TORCH,
-        "node._raw_saved_x.data is the saved tensor, and None once it was freed",
-        ("collect/nodes.py", "collect/recognition.py"),
-        _raw_saved_tensors_read_without_unpacking,
-        ("_C._autograd.SavedTensor.data",),  # else collect/slots.py unpacks through our own hook
-    ),
-    Fact(
-        _TORCH,
-        "CopySlices, when called, first says that it was freed, then refuses what cannot be a gradient",
-        ("collect/nodes.py",),
-        _slices_check_first_whether_they_were_freed,
-    ),
-    Fact(
-        _TORCH,
-        "a foreach node, when called with no gradient, first says that it was freed",
-        ("collect/nodes.py",),
-        _foreach_checks_first_whether_it_was_freed,
-    ),
-    Fact(
-        _TORCH,
-        "node._saved_x raises the engine's own error once the saved tensor was freed",
-        ("collect/nodes.py", "collect/recognition.py"),
-        _saved_attribute_raises_when_freed,
-    ),
-    Fact(
-        _TORCH,
-        "SavedTensor.unpack raises the engine's own error for an input detached in place since",
-        ("collect/nodes.py",),
-        _only_saved_attribute_allows_detached,
-        (DETACHED_IS_TOLD,),  # else only hooks see it
-    ),
-    Fact(
-        _TORCH,
-        "Function.apply is a Python frame with the class in `cls`",
-        ("collect/saving.py",),
-        _function_frames_know_their_class,
-        (
-            "autograd.Function.apply.__func__",
-        ),  # else all tensors that may be a Function's are asked
-    ),
-    Fact(
-        _TORCH,
-        "a module's call is a Python frame with the module in `self`",
-        ("program/names.py",),
-        _module_calls_run_known_code,
-    ),
-    Fact(
-        _TORCH,
-        "a loader's iterator and torch's samplers show how many batches are left",
-        ("program/ahead/iteration.py",),
-        _loaders_show_how_many_batches_are_left,
-    ),
-    Fact(
-        _TORCH,
-        "parametrize.cached() keeps tensors in a dict, by module and name, while it is open",
-        ("torch_private.py",),
-        _cached_parametrizations_are_kept_by_name,
-    ),
-    Fact(
-        _TORCH,
-        "what is saved as a result is read as a new tensor, whatever became of the one returned",
-        ("collect/nodes.py",),
-        _results_are_outputs,
-    ),
-    Fact(
-        _TORCH,
-        "a code object can be marked so that torch.compile passes over it and what it calls",
-        ("torch_private.py",),
-        _compilers_pass_over_code_by_its_strategy,
-        ("_C._dynamo.eval_frame.set_code_exec_strategy",),  # else each function is marked alone
-    ),
-    Fact(
-        _TORCH,
-        "compiled autograd is switched on and off by set_autograd_compiler, which Python looks up",
-        ("hooks.py", "collect/default_hooks.py"),
-        _compiled_autograd_is_switched_in_one_place,
-    ),
-    Fact(
-        _TORCH,
-        "a storage counts its owners, of which its Python object is one",
-        ("collect/ledger.py", "collect/owners.py"),
-        _storages_count_their_owners,
-    ),
-    Fact(
-        _PYTHON,
-        "code objects give the columns of each instruction",
-        ("code/places.py",),
-        _positions_give_columns,
-    ),
-    Fact(
-        _PYTHON,
-        "in a pack hook a tensor new to Python has at most three references, and the argument's",
-        ("collect/saving.py",),
-        _fresh_tensors_have_few_references,
-    ),
-    Fact(
-        _PYTHON,
-        "the variables of a running frame can be read without its f_locals",
-        ("program/variables.py",),
-        _variables_are_read_where_they_lie,
-    ),
-    Fact(
-        _PYTHON,
-        "the stack of a frame that waits for a call lies behind its variables",
-        ("program/variables.py",),
-        _iterators_are_read_where_they_lie,
-    ),
-    Fact(
-        _PYTHON,
-        "a warning's stacklevel does not count frames whose file names the import machinery",
-        ("collect/backward.py",),
-        _warnings_skip_frames_of_the_import_machinery,
-    ),
-)

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.autograd import Function, forward_ad, functional
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
 
+from tests import known
+
 PROGRAMS: list[Callable[[], Calls]] = []
 
 
@@ -163,8 +165,7 @@ def dual_numbers() -> Calls:
     with forward_ad.dual_level():
         out = forward_ad.unpack_dual(f(forward_ad.make_dual(torch.randn(3), torch.ones(3))))
     yield out.primal.sum(), {}
-    assert out.tangent is not None
-    yield out.tangent.sum(), {}
+    yield known(out.tangent).sum(), {}
 
 
 @program

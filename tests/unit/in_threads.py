@@ -9,10 +9,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def in_a_thread(work: Callable[[], T]) -> T:
+def in_a_thread(work: Callable[[], T], name: str | None = None) -> T:
     """Return what a new thread makes."""
     made: list[T] = []
-    thread = threading.Thread(target=lambda: made.append(work()))
+    thread = threading.Thread(target=lambda: made.append(work()), name=name)
     thread.start()
     thread.join()
     return made[0]

@@ -52,14 +52,7 @@ def call_of(number: int, **more: Any) -> BackwardCall:
 
 
 def chain(length: int, site: Site = SITE, *, sequence_nr: int = 0, built_after: int = 0) -> Graph:
-    nodes = tuple(
-        Node(
-            i,
-            "MulBackward0",
-            sequence_nr=sequence_nr + length - i,
-            site=site,
-            built_after=built_after,
-        )
-        for i in range(length)
-    )
+    last = sequence_nr + length
+    more: dict[str, Any] = {"site": site, "built_after": built_after}
+    nodes = tuple(Node(i, "MulBackward0", sequence_nr=last - i, **more) for i in range(length))
     return Graph(nodes, tuple(Edge(i, i + 1) for i in range(length - 1)), (Root(0, "loss"),))

@@ -26,11 +26,17 @@ def scan(*frames: types.FrameType, budget: Budget = Budget(max_seconds=60)) -> t
     return found, walk.done
 
 
-def scan_variables(**variables: Any) -> Names:
-    """What the scan finds when these are the only variables of a user's module."""
+def frame_with(**variables: Any) -> types.FrameType:
+    """The frame of a user's module that has only these variables."""
     namespace: dict[str, Any] = {**variables, "__name__": "__main__", "sys": sys}
     exec(compile("frame = sys._getframe()", "<stdin>", "exec"), namespace)
-    return scan(namespace.pop("frame"))[0]
+    frame: types.FrameType = namespace.pop("frame")
+    return frame
+
+
+def scan_variables(**variables: Any) -> Names:
+    """What the scan finds when these are the only variables of a user's module."""
+    return scan(frame_with(**variables))[0]
 
 
 def made() -> Tensor:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
+from canned import RECORDINGS
 from test_cli_parsing import parse
 
 from gradscope.model import Recording
@@ -19,12 +19,8 @@ from gradscope.rules.settings import DEFAULTS
 from gradscope.rules.suppressing import Suppressor
 
 ROOT = Path(__file__).parents[2]
-CANNED = canned_recording()
-IGNORING = Suppressor(DEFAULTS.overridden(ignore=["GS101", "GS303"])).of_findings(CANNED)
-RECORDINGS = [CANNED, clean_recording(), empty_recording(), unfinished_recording(), IGNORING]
-each_recording = pytest.mark.parametrize(
-    "recording", RECORDINGS, ids=["canned", "clean", "empty", "unfinished", "ignoring"]
-)
+IGNORED = Suppressor(DEFAULTS.overridden(ignore=["GS101", "GS303"]))
+IGNORING = IGNORED.of_findings(RECORDINGS["canned"])
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +31,7 @@ def schema() -> Any:
     return jsonschema.Draft4Validator(json.loads(text))
 
 
-@each_recording
+@pytest.mark.parametrize("recording", [*RECORDINGS.values(), IGNORING])
 def test_sarif_is_valid_by_the_official_schema(schema: Any, recording: Recording) -> None:
     log = json.loads(to_sarif(recording))
     assert [error.message for error in schema.iter_errors(log)] == []

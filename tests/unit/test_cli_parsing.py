@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -67,54 +68,28 @@ def test_the_options_of_run() -> None:
     files = ["--format", "sarif", "--output", "o", "--save", "s", "--html", "h", "--draw", "d.svg"]
     flags = ["--stop-after", "3", "--guard", "--no-hooks", "--no-rehearsal"]
     flags += ["--fail-on", "warning"]
-    assert parse("run", *files, *flags, "a.py").args[1] == RunOptions(
-        Format.SARIF,
-        Path("o"),
-        Path("s"),
-        Path("h"),
-        Path("d.svg"),
-        stop_after=3,
-        guard=True,
-        hooks=False,
-        rehearse=False,
-        settings=Settings(fail_on=FailOn.WARNING),
-    )
+    o, s, h, d = map(Path, ("o", "s", "h", "d.svg"))
+    options = RunOptions(Format.SARIF, o, s, h, d, stop_after=3, guard=True)
+    settings = Settings(fail_on=FailOn.WARNING)
+    expected = replace(options, hooks=False, rehearse=False, settings=settings)
+    assert parse("run", *files, *flags, "a.py").args[1] == expected
 
 
 def test_the_other_commands() -> None:
-    assert parse("report", "a", "b", "--format", "json").args == (
-        [Path("a"), Path("b")],
-        Format.JSON,
-        None,
-        None,
-        DEFAULTS,
-        False,
-    )
-    assert parse("report", "a", "--html", "b").args == (
-        [Path("a")],
-        Format.TEXT,
-        None,
-        Path("b"),
-        DEFAULTS,
-        False,
-    )
+    a, b, svg = Path("a"), Path("b"), Path("b.svg")
+    both = parse("report", "a", "b", "--format", "json").args
+    assert both == ([a, b], Format.JSON, None, None, DEFAULTS, False)
+    page = parse("report", "a", "--html", "b").args
+    assert page == ([a], Format.TEXT, None, b, DEFAULTS, False)
     assert parse("report", "a", "--memory").args[-1] is True
-    assert parse("diff", "a", "b").args == (Path("a"), Path("b"))
-    drawn = (Path("a"), Path("b.svg"), None, Options(), DEFAULTS)
-    assert parse("draw", "a", "-o", "b.svg").args == drawn
-    options = ["--call", "2", "--focus", "x", "--depth", "3"]
-    flags = ["--no-fold", "--sites"]
-    assert parse("draw", "a", "-o", "b.svg", *options, *flags).args == (
-        Path("a"),
-        Path("b.svg"),
-        2,
-        Options("x", 3, fold=False, sites=True),
-        DEFAULTS,
-    )
-    assert parse("fix", "a").args == (Path("a"), (), FixOptions())
+    assert parse("diff", "a", "b").args == (a, b)
+    assert parse("draw", "a", "-o", "b.svg").args == (a, svg, None, Options(), DEFAULTS)
+    options = ["--call", "2", "--focus", "x", "--depth", "3", "--no-fold", "--sites"]
+    drawn = (a, svg, 2, Options("x", 3, fold=False, sites=True), DEFAULTS)
+    assert parse("draw", "a", "-o", "b.svg", *options).args == drawn
+    assert parse("fix", "a").args == (a, (), FixOptions())
     options = ["--finding", "2", "--verify", "--write", "--stop-after", "5", "--timeout", "9.5"]
-    tried = FixOptions("2", True, True, 5, 9.5)
-    assert parse("fix", "a", *options).args == (Path("a"), (), tried)
+    assert parse("fix", "a", *options).args == (a, (), FixOptions("2", True, True, 5, 9.5))
     more = parse("fix", "--no-rehearsal", "--yes", "a.py", "b").args
     assert more == (Path("a.py"), ("b",), FixOptions(rehearse=False, guarded=False))
     assert parse("explain", "GS101").args == ("GS101",)

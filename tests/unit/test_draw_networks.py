@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from graph_of import Modules, graph_of
+from drawn import graph, op
 from torch import nn
 
+import gradscope
 from gradscope.model import Graph
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.draw import draw_graphs
@@ -27,21 +28,20 @@ def picture_of(graph: Graph, **options: object) -> Picture:
 def transformer() -> Graph:
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
     model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
-    modules = Modules(model)
-    loss = model(torch.randn(2, 8, 32)).pow(2).mean()
-    return graph_of({"loss": loss}, dict(model.named_parameters()), modules=modules)
+    with gradscope.watch():
+        loss = model(torch.randn(2, 8, 32)).pow(2).mean()
+        return gradscope.snapshot(loss)
 
 
 def lstm() -> Graph:
-    model = nn.ModuleDict({"cell": nn.LSTMCell(8, 8), "out": nn.Linear(8, 2)})
-    modules = Modules(model)
+    cell, out = nn.LSTMCell(8, 8), nn.Linear(8, 2)
     h, c, outputs = torch.zeros(2, 8), torch.zeros(2, 8), []
-    for _ in range(200):
-        h, c = model["cell"](torch.randn(2, 8), (h, c))
-        outputs.append(model["out"](h))
-    return graph_of(
-        {"loss": torch.stack(outputs).mean()}, dict(model.named_parameters()), modules=modules
-    )
+    with gradscope.watch():
+        for _ in range(200):
+            h, c = cell(torch.randn(2, 8), (h, c))
+            outputs.append(out(h))
+        loss = torch.stack(outputs).mean()
+        return gradscope.snapshot(loss)
 
 
 def gan() -> Graph:
@@ -50,9 +50,7 @@ def gan() -> Graph:
     fake = generator(torch.randn(3, 4))
     d_loss = discriminator(fake).mean() + discriminator(torch.randn(3, 6)).mean()
     g_loss = -discriminator(fake).mean()
-    parameters = {f"generator.{n}": p for n, p in generator.named_parameters()}
-    parameters |= {f"discriminator.{n}": p for n, p in discriminator.named_parameters()}
-    return graph_of({"d_loss": d_loss, "g_loss": g_loss}, parameters)
+    return gradscope.snapshot(d_loss, g_loss)
 
 
 def maml() -> Graph:
@@ -63,18 +61,18 @@ def maml() -> Graph:
             (torch.tanh(x @ fast) - target).pow(2).mean(), fast, create_graph=True
         )
         fast = fast - 0.1 * gradient
-    return graph_of({"meta_loss": (torch.tanh(x @ fast) - target).pow(2).mean()}, {"w": w})
+    meta_loss = (torch.tanh(x @ fast) - target).pow(2).mean()
+    return gradscope.snapshot(meta_loss)
 
 
 def shared_y() -> Graph:
     a, t, x = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3), torch.randn(3, 3)
-    y = t @ a
-    loss0 = (t @ (x + y)).pow(2).sum()
-    border = torch._C._autograd._get_sequence_nr()
-    loss1 = (t @ (x + y)).pow(2).sum()
-    return graph_of(
-        {"loss0": loss0, "loss1": loss1}, {"a": a}, built_after=lambda number: int(number >= border)
-    )
+    with gradscope.watch():
+        y = t @ a
+        loss0 = (t @ (x + y)).pow(2).sum()
+        torch.ones(1, requires_grad=True).backward()
+        loss1 = (t @ (x + y)).pow(2).sum()
+        return gradscope.snapshot(loss0, loss1)
 
 
 @pytest.mark.parametrize("network", [transformer, lstm, gan, maml, shared_y])
@@ -87,12 +85,18 @@ def test_default_pictures_are_small(
     assert result.notes == ()
 
 
-def test_transformer_shows_one_layer_and_folds_those_alike() -> None:
-    picture = picture_of(transformer())
-    titles = [box.title for box in picture.boxes if box.is_fold]
-    assert any(title.startswith("layers.1 … layers.4") for title in titles)
-    assert "layers.5.self_attn  MultiheadAttention" in titles
-    assert len(picture_of(transformer(), depth=2).boxes) < 12
+def test_numbered_layers_show_one_and_fold_those_alike() -> None:
+    names = ("Mul", "Add", "Mm", "Relu")
+    nodes = [
+        op(n, names[n % 4], 200 - n, module=f"layers.{5 - n // 20}.{part}", module_class=kind)
+        for n in range(120)
+        for part, kind in [(("attn", "Attention"), ("linear", "Linear"))[n // 10 % 2]]
+    ]
+    whole = graph(nodes, [(n, n + 1) for n in range(119)], loss=0)
+    titles = [box.title for box in picture_of(whole).boxes if box.is_fold]
+    assert any(title.startswith("layers.0 … layers.4") for title in titles)
+    assert "layers.5.attn  Attention" in titles
+    assert len(picture_of(whole, depth=2).boxes) < 12
 
 
 def test_lstm_shows_one_step_of_two_hundred() -> None:

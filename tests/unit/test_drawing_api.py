@@ -6,11 +6,11 @@ import gc
 import weakref
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 import torch
-from drawn import graph, leaf, op, saved, two_losses
+from canned import small_finding
+from drawn import graph, leaf, op, saved, texts, two_losses
 from torch import nn
 
 import gradscope
@@ -21,6 +21,7 @@ from gradscope.model import (
     Finding,
     Graph,
     Header,
+    Node,
     NodeState,
     Recording,
     SavedState,
@@ -31,12 +32,7 @@ from gradscope.render.pictures.draw import draw_graphs, draw_recording
 from gradscope.render.pictures.merging import merge
 from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.selection import select
-
-
-def texts(svg: bytes) -> list[str]:
-    return [
-        e.text or "" for e in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
-    ]
+from tests import known
 
 
 class Mark:
@@ -133,9 +129,8 @@ def test_used_wrongly(roots: tuple[object, ...], options: dict[str, str], says: 
 def test_drawing_keeps_nothing_alive_and_changes_nothing() -> None:
     loss_a, loss_b = losses()
     gradscope.draw(loss_a, loss_b)
-    assert loss_a.grad_fn is not None
     # The mark dies with the node.
-    mark = loss_a.grad_fn.metadata["mark"] = Mark()  # type: ignore[index]
+    mark = known(loss_a.grad_fn).metadata["mark"] = Mark()  # type: ignore[index]
     watched = weakref.ref(mark)
     loss_a.backward(retain_graph=True)
     loss_b.backward()
@@ -207,31 +202,16 @@ def carried(calls: int) -> list[Graph]:
     """The graph of call k has k nodes: one of its own, and all those of the calls before."""
     graphs = []
     for k in range(1, calls + 1):
-        nodes = [
-            op(
-                i,
-                "Mul",
-                k - i,
-                NodeState.LIVE,
-                saved=(saved("self", 2, storage=i + 1),),
-                built_after=k - i - 1,
-            )
-            for i in range(k)
-        ]
+        nodes = []
+        for i in range(k):
+            own = (saved("self", 2, storage=i + 1),)
+            nodes.append(op(i, "Mul", k - i, NodeState.LIVE, saved=own, built_after=k - i - 1))
         graphs.append(graph([*nodes, leaf(k, "w")], [(i, i + 1) for i in range(k)], loss=0))
     return graphs
 
 
 def found(call: int, *nodes: int, **more: Any) -> Finding:
-    values: dict[str, Any] = {
-        "severity": Severity.ERROR,
-        "certainty": Certainty.CERTAIN,
-        "graph": call,
-        **more,
-    }
-    return Finding(
-        "GS101", "x", message="", site=None, backward_call=call, graph_nodes=nodes, **values
-    )
+    return small_finding(graph=call, backward_call=call, graph_nodes=nodes, **more)
 
 
 def test_earlier_graphs_are_shown_as_their_calls_left_them() -> None:
@@ -241,22 +221,16 @@ def test_earlier_graphs_are_shown_as_their_calls_left_them() -> None:
     assert chosen.graphs[0].nodes[0].freed_by == 1
     assert chosen.graphs[0].nodes[0].saved[0].state is SavedState.FREED
     assert chosen.graphs[1].nodes == graphs[1].nodes
-    assert [root.name for g in chosen.graphs for root in g.roots] == [
-        "loss (call 1)",
-        "loss (call 2)",
-    ]
-    kept = select(recording_of(graphs, [call(1, retain_graph=True), call(2)])).graphs[0].nodes[0]
-    assert (kept.state, kept.freed_by, kept.saved[0].state) == (
-        NodeState.RETAINED,
-        None,
-        SavedState.SAVED,
-    )
-    failed = (
-        select(recording_of(graphs, [call(1, exception="RuntimeError: no"), call(2)]))
-        .graphs[0]
-        .nodes[0]
-    )
-    assert failed.state is NodeState.LIVE
+    roots = [root.name for g in chosen.graphs for root in g.roots]
+    assert roots == ["loss (call 1)", "loss (call 2)"]
+
+    def after(first: BackwardCall) -> Node:
+        return select(recording_of(graphs, [first, call(2)])).graphs[0].nodes[0]
+
+    kept = after(call(1, retain_graph=True))
+    told = (kept.state, kept.freed_by, kept.saved[0].state)
+    assert told == (NodeState.RETAINED, None, SavedState.SAVED)
+    assert after(call(1, exception="RuntimeError: no")).state is NodeState.LIVE
 
 
 def test_only_a_few_calls_that_follow_each_other_and_share_nodes_are_joined() -> None:
@@ -278,12 +252,8 @@ def test_a_graph_met_again_is_not_joined_with_what_came_between() -> None:
 def test_calls_that_take_turns_have_rows_that_overlap() -> None:
     rows = [call(1, count=5, last_number=9), call(2, count=5, last_number=10)]
     recording = recording_of(carried(2), rows)
-    assert [len(select(recording, number).graphs[-1].nodes) for number in (3, 4, 9, 10)] == [
-        2,
-        3,
-        2,
-        3,
-    ]
+    sizes = [len(select(recording, number).graphs[-1].nodes) for number in (3, 4, 9, 10)]
+    assert sizes == [2, 3, 2, 3]
 
 
 def test_the_gravest_finding_is_shown() -> None:
@@ -350,15 +320,8 @@ def test_a_node_that_saved_nothing_is_where_those_built_around_it_are() -> None:
         for at, path in enumerate(paths)
     ]
     whole = graph(nodes, [(n, n + 1) for n in range(6)], loss=0)
-    assert [node.module for node in merge([whole]).nodes] == [
-        None,
-        "net.1.b",
-        "net.1",
-        "net.1.a",
-        "net",
-        "net.0.a",
-        None,
-    ]
+    modules = [node.module for node in merge([whole]).nodes]
+    assert modules == [None, "net.1.b", "net.1", "net.1.a", "net", "net.0.a", None]
     captions = [box.caption for box in compose([whole], Options()).boxes]
     assert captions == ["", "net.1.b · Linear", "", "net.1.a · Linear", "", "net.0.a · Linear", ""]
 

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from canned import small_finding
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing.patch import Source, apply, bare, decoded, read, split, unified_diff, write
+from gradscope.fixing.patch import Source, apply, decoded, read, split, unified_diff, write
 from gradscope.fixing.plan import Plan, plan
 from gradscope.model import (
     Certainty,
@@ -69,14 +70,8 @@ def test_new_lines_are_known_by_the_line_that_they_stand_for() -> None:
 def test_the_lines_of_an_edit_keep_the_numbers_of_those_that_they_were() -> None:
     source = Source("f.py", split("a\nb\nc\nd\ne\n"))
     change = apply(source, [Edit("f.py", 2, "with x:\n    b\n    c\nlast", 4)])
-    assert [bare(line) for line in change.after.lines] == [
-        "a",
-        "with x:",
-        "    b",
-        "    c",
-        "last",
-        "e",
-    ]
+    text = "".join(change.after.lines)
+    assert text == "a\nwith x:\n    b\n    c\nlast\ne\n"
     assert [change.old_line(line) for line in range(1, 7)] == [1, 2, 2, 3, 3, 5]
 
 
@@ -116,9 +111,8 @@ def test_the_diff_can_be_applied(
 def finding(
     code: str, line: int, fix: Fix | None, severity: Severity = Severity.WARNING
 ) -> Finding:
-    return Finding(
-        code, "name", severity, Certainty.PREDICTED, "message", Site("f.py", line), fix=fix
-    )
+    site, certainty = Site("f.py", line), Certainty.PREDICTED
+    return small_finding(code, site, severity=severity, certainty=certainty, fix=fix)
 
 
 def planned(
@@ -133,9 +127,7 @@ def planned(
         fix = each.fix
         if fix is not None:
             fix = replace(fix, edits=tuple(replace(e, file=file) for e in fix.edits))
-        there.append(
-            Finding(each.code, each.name, each.severity, each.certainty, "m", each.site, fix=fix)
-        )
+        there.append(replace(each, fix=fix))
     return plan(
         Recording(Header("", "", "", "f.py"), findings=tuple(there), sources={file: TEXT}), chosen
     )

@@ -16,8 +16,12 @@ def states(life: gradscope.api.follow.Life) -> dict[str, NodeState]:
     return {node.name: node.state for node in life.now().nodes}
 
 
-def test_freed_and_then_destroyed() -> None:
-    a = torch.rand(3, requires_grad=True)
+@pytest.fixture
+def a() -> torch.Tensor:
+    return torch.rand(3, requires_grad=True)
+
+
+def test_freed_and_then_destroyed(a: torch.Tensor) -> None:
     loss = a.exp().sum()
     life = gradscope.follow(loss)
     assert states(life) == {
@@ -35,8 +39,7 @@ def test_freed_and_then_destroyed() -> None:
     assert life.now().nodes[1].saved[0].state is SavedState.FREED
 
 
-def test_retained_and_dropped() -> None:
-    a = torch.rand(3, requires_grad=True)
+def test_retained_and_dropped(a: torch.Tensor) -> None:
     with gradscope.watch():
         loss = a.exp().sum()
         life = gradscope.follow(loss)
@@ -46,8 +49,7 @@ def test_retained_and_dropped() -> None:
         assert life.now().nodes[1].saved[0].state is SavedState.DROPPED
 
 
-def test_a_part_that_another_tensor_holds_lives_on() -> None:
-    a = torch.rand(3, requires_grad=True)
+def test_a_part_that_another_tensor_holds_lives_on(a: torch.Tensor) -> None:
     y = a.exp()
     loss = y.sin().sum()
     life = gradscope.follow(loss)
@@ -61,8 +63,7 @@ def test_a_part_that_another_tensor_holds_lives_on() -> None:
     }
 
 
-def test_it_keeps_nothing_alive() -> None:
-    a = torch.rand(3, requires_grad=True)
+def test_it_keeps_nothing_alive(a: torch.Tensor) -> None:
     y = a.exp()
     loss = y.sum()
     life = gradscope.follow(loss)
@@ -77,8 +78,7 @@ def test_it_keeps_nothing_alive() -> None:
         gc.enable()
 
 
-def test_two_follow_one_graph() -> None:
-    a = torch.rand(3, requires_grad=True)
+def test_two_follow_one_graph(a: torch.Tensor) -> None:
     y = a.exp()
     first = gradscope.follow(y)
     loss = y.sum()
@@ -89,8 +89,7 @@ def test_two_follow_one_graph() -> None:
     assert states(first)["ExpBackward0"] is states(second)["ExpBackward0"] is NodeState.LIVE
 
 
-def test_the_graph_can_be_drawn_after_its_end() -> None:
-    a = torch.rand(3, requires_grad=True)
+def test_the_graph_can_be_drawn_after_its_end(a: torch.Tensor) -> None:
     loss = a.exp().sum()
     life = gradscope.follow(loss)
     del loss

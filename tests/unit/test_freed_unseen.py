@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 from unittest import mock
 
 import pytest
 import torch
+from test_subclasses import Dispatching
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradscope
 from gradscope.collect import lifting
@@ -112,19 +111,12 @@ def test_a_foreach_operation_while_the_hooks_are_lifted() -> None:
     assert certain(scope) == [("GS101", False)]
 
 
-class Mode(TorchDispatchMode):
-    """A mode of the program's, under which our hooks stand aside."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_single_number_saved_unseen_is_known_to_be_stale(dtype: torch.dtype) -> None:
     factor = torch.ones((), dtype=dtype, requires_grad=True)
     with gradscope.watch() as scope:
         scale = factor.exp() + 1
-        with Mode():  # type: ignore[no-untyped-call]
+        with Dispatching():  # type: ignore[no-untyped-call]  # our hooks stand aside under a mode
             loss = factor.tanh() * scale
         scale.zero_()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):

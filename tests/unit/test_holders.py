@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from scanning import Names, made, scan, scan_variables
+from scanning import Names, frame_with, made, scan, scan_variables
 from torch import Tensor, nn
 
 from gradscope.program.reach import Budget, named_tensors
+from tests import known
 
 
 class Pair(NamedTuple):
@@ -266,8 +267,7 @@ def test_frames_of_generators_and_exceptions() -> None:
     except ValueError as error:
         failures.append(error)
         assert error.__traceback__ is not None
-        assert error.__traceback__.tb_next is not None
-        raised = error.__traceback__.tb_next.tb_lineno
+        raised = known(error.__traceback__.tb_next).tb_lineno
     found = scan_variables(stream=stream, numbered=numbered, failures=failures, coroutine=coroutine)
     coroutine.close()
     assert set(found) >= {
@@ -329,37 +329,24 @@ def test_weak_containers_do_not_hold() -> None:
     assert next(iter(found)).startswith("by_key.data[")
 
 
+def in_order(**variables: Any) -> list[str]:
+    """The names that are found when these are the only variables, as they are told."""
+    named = named_tensors([frame_with(**variables)], Budget())
+    return [path.text for _, paths in named for path in paths]
+
+
 def test_every_name_of_a_tensor_is_told_shortest_first() -> None:
     state = made()
     memory = [state]
     owner = types.SimpleNamespace(memory=memory, parent=None)
     owner.parent = owner
-    namespace = {
-        "owner": owner,
-        "memory": memory,
-        "state": state,
-        "__name__": "__main__",
-        "sys": sys,
-    }
-    exec(compile("frame = sys._getframe()", "<stdin>", "exec"), namespace)
-    frame: Any = namespace.pop("frame")
-    names = [path.text for _, paths in named_tensors([frame], Budget()) for path in paths]
+    names = in_order(owner=owner, memory=memory, state=state)
     assert names == ["state", "memory[0]", "owner.memory[0]"]
 
 
 def test_names_that_people_give_come_before_underscores() -> None:
     t = made()
-    namespace: dict[str, Any] = {
-        "_": t,
-        "_3": t,
-        "Out": {3: t},
-        "loss": t,
-        "__name__": "__main__",
-        "sys": sys,
-    }
-    exec(compile("frame = sys._getframe()", "<stdin>", "exec"), namespace)
-    frames = [namespace.pop("frame")]
-    names = [path.text for _, paths in named_tensors(frames, Budget()) for path in paths]
+    names = in_order(_=t, _3=t, Out={3: t}, loss=t)
     assert names == ["loss", "_", "_3", "Out[3]"]
 
 

@@ -11,16 +11,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
+from canned import (
+    canned_recording,
+    clean_recording,
+    empty_recording,
+    small_finding,
+    unfinished_recording,
+)
 from canned.recordings import TWO_LOSS
+from drawn import graph, leaf, op, saved
 
 from gradscope.model import (
     Applicability,
     BackwardCall,
-    Certainty,
     Edge,
     Edit,
-    Finding,
     Fix,
     FixKind,
     Graph,
@@ -31,8 +36,6 @@ from gradscope.model import (
     Recording,
     Root,
     Sample,
-    SavedTensor,
-    Severity,
     Summary,
 )
 from gradscope.render.html import page as page_module
@@ -59,23 +62,19 @@ def data(page: str, name: str) -> Any:
 
 def chain(length: int, **module: str) -> Graph:
     """A chain of nodes that each saved a tensor; ``module`` maps ``n3`` to the module of node 3."""
-    saved = (SavedTensor("other", (2,), "f32", "cpu", 8),)
-    nodes = tuple(
-        Node(i, "MulBackward0", NodeState.LIVE, length - i, saved, module=module.get(f"n{i}"))
-        for i in range(length)
-    )
-    return Graph(nodes, tuple(Edge(i, i + 1) for i in range(length - 1)), (Root(0, "loss"),))
+    nodes = [mul(i, length - i, module.get(f"n{i}")) for i in range(length)]
+    return graph(nodes, [(i, i + 1) for i in range(length - 1)], loss=0)
+
+
+def mul(index: int, number: int, module: str | None = None, name: str = "Mul") -> Node:
+    """An operation that saved a tensor."""
+    return op(index, name, number, NodeState.LIVE, saved=(saved("other", 2),), module=module)
 
 
 def test_an_edit_brings_all_lines_that_it_replaces() -> None:
     edit, other = Edit("a.py", 1, "new", 2), Edit("a.py", 3, "")
-    finding = Finding(
+    finding = small_finding(
         "GS305",
-        "name",
-        Severity.ADVICE,
-        Certainty.OBSERVED,
-        "message",
-        None,
         fix=Fix(FixKind.NO_GRAD, "m", (edit,), Applicability.MAYBE_INCORRECT, ("e",), "r"),
         alternatives=(Fix(FixKind.DETACH, "other", (other,)),),
     )
@@ -139,11 +138,8 @@ def test_findings_carry_their_lines_and_places() -> None:
     freed = next(finding for finding in whole["findings"] if finding["code"] == "GS101")
     site = whole["sites"][freed["location"]]
     assert [site["line"], "    loss_age.backward()"] in site["lines"]
-    assert [related["role"] for related in freed["related"]] == [
-        "created",
-        "freed_by",
-        "failing_node",
-    ]
+    roles = [related["role"] for related in freed["related"]]
+    assert roles == ["created", "freed_by", "failing_node"]
     assert freed["graph"] == TWO_LOSS
     assert freed["graph_nodes"] == [4, 5]
 
@@ -167,13 +163,13 @@ def test_missing_source_leaves_the_place() -> None:
 
 def test_graph_columns_agree_with_the_graph() -> None:
     recording = canned_recording()
-    graph = recording.graphs[TWO_LOSS]
+    whole = recording.graphs[TWO_LOSS]
     columns = data(to_html(recording), f"graph-{TWO_LOSS}")
-    assert columns["node"]["name"] == [node.name for node in graph.nodes]
-    assert columns["node"]["state"] == [node.state.value for node in graph.nodes]
-    assert columns["saved_count"] == [len(node.saved) for node in graph.nodes]
-    assert columns["edge"]["source"] == [edge.source for edge in graph.edges]
-    assert columns["edge"]["target"] == [edge.target for edge in graph.edges]
+    assert columns["node"]["name"] == [node.name for node in whole.nodes]
+    assert columns["node"]["state"] == [node.state.value for node in whole.nodes]
+    assert columns["saved_count"] == [len(node.saved) for node in whole.nodes]
+    assert columns["edge"]["source"] == [edge.source for edge in whole.edges]
+    assert columns["edge"]["target"] == [edge.target for edge in whole.edges]
 
 
 def test_graphs_that_do_not_fit_are_left_out_but_not_those_of_findings(
@@ -211,26 +207,13 @@ def test_verdicts() -> None:
 
 
 def run(*calls: BackwardCall, samples: tuple[Sample, ...] = (), **summary: Any) -> Recording:
-    return Recording(
-        Header("0", "2", "3", "x.py"),
-        Outcome(0, None, True),
-        Summary(**summary),
-        calls,
-        {},
-        (),
-        samples,
-    )
+    header, outcome = Header("0", "2", "3", "x.py"), Outcome(0, None, True)
+    return Recording(header, outcome, Summary(**summary), calls, timeline=samples)
 
 
 def call(number: int, started: float, **facts: Any) -> BackwardCall:
-    facts = {
-        "started": started,
-        "ended": started + 0.1,
-        "nodes_built": 3,
-        "last_number": number,
-        **facts,
-    }
-    return BackwardCall(number=number, kind="backward", **facts)
+    usual = {"ended": started + 0.1, "nodes_built": 3, "last_number": number}
+    return BackwardCall(number=number, kind="backward", started=started, **(usual | facts))
 
 
 def test_bars_of_a_plain_loop_share_one_lane() -> None:
@@ -250,12 +233,8 @@ def test_retained_graph_is_kept_until_it_runs_again() -> None:
 
 
 def test_retained_graph_is_kept_until_less_is_held() -> None:
-    samples = (
-        Sample(1.1, 100, 0, 1),
-        Sample(2.0, 100, 0, 1),
-        Sample(2.5, 10, 0, 1),
-        Sample(5.0, 10, 0, 1),
-    )
+    held = {1.1: 100, 2.0: 100, 2.5: 10, 5.0: 10}
+    samples = tuple(Sample(time, nbytes, 0, 1) for time, nbytes in held.items())
     (bar,) = lifetimes(run(call(1, 1, retained_bytes=100), samples=samples))
     assert bar.kept == 2.5
 
@@ -294,14 +273,14 @@ def ranks_go_down(graph: Graph, placing: Placing) -> bool:
 
 
 def test_rows_and_groups_of_the_two_losses() -> None:
-    graph = canned_recording().graphs[TWO_LOSS]
-    placing = place(graph)
-    assert ranks_go_down(graph, placing)
+    whole = canned_recording().graphs[TWO_LOSS]
+    placing = place(whole)
+    assert ranks_go_down(whole, placing)
     labels = {group.label for group in placing.groups[1:]}
     assert labels == {"net.animal", "net.age", "net.encoder"}
-    for leaf in (node for node in graph.nodes if node.is_leaf):
-        consumers = [edge.source for edge in graph.edges if edge.target == leaf.index]
-        assert placing.beside[leaf.index] == consumers[0]
+    for one in (node for node in whole.nodes if node.is_leaf):
+        consumers = [edge.source for edge in whole.edges if edge.target == one.index]
+        assert placing.beside[one.index] == consumers[0]
 
 
 def test_module_called_twice_is_two_groups_one_below_the_other() -> None:
@@ -313,55 +292,38 @@ def test_module_called_twice_is_two_groups_one_below_the_other() -> None:
 
 
 def test_nodes_that_saved_nothing_join_the_module_around_them() -> None:
-    saved = (SavedTensor("self", (2,), "f32", "cpu", 8),)
-    nodes = (
-        Node(0, "AddmmBackward0", NodeState.LIVE, 5, saved, module="net.head"),
-        Node(1, "TBackward0", NodeState.BUFFERLESS, 4),
-        Node(
-            2,
-            "AccumulateGrad",
-            NodeState.BUFFERLESS,
-            variable="net.head.weight",
-            variable_label="f32[2]",
-        ),
-        Node(3, "ViewBackward0", NodeState.BUFFERLESS, 3),
-        Node(4, "MulBackward0", NodeState.LIVE, 2, saved, module="net.body"),
-        Node(5, "MulBackward0", NodeState.LIVE, 1, saved, module="net.body"),
-    )
-    edges = (Edge(0, 1), Edge(1, 2), Edge(0, 3), Edge(3, 4), Edge(4, 5))
-    placing = place(Graph(nodes, edges, (Root(0),)))
+    nodes = [mul(0, 5, "net.head", "Addmm"), op(1, "T", 4), leaf(2, "net.head.weight")]
+    nodes += [op(3, "View", 3), mul(4, 2, "net.body"), mul(5, 1, "net.body")]
+    placing = place(graph(nodes, [(0, 1), (1, 2), (0, 3), (3, 4), (4, 5)], loss=0))
     paths = [placing.groups[group].path for group in placing.parent]
     assert paths == ["net.head", "net.head", "net.head", "net", "net.body", "net.body"]
 
 
 def test_graph_carried_over_calls_is_grouped_by_what_was_built_when() -> None:
-    nodes = tuple(
-        Node(i, "MulBackward0", sequence_nr=9 - i, built_after=int(i < 3)) for i in range(6)
-    )
-    placing = place(Graph(nodes, tuple(Edge(i, i + 1) for i in range(5)), (Root(0),)))
+    nodes = [op(i, "Mul", 9 - i, NodeState.LIVE, built_after=int(i < 3)) for i in range(6)]
+    placing = place(graph(nodes, [(i, i + 1) for i in range(5)], loss=0))
     labels = [group.label for group in placing.groups[1:]]
     assert labels == ["built after backward call 1", "built before the first backward call"]
 
 
 def test_long_levels_are_cut_into_stretches() -> None:
-    graph = chain(5_000)
-    placing = place(graph)
+    whole = chain(5_000)
+    placing = place(whole)
     children: dict[int, int] = {}
     for group in placing.groups[1:]:
         children[group.parent] = children.get(group.parent, 0) + 1
     for parent in placing.parent:
         children[parent] = children.get(parent, 0) + 1
     assert max(children.values()) <= 100
-    assert ranks_go_down(graph, placing)
+    assert ranks_go_down(whole, placing)
     assert all(group.kind == "stretch" for group in placing.groups[1:])
 
 
 def test_shared_leaf_stands_below_all_its_consumers_and_outside_of_their_groups() -> None:
     modules = {f"n{i}": "a" for i in (0, 1)} | {f"n{i}": "b" for i in (2, 3)}
-    graph = chain(4, **modules)
-    leaf = Node(4, "AccumulateGrad", NodeState.BUFFERLESS, variable="w", variable_label="f32[2]")
-    graph = Graph((*graph.nodes, leaf), (*graph.edges, Edge(1, 4), Edge(3, 4)), graph.roots)
-    placing = place(graph)
+    whole = chain(4, **modules)
+    edges = (*whole.edges, Edge(1, 4), Edge(3, 4))
+    placing = place(Graph((*whole.nodes, leaf(4, "w")), edges, whole.roots))
     assert placing.parent[4] == ROOT
     assert placing.beside[4] == -1
     assert placing.rank[4] > max(group.rank for group in placing.groups[1:])
@@ -369,8 +331,8 @@ def test_shared_leaf_stands_below_all_its_consumers_and_outside_of_their_groups(
 
 def test_cycles_of_groups_and_graphs_without_sequence_numbers_end() -> None:
     nodes = tuple(Node(i, "MulBackward0", module="ab"[i % 2]) for i in range(8))
-    graph = Graph(nodes, (*(Edge(i, i + 1) for i in range(7)), Edge(7, 0)), (Root(0),))
-    placing = place(graph)
+    whole = Graph(nodes, (*(Edge(i, i + 1) for i in range(7)), Edge(7, 0)), (Root(0),))
+    placing = place(whole)
     assert len(placing.rank) == 8
     assert place(Graph((), (), ())).parent == []
 
@@ -396,22 +358,20 @@ def shown_at_first(graph: Graph) -> tuple[list[Any], list[int]]:
 
 def steps_of_a_cell(steps: int) -> Graph:
     """A chain of like steps, each of three nodes of one module, under a loss."""
-    names = ["MulBackward0", "TanhBackward0", "AddmmBackward0"] * steps
-    nodes = [Node(0, "MeanBackward0", sequence_nr=len(names) + 1)]
-    for at, name in enumerate(names, 1):
-        saved = (SavedTensor("self", (4,), "f32", "cpu", 16, storage=at),)
-        number = len(names) + 1 - at
-        nodes.append(
-            Node(at, name, sequence_nr=number, saved=saved, module="cell", module_class="Cell")
-        )
-    edges = tuple(Edge(at, at + 1) for at in range(len(names)))
-    return Graph(tuple(nodes), edges, (Root(0, "loss"),))
+    names = ["Mean", *["Mul", "Tanh", "Addmm"] * steps]
+    nodes = []
+    for at, name in enumerate(names):
+        own = (saved("self", 4, storage=at),) if at else ()
+        module, kind = ("cell", "Cell") if at else (None, None)
+        more = {"saved": own, "module": module, "module_class": kind}
+        nodes.append(op(at, name, len(names) - at, NodeState.LIVE, **more))
+    return graph(nodes, [(at, at + 1) for at in range(len(names) - 1)], loss=0)
 
 
 def test_the_page_folds_as_the_picture_does() -> None:
-    graph = steps_of_a_cell(600)
-    closed, nodes = shown_at_first(graph)
-    boxes = compose([graph], Options()).boxes
+    whole = steps_of_a_cell(600)
+    closed, nodes = shown_at_first(whole)
+    boxes = compose([whole], Options()).boxes
     folds = [box.title for box in boxes if box.is_fold]
     assert (
         [group.label for group in closed] == folds == ["cell · 3 nodes \N{MULTIPLICATION SIGN}599"]
@@ -430,5 +390,5 @@ def test_each_of_alike_pieces_is_a_group_of_its_own() -> None:
 
 
 def test_a_small_graph_is_open_as_a_whole() -> None:
-    graph = steps_of_a_cell(5)
-    assert shown_at_first(graph) == ([], [node.index for node in graph.nodes])
+    whole = steps_of_a_cell(5)
+    assert shown_at_first(whole) == ([], [node.index for node in whole.nodes])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.utils.checkpoint
+from test_freed_unseen import certain
 
 import gradscope
+from tests.property.functions import InPlaceSaved, SaveInput
 
 
 @pytest.mark.parametrize("before", ["nothing", "the base was changed", "the view was changed"])
@@ -24,49 +24,18 @@ def test_a_view_multiplied_by_itself_in_place_is_called(before: str) -> None:
         view.mul_(view)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             view.sum().backward()
-    certain = [finding for finding in scope.findings if finding.certainty == "certain"]
-    assert [(finding.code, finding.missed) for finding in certain] == [("GS201", False)]
-
-
-class Squashed(torch.autograd.Function):
-    """Changes its input in place, and saves the result."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        x.sigmoid_()
-        ctx.mark_dirty(x)
-        ctx.save_for_backward(x)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        (result,) = ctx.saved_tensors
-        return gradients[0] * result * (1 - result)
-
-
-class Keeping(torch.autograd.Function):
-    """Saves its input, and changes nothing."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0] * ctx.saved_tensors[0]
+    assert certain(scope) == [("GS201", False)]
 
 
 @pytest.mark.parametrize("change", ["the result", "the base"])
 def test_what_a_function_on_a_view_saved_is_known_to_be_stale(change: str) -> None:
     base = torch.ones(4, requires_grad=True) * 2
     with gradscope.watch() as scope:
-        result = Squashed.apply(base[:2])  # type: ignore[no-untyped-call]
+        result = InPlaceSaved.apply(base[:2])  # type: ignore[no-untyped-call]
         (result if change == "the result" else base).add_(1)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             result.sum().backward()
-    certain = [finding for finding in scope.findings if finding.certainty == "certain"]
-    assert [(finding.code, finding.missed) for finding in certain] == [("GS201", False)]
+    assert certain(scope) == [("GS201", False)]
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -76,10 +45,10 @@ def test_what_a_function_next_to_a_view_saved_is_not_blamed_on_it(first: bool) -
         saved, base = leaf * 1, leaf * 2
         view = base[:2]
         if first:
-            other = Keeping.apply(saved)  # type: ignore[no-untyped-call]
+            other = SaveInput.apply(saved, 1.0)  # type: ignore[no-untyped-call]
         view.mul_(2)
         if not first:
-            other = Keeping.apply(saved)  # type: ignore[no-untyped-call]
+            other = SaveInput.apply(saved, 1.0)  # type: ignore[no-untyped-call]
         saved.add_(1)
         base.sum().backward()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 import torch
 
 import gradscope
@@ -15,8 +16,12 @@ def leaf() -> torch.Tensor:
     return torch.randn(256, requires_grad=True)
 
 
-def test_what_a_node_saves_is_counted_when_it_is_built() -> None:
-    x = leaf()
+@pytest.fixture
+def x() -> torch.Tensor:
+    return leaf()
+
+
+def test_what_a_node_saves_is_counted_when_it_is_built(x: torch.Tensor) -> None:
     with gradscope.watch() as scope:
         y = x.exp()
         z = y.sin()
@@ -27,8 +32,7 @@ def test_what_a_node_saves_is_counted_when_it_is_built() -> None:
     assert z.grad_fn is not None
 
 
-def test_a_storage_saved_by_several_nodes_counts_once() -> None:
-    x = leaf()
+def test_a_storage_saved_by_several_nodes_counts_once(x: torch.Tensor) -> None:
     with gradscope.watch() as scope:
         y = x.exp()
         kept = [y.sin(), y.cos(), y.view(16, 16).tanh()]
@@ -47,8 +51,7 @@ def test_parameters_are_no_activations() -> None:
     del out
 
 
-def test_a_backward_call_frees_what_it_runs_through() -> None:
-    x = leaf()
+def test_a_backward_call_frees_what_it_runs_through(x: torch.Tensor) -> None:
     with gradscope.watch() as scope:
         loss = x.exp().sin().sum()
         loss.backward()
@@ -57,8 +60,7 @@ def test_a_backward_call_frees_what_it_runs_through() -> None:
     assert (seen.live_bytes, seen.peak_saved_bytes) == (0, BYTES)
 
 
-def test_what_a_variable_still_holds_is_freed_but_not_returned() -> None:
-    x = leaf()
+def test_what_a_variable_still_holds_is_freed_but_not_returned(x: torch.Tensor) -> None:
     with gradscope.watch() as scope:
         y = x.exp()
         y.sum().backward()
@@ -67,8 +69,7 @@ def test_what_a_variable_still_holds_is_freed_but_not_returned() -> None:
     assert (held.freed_bytes, held.returned_bytes) == (BYTES, 0)
 
 
-def test_memory_of_a_view_returns_if_nothing_holds_what_it_is_a_view_of() -> None:
-    x = leaf()
+def test_memory_of_a_view_returns_if_nothing_holds_what_it_is_a_view_of(x: torch.Tensor) -> None:
     for kept in (False, True):
         with gradscope.watch() as scope:
             base = x.exp()
@@ -84,8 +85,7 @@ def alone(loss: torch.Tensor) -> set[bool | None]:
     return {saved.alone for node in gradscope.snapshot(loss).nodes for saved in node.saved}
 
 
-def test_a_graph_is_alone_with_what_no_variable_holds() -> None:
-    x = leaf()
+def test_a_graph_is_alone_with_what_no_variable_holds(x: torch.Tensor) -> None:
     rows = [row.cos() for row in (x + 1).view(16, 16)]
     own = (x + 1).cos(), (x + 1).view(16, 16).cos(), (x + 1).exp(), torch.stack(rows)
     assert [alone(loss) for loss in own] == [{True}, {True}, {False}, {True}]  # exp saves itself
@@ -109,8 +109,7 @@ def test_a_storage_that_a_variable_holds_is_not_the_graphs_alone() -> None:
     assert alone(loss) == {True}
 
 
-def test_a_retained_graph_stays_until_it_is_dropped() -> None:
-    x = leaf()
+def test_a_retained_graph_stays_until_it_is_dropped(x: torch.Tensor) -> None:
     with gradscope.watch() as scope:
         loss = x.exp().sum()
         loss.backward(retain_graph=True)
@@ -122,8 +121,7 @@ def test_a_retained_graph_stays_until_it_is_dropped() -> None:
     assert (dropped.dropped_tensors, dropped.dropped_bytes, dropped.live_bytes) == (1, BYTES, 0)
 
 
-def test_a_graph_that_no_backward_call_meets_is_dropped_with_its_output() -> None:
-    x = leaf()
+def test_a_graph_that_no_backward_call_meets_is_dropped_with_its_output(x: torch.Tensor) -> None:
     with gradscope.watch() as scope:
         for _ in range(3):
             x.exp().sum()
@@ -132,8 +130,7 @@ def test_a_graph_that_no_backward_call_meets_is_dropped_with_its_output() -> Non
     assert (seen.live_bytes, seen.nodes) == (0, 6)
 
 
-def test_partial_backward_frees_the_part_that_ran() -> None:
-    x = leaf()
+def test_partial_backward_frees_the_part_that_ran(x: torch.Tensor) -> None:
     with gradscope.watch() as scope:
         shared = x.exp()
         first, second = shared.sin().sum(), shared.cos().sum()
@@ -144,8 +141,7 @@ def test_partial_backward_frees_the_part_that_ran() -> None:
     assert second.grad_fn is not None
 
 
-def test_every_saved_tensor_ends_freed_or_dropped_or_lives() -> None:
-    x = leaf()
+def test_every_saved_tensor_ends_freed_or_dropped_or_lives(x: torch.Tensor) -> None:
     with gradscope.watch() as scope:
         kept = x.exp().sin()
         x.cos().sum().backward()

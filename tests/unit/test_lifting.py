@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import linecache
 import textwrap
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from in_threads import in_a_thread
 from torch import nn
 
 import gradscope
@@ -22,6 +22,7 @@ from gradscope.collect import backward, lifting
 from gradscope.collect.lifting import Lifting
 from gradscope.model import Finding, Summary
 from gradscope.record.file import load
+from tests import known
 from tests.needs import SAVED_IS_TOLD, has
 
 HEAD = """
@@ -158,6 +159,12 @@ def run(source: str, lifted: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Sco
     """Run a program in a watch that lifts its hooks as early as it can, or never; and how many calls were recognized."""
     monkeypatch.setattr(lifting, "_ALIKE", 2 if lifted else 10**9)
     monkeypatch.setattr(lifting, "_ALIKE_WITHOUT_STEPS", 2 if lifted else 10**9)
+    scope, _, recognized = recognizing(HEAD + textwrap.dedent(source))
+    return scope, recognized
+
+
+def recognizing(text: str) -> tuple[Scope, dict[str, Any], int]:
+    """Run a program in a watch: that, its variables, and how many calls were recognized."""
     recognized = 0
     original = Lifting.begin
 
@@ -166,13 +173,14 @@ def run(source: str, lifted: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Sco
         recognized += 1
         original(self, *args)
 
-    monkeypatch.setattr(Lifting, "begin", begin)
-    text = HEAD + textwrap.dedent(source)
     file = f"<{abs(hash(text))}.py>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    with gradscope.watch() as scope:
-        exec(compile(text, file, "exec"), {"__name__": "__main__", "__file__": file})
-    return scope, recognized
+    space: dict[str, Any] = {"__name__": "__main__", "__file__": file}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lifting, "begin", begin)
+        with gradscope.watch() as scope:
+            exec(compile(text, file, "exec"), space)
+    return scope, space, recognized
 
 
 def told(finding: Finding) -> tuple[object, ...]:
@@ -292,8 +300,18 @@ def top() -> object:
 
 
 def lifting_of(scope: Scope) -> Lifting:
-    assert scope._session is not None
-    return scope._session.state.lifting
+    return known(scope._session).state.lifting
+
+
+@pytest.fixture
+def lifted() -> Iterator[tuple[Loop, Scope]]:
+    """A loop in a watch whose hooks are lifted."""
+    loop = Loop()
+    with gradscope.watch() as scope:
+        loop.iterate()
+        assert lifting_of(scope).on
+        yield loop, scope
+    assert top() is None
 
 
 def test_the_hooks_are_lifted_and_come_back() -> None:
@@ -394,18 +412,14 @@ def test_objects_of_ours_do_not_call_the_collector(fails: bool) -> None:
     assert within[-1] == (before[0] + 2 * 802, *before[1:])
 
 
-def test_a_step_is_looked_at_only_where_a_graph_may_be_alive() -> None:
-    loop = Loop()
-    with gradscope.watch() as scope:
-        loop.iterate()
-        session = scope._session
-        assert session is not None
-        assert lifting_of(scope).on
-        assert session._is_idle()
-        kept = loop.net(torch.randn(2, 4)).mean()
-        assert not session._is_idle()
-        loop.iterate(1)
-        assert not session._is_idle()  # what was built before the call may live
+def test_a_step_is_looked_at_only_where_a_graph_may_be_alive(lifted: tuple[Loop, Scope]) -> None:
+    loop, scope = lifted
+    session = known(scope._session)
+    assert session._is_idle()
+    kept = loop.net(torch.randn(2, 4)).mean()
+    assert not session._is_idle()
+    loop.iterate(1)
+    assert not session._is_idle()  # what was built before the call may live
     assert kept.grad_fn is not None
 
 
@@ -416,16 +430,13 @@ def test_a_step_is_looked_at_where_a_call_has_run_only_a_part() -> None:
         for _ in range(20):
             (first.sin() * second).sum().backward(inputs=[first])
             optimizer.step()
-        session = scope._session
-        assert session is not None
+        session = known(scope._session)
         assert lifting_of(scope).on
         assert not session._is_idle()
 
 
-def in_a_thread(loop: Loop) -> None:
-    thread = threading.Thread(target=lambda: loop.iterate(1))
-    thread.start()
-    thread.join()
+def by_a_thread(loop: Loop) -> None:
+    in_a_thread(lambda: loop.iterate(1))
     loop.iterate(1)
 
 
@@ -477,7 +488,7 @@ def a_failing_call(loop: Loop) -> None:
 @pytest.mark.parametrize(
     "happens",
     [
-        in_a_thread,
+        by_a_thread,
         retained,
         with_create_graph,
         for_some_inputs,
@@ -487,65 +498,52 @@ def a_failing_call(loop: Loop) -> None:
         a_failing_call,
     ],
 )
-def test_whatever_is_new_puts_the_hooks_back(happens: Callable[[Loop], None]) -> None:
-    loop = Loop()
-    with gradscope.watch() as scope:
-        loop.iterate()
-        assert lifting_of(scope).on
-        happens(loop)
-        assert not lifting_of(scope).on
-        before = scope.recording().summary.saved_tensors
-        loss = loop.net(torch.randn(2, 4)).mean()
-        assert scope.recording().summary.saved_tensors > before
-        del loss
-    assert top() is None
+def test_whatever_is_new_puts_the_hooks_back(
+    happens: Callable[[Loop], None], lifted: tuple[Loop, Scope]
+) -> None:
+    loop, scope = lifted
+    happens(loop)
+    assert not lifting_of(scope).on
+    see_hooks(loop, scope)
 
 
-def test_hooks_of_the_program_see_what_they_would_see() -> None:
-    loop = Loop()
+def see_hooks(loop: Loop, scope: Scope) -> None:
+    """See that the hooks are in force."""
+    before = scope.recording().summary.saved_tensors
+    loss = loop.net(torch.randn(2, 4)).mean()
+    assert scope.recording().summary.saved_tensors > before
+    del loss
+
+
+def test_hooks_of_the_program_see_what_they_would_see(lifted: tuple[Loop, Scope]) -> None:
+    loop, scope = lifted
     seen: list[int] = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         seen.append(tensor.numel())
         return tensor
 
-    with gradscope.watch() as scope:
-        loop.iterate()
-        assert lifting_of(scope).on
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            loop.iterate(1)
-            assert lifting_of(scope).on == has(SAVED_IS_TOLD)
-        assert scope._session is not None
-        scope._session.state.lifting.leave()
-        before = scope.recording().summary.saved_tensors
-        loss = loop.net(torch.randn(2, 4)).mean()
-        assert scope.recording().summary.saved_tensors > before
-        del loss
-    assert seen == [8, 16, 16, 8]
-    assert top() is None
-
-
-def test_hooks_that_come_back_under_those_of_the_program_are_in_force_after_them() -> None:
-    loop = Loop()
-    with gradscope.watch() as scope:
-        loop.iterate()
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
-            lifting_of(scope).leave()
-        before = scope.recording().summary.saved_tensors
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         loop.iterate(1)
-        assert scope.recording().summary.saved_tensors > before
-    assert top() is None
+        assert lifting_of(scope).on == has(SAVED_IS_TOLD)
+    lifting_of(scope).leave()
+    see_hooks(loop, scope)
+    assert seen == [8, 16, 16, 8]
 
 
-def test_torch_func_runs_while_the_hooks_are_lifted() -> None:
-    loop = Loop()
-    with gradscope.watch() as scope:
-        loop.iterate()
-        assert lifting_of(scope).on
-        assert torch.func.grad(lambda x: (x * x).sum())(torch.ones(2)).tolist() == [2, 2]
-        loop.iterate(30)
-        assert lifting_of(scope).on
-    assert top() is None
+def test_hooks_that_come_back_under_those_of_the_program_are_in_force_after_them(
+    lifted: tuple[Loop, Scope],
+) -> None:
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        lifting_of(lifted[1]).leave()
+    see_hooks(*lifted)
+
+
+def test_torch_func_runs_while_the_hooks_are_lifted(lifted: tuple[Loop, Scope]) -> None:
+    loop, scope = lifted
+    assert torch.func.grad(lambda x: (x * x).sum())(torch.ones(2)).tolist() == [2, 2]
+    loop.iterate(30)
+    assert lifting_of(scope).on
 
 
 def test_a_leak_that_begins_late_is_found() -> None:
@@ -625,13 +623,10 @@ def test_no_call_waits_for_the_next_one_to_be_in_the_file(tmp_path: Path) -> Non
 
 
 def test_points_of_the_memory_curve_do_not_wait_with_the_calls(
-    monkeypatch: pytest.MonkeyPatch,
+    lifted: tuple[Loop, Scope], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backward, "_SAMPLE_EVERY", -1.0)
-    loop = Loop()
-    with gradscope.watch() as scope:
-        loop.iterate()
-        assert lifting_of(scope).on
-        before = len(scope.recording().timeline)
-        loop.iterate(5)
-        assert len(scope.recording().timeline) == before + 2 * 5
+    loop, scope = lifted
+    before = len(scope.recording().timeline)
+    loop.iterate(5)
+    assert len(scope.recording().timeline) == before + 2 * 5

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import linecache
 import textwrap
 from typing import Any
 
 import pytest
 import torch
+from test_lifting import recognizing
 
 import gradscope
 from gradscope.api.scope import Scope
@@ -61,112 +61,12 @@ def recurrent(before: str = "pass", after: str = "pass", then: str = "pass") -> 
     return RECURRENT.format(before=before, after=after, then=then)
 
 
-HAZARDS = {
-    "nothing": (recurrent(), ""),
-    "backward twice": (recurrent(then="if late: attempt(loss)"), "second time"),
-    "a second root": (
-        recurrent(then="if late: attempt(h.exp().sum())"),
-        "second time",
-    ),
-    "saved, then modified": (
-        recurrent(after="if late: h.detach().mul_(2)"),
-        "modified by an inplace",
-    ),
-    "a step in between": (
-        recurrent(after="if late: attempt(loss, retain_graph=True); opt.step()"),
-        "modified by an inplace",
-    ),
-    "detached in place": (recurrent(after="if late: h.detach_()"), "detached in-place"),
-    "a retained graph": (
-        recurrent(
-            after="if late: attempt(loss, retain_graph=True)",
-            then="if i % 2 and late: attempt(loss)",
-        ),
-        "second time",
-    ),
-    "retained for nothing": (
-        recurrent(after="if late: attempt(loss, retain_graph=True)"),
-        "",
-    ),
-    "freed by grad": (
-        recurrent(after="if late: torch.autograd.grad(loss, list(head.parameters()))"),
-        "second time",
-    ),
-    "a longer sequence": (
-        recurrent(before="h = unroll(unroll(unroll(h))) if late else h"),
-        "",
-    ),
-    "another kind of node": (
-        recurrent(after="loss = loss.exp() if late else loss", then="if late: attempt(loss)"),
-        "second time",
-    ),
-    "a view modified": (
-        recurrent(before="h = written(h) if late else h", then="if late: attempt(loss)"),
-        "second time",
-    ),
-    "state carried over": (
-        """
-state = torch.zeros(4, 4)
-for i, late in iterations():
-    h = unroll(state)
-    opt.zero_grad()
-    attempt(head(h).pow(2).mean())
-    opt.step()
-    state = h if late else h.detach()
-""",
-        "second time",
-    ),
-    "a loss of long ago": (
-        """
-kept = []
-for i, late in iterations():
-    loss = head(unroll(new())).pow(2).mean()
-    opt.zero_grad()
-    loss.backward()
-    opt.step()
-    if i == 150:
-        kept.append(loss)
-    if late:
-        attempt(kept[0])
-""",
-        "second time",
-    ),
-    "two networks taking turns": (
-        """
-critic = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-second = torch.optim.SGD(critic.parameters(), lr=0.01)
-for i, late in iterations():
-    fake = unroll(new())
-    second.zero_grad()
-    first_loss = critic(fake if late else fake.detach()).mean()
-    attempt(first_loss)
-    second.step()
-    opt.zero_grad()
-    second_loss = critic(fake).mean()
-    attempt(second_loss)
-    opt.step()
-""",
-        "second time",
-    ),
-    "a critic that steps too early": (
-        """
-critic = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-second = torch.optim.SGD(critic.parameters(), lr=0.01)
-for i, late in iterations():
-    fake = unroll(new())
-    early = critic(fake).mean() if late else None
-    second.zero_grad()
-    first_loss = critic(fake.detach()).mean()
-    attempt(first_loss)
-    second.step()
-    opt.zero_grad()
-    attempt(critic(fake).mean() if early is None else early)
-    opt.step()
-""",
-        "modified by an inplace",
-    ),
-    "a custom function": (
-        """
+BY_ERROR: dict[str, dict[str, str]] = {
+    "": {
+        "nothing": recurrent(),
+        "retained for nothing": recurrent(after="if late: attempt(loss, retain_graph=True)"),
+        "a longer sequence": recurrent(before="h = unroll(unroll(unroll(h))) if late else h"),
+        "a custom function": """
 class Square(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -185,49 +85,7 @@ for i, late in iterations():
     if late and not i % 2:
         attempt(loss)
 """,
-        "",
-    ),
-    "two losses of one graph": (
-        """
-for i, late in iterations():
-    h = unroll(new())
-    opt.zero_grad()
-    attempt(head(h).pow(2).mean(), retain_graph=True)
-    attempt(h.exp().mean())
-    if late:
-        attempt(head(h).mean())
-    opt.step()
-""",
-        "second time",
-    ),
-    "a probe that keeps no more": (
-        """
-for i, late in iterations():
-    loss = head(unroll(new())).pow(2).mean()
-    opt.zero_grad()
-    torch.autograd.grad(loss, list(cell.parameters()), retain_graph=not late)
-    attempt(loss)
-    opt.step()
-""",
-        "second time",
-    ),
-    "a gradient penalty": (
-        """
-for i, late in iterations():
-    start = new().requires_grad_()
-    out = head(unroll(start))
-    (slope,) = torch.autograd.grad(out.sum(), start, create_graph=True)
-    loss = out.mean() + slope.pow(2).mean()
-    opt.zero_grad()
-    attempt(loss)
-    if late:
-        attempt(slope.pow(2).mean() if i % 2 else loss)
-    opt.step()
-""",
-        "second time",
-    ),
-    "an inner loop": (
-        """
+        "an inner loop": """
 for i, late in iterations():
     weight = head.weight
     for _ in range(draw.randrange(1, 4)):
@@ -243,10 +101,89 @@ for i, late in iterations():
         attempt(inner)
     opt.step()
 """,
-        "",
-    ),
-    "by new hooks of its own": (
-        """
+    },
+    "second time": {
+        "backward twice": recurrent(then="if late: attempt(loss)"),
+        "a second root": recurrent(then="if late: attempt(h.exp().sum())"),
+        "a retained graph": recurrent(
+            after="if late: attempt(loss, retain_graph=True)",
+            then="if i % 2 and late: attempt(loss)",
+        ),
+        "freed by grad": recurrent(
+            after="if late: torch.autograd.grad(loss, list(head.parameters()))"
+        ),
+        "another kind of node": recurrent(
+            after="loss = loss.exp() if late else loss", then="if late: attempt(loss)"
+        ),
+        "a view modified": recurrent(
+            before="h = written(h) if late else h", then="if late: attempt(loss)"
+        ),
+        "state carried over": """
+state = torch.zeros(4, 4)
+for i, late in iterations():
+    h = unroll(state)
+    opt.zero_grad()
+    attempt(head(h).pow(2).mean())
+    opt.step()
+    state = h if late else h.detach()
+""",
+        "a loss of long ago": """
+kept = []
+for i, late in iterations():
+    loss = head(unroll(new())).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    if i == 150:
+        kept.append(loss)
+    if late:
+        attempt(kept[0])
+""",
+        "two networks taking turns": """
+critic = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+second = torch.optim.SGD(critic.parameters(), lr=0.01)
+for i, late in iterations():
+    fake = unroll(new())
+    second.zero_grad()
+    first_loss = critic(fake if late else fake.detach()).mean()
+    attempt(first_loss)
+    second.step()
+    opt.zero_grad()
+    second_loss = critic(fake).mean()
+    attempt(second_loss)
+    opt.step()
+""",
+        "two losses of one graph": """
+for i, late in iterations():
+    h = unroll(new())
+    opt.zero_grad()
+    attempt(head(h).pow(2).mean(), retain_graph=True)
+    attempt(h.exp().mean())
+    if late:
+        attempt(head(h).mean())
+    opt.step()
+""",
+        "a probe that keeps no more": """
+for i, late in iterations():
+    loss = head(unroll(new())).pow(2).mean()
+    opt.zero_grad()
+    torch.autograd.grad(loss, list(cell.parameters()), retain_graph=not late)
+    attempt(loss)
+    opt.step()
+""",
+        "a gradient penalty": """
+for i, late in iterations():
+    start = new().requires_grad_()
+    out = head(unroll(start))
+    (slope,) = torch.autograd.grad(out.sum(), start, create_graph=True)
+    loss = out.mean() + slope.pow(2).mean()
+    opt.zero_grad()
+    attempt(loss)
+    if late:
+        attempt(slope.pow(2).mean() if i % 2 else loss)
+    opt.step()
+""",
+        "by new hooks of its own": """
 for i, late in iterations():
     h = unroll(new())
     if late:
@@ -257,9 +194,32 @@ for i, late in iterations():
     if late:
         attempt(loss)
 """,
-        "second time",
-    ),
+    },
+    "modified by an inplace": {
+        "saved, then modified": recurrent(after="if late: h.detach().mul_(2)"),
+        "a step in between": recurrent(
+            after="if late: attempt(loss, retain_graph=True); opt.step()"
+        ),
+        "a critic that steps too early": """
+critic = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+second = torch.optim.SGD(critic.parameters(), lr=0.01)
+for i, late in iterations():
+    fake = unroll(new())
+    early = critic(fake).mean() if late else None
+    second.zero_grad()
+    first_loss = critic(fake.detach()).mean()
+    attempt(first_loss)
+    second.step()
+    opt.zero_grad()
+    attempt(critic(fake).mean() if early is None else early)
+    opt.step()
+""",
+    },
+    "detached in-place": {
+        "detached in place": recurrent(after="if late: h.detach_()"),
+    },
 }
+"""Programs by the error that the engine raises of each."""
 
 TRAINED = """
     opt.zero_grad()
@@ -310,26 +270,22 @@ WITHIN = {"reentrant checkpoints": CHECKPOINTED.format(reentrant=True)}
 """Loops in which backward calls run within others."""
 
 for each, loop in (PACKED | WITHIN).items():
-    HAZARDS |= {
-        f"{each}, nothing": (loop.format(after="pass", then="pass"), ""),
-        f"{each}, backward twice": (
-            loop.format(after="pass", then="if late: attempt(loss)"),
-            "second time",
-        ),
-        f"{each}, twice without what was not packed": (
-            loop.format(after="pass", then="if late: attempt(h.sum())"),
-            "",
-        ),
-        f"{each}, a step in between": (
-            loop.format(after="if late: attempt(loss, retain_graph=True); opt.step()", then="pass"),
-            "modified by an inplace",
-        ),
-    }
+
+    def program(after: str = "pass", then: str = "pass", loop: str = loop) -> str:
+        return loop.format(after=after, then=then)
+
+    early = "if late: attempt(loss, retain_graph=True); opt.step()"
+    no_error, freed, modified = (BY_ERROR[e] for e in ("", "second time", "modified by an inplace"))
+    no_error[f"{each}, nothing"] = program()
+    no_error[f"{each}, twice without what was not packed"] = program(
+        then="if late: attempt(h.sum())"
+    )
+    freed[f"{each}, backward twice"] = program(then="if late: attempt(loss)")
+    modified[f"{each}, a step in between"] = program(after=early)
     if "checkpoints" in each:
-        HAZARDS[f"{each}, an input modified"] = (
-            loop.format(after="if late: middle.detach().mul_(2)", then="pass"),
-            "modified by an inplace",
-        )
+        modified[f"{each}, an input modified"] = program(after="if late: middle.detach().mul_(2)")
+
+HAZARDS = {name: (text, each[name]) for text, each in BY_ERROR.items() for name in each}
 
 MIXED = (
     *("a custom function", "an inner loop"),
@@ -340,23 +296,8 @@ MIXED = (
 
 def run(source: str) -> tuple[Scope, list[str], int]:
     """Run a program in a watch: the errors that the engine raised, and how many calls were not looked at."""
-    text = HEAD + textwrap.dedent(source)
-    file = f"<{abs(hash(text))}.py>"
-    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    space: dict[str, Any] = {"__name__": "__main__", "__file__": file}
-    recognized = 0
-    original = Lifting.begin
-
-    def begin(self: Lifting, *args: Any) -> None:
-        nonlocal recognized
-        recognized += 1
-        original(self, *args)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lifting, "begin", begin)
-        with gradscope.watch() as scope:
-            exec(compile(text, file, "exec"), space)
-    return scope, space["errors"], recognized
+    scope, variables, recognized = recognizing(HEAD + textwrap.dedent(source))
+    return scope, variables["errors"], recognized
 
 
 def called(scope: Scope) -> list[tuple[str, int]]:
@@ -374,7 +315,7 @@ def test_what_begins_late_is_called_before_the_engine_raises_it(name: str) -> No
         pytest.skip("this torch does not tell without hooks what was detached in place")
     if name.startswith(tuple(PACKED)) and not has(SAVED_IS_TOLD):
         pytest.skip("this torch does not show what hooks of the program's have packed")
-    source, text = HAZARDS[name]
+    text, source = HAZARDS[name]
     scope, errors, recognized = run(source)
     assert recognized > HEALTHY / 2
     raised = {
@@ -391,16 +332,13 @@ def test_what_begins_late_is_called_before_the_engine_raises_it(name: str) -> No
 
 
 @pytest.mark.full(but=3)
-@pytest.mark.parametrize(
-    "name",
-    [name for name, (_, text) in HAZARDS.items() if "second time" in text],
-)
+@pytest.mark.parametrize("name", BY_ERROR["second time"])
 def test_who_freed_it_and_where_it_was_made_is_what_the_hooks_would_say(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scope, _, _ = run(HAZARDS[name][0])
+    scope, _, _ = run(HAZARDS[name][1])
     monkeypatch.setattr(Lifting, "after_hooked", lambda *_: None)
-    hooked, _, recognized = run(HAZARDS[name][0])
+    hooked, _, recognized = run(HAZARDS[name][1])
     assert recognized == 0
     light, full = (
         [

@@ -30,6 +30,11 @@ BLAMED = [
 ]
 
 
+@pytest.fixture
+def w() -> torch.Tensor:
+    return torch.randn(3, requires_grad=True)
+
+
 @pytest.mark.parametrize(("line", "blamed", "target"), BLAMED)
 def test_the_statement_that_changes_a_tensor_is_found_on_its_line(
     line: str, blamed: str, target: str, tmp_path: Path
@@ -50,8 +55,7 @@ def is_traced() -> bool:
     return sys._getframe(1).f_trace is not None
 
 
-def test_it_is_on_from_the_first_saved_tensor_to_the_call_that_frees_it() -> None:
-    w = torch.randn(3, requires_grad=True)
+def test_it_is_on_from_the_first_saved_tensor_to_the_call_that_frees_it(w: torch.Tensor) -> None:
     with gradscope.watch():
         before = is_traced()
         loss = w.exp().sum()
@@ -61,8 +65,7 @@ def test_it_is_on_from_the_first_saved_tensor_to_the_call_that_frees_it() -> Non
     assert (before, between, after) == (False, (True, None), False)
 
 
-def test_it_stays_on_while_a_graph_is_kept_and_goes_with_the_watch() -> None:
-    w = torch.randn(3, requires_grad=True)
+def test_it_stays_on_while_a_graph_is_kept_and_goes_with_the_watch(w: torch.Tensor) -> None:
     with gradscope.watch():
         loss = w.exp().sum()
         loss.backward(retain_graph=True)
@@ -70,16 +73,14 @@ def test_it_stays_on_while_a_graph_is_kept_and_goes_with_the_watch() -> None:
     assert (kept, is_traced(), sys.gettrace()) == (True, False, None)
 
 
-def test_it_is_off_where_no_hooks_are_put_in() -> None:
-    w = torch.randn(3, requires_grad=True)
+def test_it_is_off_where_no_hooks_are_put_in(w: torch.Tensor) -> None:
     with gradscope.watch(hooks=False):
         loss = w.exp().sum()
         assert not is_traced()
     del loss
 
 
-def test_the_end_of_an_object_of_the_compiler_s_does_not_end_it() -> None:
-    w = torch.randn(3, requires_grad=True)
+def test_the_end_of_an_object_of_the_compiler_s_does_not_end_it(w: torch.Tensor) -> None:
     table: Any = ExactWeakKeyDictionary()
     keys = [lambda: None]  # anything that can be referred to weakly
     table[keys[0]] = 1
@@ -90,8 +91,7 @@ def test_the_end_of_an_object_of_the_compiler_s_does_not_end_it() -> None:
     del loss
 
 
-def test_the_collector_does_not_run_in_its_looks() -> None:
-    w = torch.randn(3, requires_grad=True)
+def test_the_collector_does_not_run_in_its_looks(w: torch.Tensor) -> None:
     came_in: list[bool] = []
 
     def comes(phase: str, info: object) -> None:
@@ -115,8 +115,7 @@ def test_the_collector_does_not_run_in_its_looks() -> None:
     assert not any(came_in)
 
 
-def test_somebody_elses_trace_stays() -> None:
-    w = torch.randn(3, requires_grad=True)
+def test_somebody_elses_trace_stays(w: torch.Tensor) -> None:
     before = sys.gettrace()
     sys.settrace(trace)
     try:
@@ -130,8 +129,7 @@ def test_somebody_elses_trace_stays() -> None:
     assert found is after is trace
 
 
-def test_a_trace_that_the_program_sets_later_wins() -> None:
-    w = torch.randn(3, requires_grad=True)
+def test_a_trace_that_the_program_sets_later_wins(w: torch.Tensor) -> None:
     with gradscope.watch():
         loss = w.exp().sum()
         sys.settrace(trace)
@@ -157,8 +155,9 @@ def test_it_ends_when_its_budget_is_spent(monkeypatch: pytest.MonkeyPatch) -> No
     assert [f.code for f in scope.findings] == ["GS201"]
 
 
-def test_its_own_failure_is_noted_and_not_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    w = torch.randn(3, requires_grad=True)
+def test_its_own_failure_is_noted_and_not_the_programs(
+    monkeypatch: pytest.MonkeyPatch, w: torch.Tensor
+) -> None:
     with gradscope.watch() as scope:
         y = w.exp()
         monkeypatch.setattr(Versions, "changed", len)  # which wants an argument
@@ -170,8 +169,7 @@ def test_its_own_failure_is_noted_and_not_the_programs(monkeypatch: pytest.Monke
     assert "the line watch failed" in note
 
 
-def test_it_ends_once_graphs_are_known() -> None:
-    w = torch.randn(3, requires_grad=True)
+def test_it_ends_once_graphs_are_known(w: torch.Tensor) -> None:
     seen = []
     with gradscope.watch():
         for _ in range(60):

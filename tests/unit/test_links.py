@@ -10,12 +10,8 @@ import pytest
 import gradscope
 
 ROOT = Path(__file__).parents[2]
-FILES = [
-    *ROOT.glob("*.md"),
-    *ROOT.glob("docs/**/*.md"),
-    *ROOT.glob("examples/*.md"),
-    *ROOT.glob("benchmarks/*.md"),
-]
+WHERE = ("*.md", "docs/**/*.md", "examples/*.md", "benchmarks/*.md")
+FILES = [file for where in WHERE for file in ROOT.glob(where)]
 FOLDERS, PAGES = ("commands", "findings", "python"), ("benchmarks", "changelog", "contributing")
 MADE = {ROOT / "docs" / name for name in (*FOLDERS, *(f"{page}.md" for page in PAGES))}
 """These pages are there only while the site is built, strictly: that checks links to them."""

@@ -12,15 +12,13 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
+from canned import CHOICE, RECORDINGS, SUM, small_finding
 from golden import assert_golden
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gradscope.model import (
-    Applicability,
     BackwardCall,
-    Certainty,
     Edit,
     Finding,
     Fix,
@@ -30,7 +28,6 @@ from gradscope.model import (
     Recording,
     Related,
     Root,
-    Severity,
     Site,
     Summary,
     Suppression,
@@ -41,21 +38,12 @@ from gradscope.render.machine.sarif import to_sarif
 from gradscope.rules import ALL_RULES
 from gradscope.units import escaped
 
-RECORDINGS = [canned_recording(), clean_recording(), empty_recording(), unfinished_recording()]
-each_recording = pytest.mark.parametrize(
-    "recording", RECORDINGS, ids=["canned", "clean", "empty", "unfinished"]
-)
-CANNED = RECORDINGS[0]
+each_recording = pytest.mark.parametrize("recording", RECORDINGS.values(), ids=RECORDINGS)
+CANNED = RECORDINGS["canned"]
 
 
-def with_finding(**fields: object) -> Recording:
-    values = {
-        "severity": Severity.ERROR,
-        "certainty": Certainty.CERTAIN,
-        "message": "message",
-        "site": Site("a.py", 1),
-    }
-    finding = Finding(code="GS101", name="name", **(values | fields))  # type: ignore[arg-type]
+def with_finding(**fields: Any) -> Recording:
+    finding = small_finding(**({"site": Site("a.py", 1)} | fields))
     return replace(CANNED, findings=(finding,))
 
 
@@ -90,34 +78,16 @@ def commands(recording: Recording) -> list[tuple[str, dict[str, str], str]]:
 @each_recording
 def test_json_has_the_documented_shape(recording: Recording) -> None:
     report = json.loads(to_json(recording))
-    assert list(report) == [
-        "schema",
-        "gradscope",
-        "torch",
-        "script",
-        "summary",
-        "findings",
-        "calls",
-        "processes",
-        "memory",
-    ]
+    first, last = "schema gradscope torch script", "summary findings calls processes memory"
+    assert list(report) == [*first.split(), *last.split()]
     assert report["schema"] == 1
     outcome = recording.outcome
     assert report["script"]["path"] == recording.header.script
     assert report["script"]["argv"] == list(recording.header.argv)
-    assert (report["script"]["exit_status"], report["script"]["exception"]) == (
-        outcome.exit_status,
-        outcome.exception,
-    )
-    summary = {
-        "backward_calls",
-        "nodes",
-        "saved_tensors",
-        "saved_bytes",
-        "freed_bytes",
-        "peak_saved_bytes",
-    }
-    for key in summary:
+    assert report["script"]["exit_status"] == outcome.exit_status
+    assert report["script"]["exception"] == outcome.exception
+    counts = ("backward_calls", "nodes", "saved_tensors")
+    for key in (*counts, "saved_bytes", "freed_bytes", "peak_saved_bytes"):
         assert report["summary"][key] == getattr(recording.summary, key)
     assert len(report["findings"]) == len(recording.findings)
     assert sum(call["count"] for call in report["calls"]) == recording.summary.backward_calls
@@ -136,15 +106,8 @@ def test_json_has_the_keys_and_types_of_the_schema() -> None:
 def test_json_tells_a_finding_in_full() -> None:
     report = json.loads(to_json(CANNED))
     freed = next(each for each in report["findings"] if each["code"] == "GS101")
-    assert freed["location"] == {
-        "file": "train.py",
-        "line": 63,
-        "column": 5,
-        "end_line": 63,
-        "end_column": 24,
-        "function": "step",
-        "cell": "",
-    }
+    place = {"file": "train.py", "line": 63, "column": 5, "end_line": 63, "end_column": 24}
+    assert freed["location"] == place | {"function": "step", "cell": ""}
     assert [(r["role"], r["location"]["line"]) for r in freed["related"]] == [
         ("created", 59),
         ("freed_by", 62),
@@ -154,12 +117,8 @@ def test_json_tells_a_finding_in_full() -> None:
     assert (freed["nodes"], freed["bytes"]) == (["TanhBackward0", "AddmmBackward0"], 45_568)
     assert (freed["backward_call"], freed["count"], freed["missed"]) == (2007, 1, False)
     assert freed["fix"]["kind"] == "sum_losses"
-    assert freed["fix"]["edits"][1] == {
-        "file": "train.py",
-        "line": 63,
-        "replacement": "",
-        "end_line": 63,
-    }
+    deleted = {"file": "train.py", "line": 63, "replacement": "", "end_line": 63}
+    assert freed["fix"]["edits"][1] == deleted
     assert (freed["fix"]["applicability"], freed["fix"]["effects"]) == ("unspecified", [])
     assert freed["alternatives"] == []
 
@@ -172,14 +131,10 @@ def test_json_keeps_calls_folded_and_marks_what_is_unknown() -> None:
         None,
         [{"name": "loss_d", "label": "f32[]"}],
     )
-    nowhere = json.loads(
-        to_json(with_finding(site=None, related=(Related("freed_by", None, "long ago"),)))
-    )
-    assert nowhere["findings"][0]["location"] is None
-    assert nowhere["findings"][0]["related"] == [
-        {"role": "freed_by", "location": None, "message": "long ago"}
-    ]
-    assert nowhere["findings"][0]["fix"] is None
+    ago = (Related("freed_by", None, "long ago"),)
+    (nowhere,) = json.loads(to_json(with_finding(site=None, related=ago)))["findings"]
+    assert (nowhere["location"], nowhere["fix"]) == (None, None)
+    assert nowhere["related"] == [{"role": "freed_by", "location": None, "message": "long ago"}]
 
 
 def test_a_site_without_an_end_ends_where_it_begins() -> None:
@@ -232,10 +187,8 @@ def test_sarif_results_point_at_their_rules(recording: Recording) -> None:
     assert len(run["results"]) == len(recording.findings)
     for result, finding in zip(run["results"], recording.findings, strict=True):
         assert result["ruleId"] == finding.code
-        assert (
-            result["level"]
-            == {"error": "error", "warning": "warning", "advice": "note"}[finding.severity]
-        )
+        level = {"error": "error", "warning": "warning", "advice": "note"}[finding.severity]
+        assert result["level"] == level
         assert result["occurrenceCount"] == finding.count
 
 
@@ -259,12 +212,8 @@ def test_sarif_has_places_related_places_and_fixes() -> None:
     assert len({r["id"] for r in related}) == 3
     (change,) = result["fixes"][0]["artifactChanges"]
     first, second = change["replacements"]
-    assert first["deletedRegion"] == {
-        "startLine": 62,
-        "startColumn": 1,
-        "endLine": 63,
-        "endColumn": 1,
-    }
+    region = {"startLine": 62, "startColumn": 1, "endLine": 63, "endColumn": 1}
+    assert first["deletedRegion"] == region
     assert first["insertedContent"]["text"] == "    (loss_animal + loss_age).backward()\n"
     assert second["insertedContent"] == {"text": ""}
 
@@ -280,21 +229,11 @@ def test_sarif_has_every_fix_and_the_lines_that_it_replaces() -> None:
     assert replacement["deletedRegion"] == region
 
 
-CHOICE = Fix(
-    FixKind.DETACH,
-    "detach `fake`",
-    (Edit("a.py", 1, "x"),),
-    Applicability.MAYBE_INCORRECT,
-    ("`G.*` would get nothing",),
-    "why so",
-)
-SUM = Fix(FixKind.SUM_LOSSES, "add them", (), Applicability.MACHINE_APPLICABLE)
-
-
 def test_a_fix_has_its_reason_and_effects_and_each_alternative_a_line() -> None:
     told = ["why: why so", "effect: `G.*` would get nothing"]
     others = ["or: sum losses (machine-applicable): add them"]
-    found = with_finding(fix=CHOICE, alternatives=(SUM,))
+    choice = replace(CHOICE, edits=(Edit("a.py", 1, "x"),))
+    found = with_finding(fix=choice, alternatives=(SUM,))
     whole = ["help: detach `fake`", *told, *others]
     assert only_result(found)["message"]["text"].splitlines()[1:] == whole
     (fix,) = only_result(found)["fixes"]
@@ -329,13 +268,9 @@ def test_sarif_names_code_that_is_in_no_file_without_an_address(file: str) -> No
 
 
 def test_sarif_says_whether_the_run_was_finished() -> None:
-    assert [sarif(r)["invocations"][0]["executionSuccessful"] for r in RECORDINGS] == [
-        True,
-        True,
-        True,
-        False,
-    ]
-    assert [sarif(r)["invocations"][0].get("exitCode") for r in RECORDINGS] == [1, 0, 0, None]
+    runs = [sarif(recording)["invocations"][0] for recording in RECORDINGS.values()]
+    assert [run["executionSuccessful"] for run in runs] == [True, True, True, False]
+    assert [run.get("exitCode") for run in runs] == [1, 0, 0, None]
 
 
 def test_sarif_knows_one_cause_again_in_another_folder(
@@ -360,22 +295,14 @@ def test_github_shows_each_finding_at_its_line() -> None:
     parsed = commands(CANNED)
     assert [level for level, _, _ in parsed] == ["error", "error", "warning", "warning", "notice"]
     level, properties, message = parsed[1]
-    expected = {
-        "file": "train.py",
-        "line": "63",
-        "col": "5",
-        "title": "GS101 backward-through-freed-graph",
-    }
-    assert (level, properties) == ("error", expected)
+    title = "GS101 backward-through-freed-graph"
+    place = {"file": "train.py", "line": "63", "col": "5", "title": title}
+    assert (level, properties) == ("error", place)
     lines = message.splitlines()
-    assert (
-        lines[0]
-        == "backward through a freed graph: needs 2 saved tensors of 2 nodes, already freed"
-    )
-    assert (
-        "note: freed by backward call 2006, which ran without retain_graph=True (train.py:62)"
-        in lines
-    )
+    needs = "needs 2 saved tensors of 2 nodes, already freed"
+    assert lines[0] == f"backward through a freed graph: {needs}"
+    freed = "freed by backward call 2006, which ran without retain_graph=True (train.py:62)"
+    assert f"note: {freed}" in lines
     assert lines[-1].startswith("help: add the losses")
 
 

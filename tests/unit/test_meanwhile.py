@@ -8,20 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from in_threads import in_a_thread
 from torch import Tensor
 
 import gradscope
 from gradscope.api.watch import current
 from gradscope.detect import hazards
 from gradscope.model import Certainty, Finding
+from tests import known
 
 HOOKS = pytest.mark.parametrize("hooks", [True, False])
-
-
-def in_thread(name: str, run: Callable[[], object]) -> None:
-    thread = threading.Thread(target=run, name=name)
-    thread.start()
-    thread.join()
 
 
 def leaf() -> Tensor:
@@ -36,7 +32,7 @@ def notes(finding: Finding) -> dict[str, str]:
 def test_what_another_thread_freed_before_is_certain(hooks: bool) -> None:
     with gradscope.watch(hooks=hooks) as scope:
         loss = leaf().exp().sum()
-        in_thread("worker", loss.backward)
+        in_a_thread(loss.backward, name="worker")
         with pytest.raises(RuntimeError, match="second time"):
             loss.backward()
     (found,) = scope.findings
@@ -51,7 +47,7 @@ def test_what_another_thread_will_run_is_certain(hooks: bool) -> None:
     with gradscope.watch(hooks=hooks) as scope:
         loss = leaf().exp().sum()
         loss.backward()
-        in_thread("worker", lambda: _kept(loss.backward, raised))
+        in_a_thread(lambda: _kept(loss.backward, raised), name="worker")
     (found,) = (f for f in scope.findings if f.certainty is Certainty.CERTAIN)
     assert (found.code, len(raised)) == ("GS101", 1)
     assert "backward call 1 in thread 'MainThread'" in notes(found)["freed_by"]
@@ -78,7 +74,7 @@ def test_two_threads_of_a_pool_are_as_certain(hooks: bool) -> None:
 
 def freed_in_a_thread(shared: Tensor) -> None:
     with torch.enable_grad():
-        in_thread("rival", shared.sum().backward)
+        in_a_thread(shared.sum().backward, name="rival")
 
 
 def freed_in_a_hook(shared: Tensor) -> None:
@@ -87,7 +83,7 @@ def freed_in_a_hook(shared: Tensor) -> None:
 
 
 def modified_in_a_thread(shared: Tensor) -> None:
-    in_thread("rival", lambda: shared.detach().add_(1))
+    in_a_thread(lambda: shared.detach().add_(1), name="rival")
 
 
 def modified_in_a_hook(shared: Tensor) -> None:
@@ -157,8 +153,7 @@ def test_an_error_that_nobody_saw_coming_is_a_miss(monkeypatch: pytest.MonkeyPat
     loss = leaf().exp().sum()
     with gradscope.watch(hooks=False) as scope:
         loss.backward()
-        session = current()
-        assert session is not None
+        session = known(current())
         session.state.foretold.clear()
         with pytest.raises(RuntimeError, match="second time"):
             loss.backward()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from canned import small_finding
 from recorded import DONE, HEADER, SITE, call_of
 from test_html import data
 
@@ -22,9 +23,7 @@ from gradscope.launch.interpreter import (
 )
 from gradscope.model import (
     BackwardCall,
-    Certainty,
     Edge,
-    Finding,
     Graph,
     Node,
     Outcome,
@@ -41,9 +40,7 @@ from gradscope.render.machine.json import to_json
 from gradscope.render.machine.trace import to_trace
 from gradscope.render.text.forms import report_text
 
-LEAK = Finding(
-    "GS302", "graph-kept-alive", Severity.WARNING, Certainty.OBSERVED, "kept", SITE, graph=1
-)
+LEAK = small_finding("GS302", SITE, severity=Severity.WARNING, graph=1)
 
 
 def graph(*nodes: tuple[str, str | None]) -> Graph:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,6 +52,13 @@ def reasons(scope: Scope) -> list[str | None]:
     return [one.suppression.reason if one.suppression else None for one in errors]
 
 
+def why(program: Callable[[], None], **options: Any) -> list[str | None]:
+    """The same of a program in a watch."""
+    with gradscope.watch(**options) as scope:
+        program()
+    return reasons(scope)
+
+
 def test_comments_and_the_project_file_hold(project: Path) -> None:
     told: list[Finding] = []
     with gradscope.watch(on_finding=told.append) as scope:
@@ -60,30 +69,20 @@ def test_comments_and_the_project_file_hold(project: Path) -> None:
     for shown in (str(scope.findings), str(scope)):
         assert "1 suppressed" in shown
         assert "error[GS101]" not in shown
-    with gradscope.watch() as scope:
-        twice()
-    assert reasons(scope) == [None]
+    assert why(twice) == [None]
     project.write_text('[tool.gradscope]\nignore = ["GS101"]\n', encoding="utf-8")
-    with gradscope.watch() as scope:
-        twice()
-    assert reasons(scope) == ["by ignore in pyproject.toml"]
+    assert why(twice) == ["by ignore in pyproject.toml"]
     project.write_text(
         f'[tool.gradscope]\nper-file-ignores = {{"{Path(__file__).name}" = ["GS101"]}}\n',
         encoding="utf-8",
     )
-    with gradscope.watch() as scope:
-        twice()
-    assert reasons(scope) == [f"by per-file-ignores of {Path(__file__).name}"]
+    assert why(twice) == [f"by per-file-ignores of {Path(__file__).name}"]
 
 
 def test_an_explicit_argument_wins(project: Path) -> None:
-    with gradscope.watch(ignore=["gs101"]) as scope:
-        twice()
-    assert reasons(scope) == ["by --ignore"]
+    assert why(twice, ignore=["gs101"]) == ["by --ignore"]
     project.write_text('[tool.gradscope]\nignore = ["GS101"]\n', encoding="utf-8")
-    with gradscope.watch(settings=False) as scope:
-        known_twice()
-    assert reasons(scope) == [None]
+    assert why(known_twice, settings=False) == [None]
 
 
 def test_what_a_baseline_knows_does_not_count(project: Path) -> None:
@@ -91,13 +90,9 @@ def test_what_a_baseline_knows_does_not_count(project: Path) -> None:
         twice()
     file = project.parent / "known.json"
     write_baseline(file, scope.findings)
-    with gradscope.watch(baseline=file) as scope:
-        twice()
-    assert reasons(scope) == ["as known by the baseline known.json"]
+    assert why(twice, baseline=file) == ["as known by the baseline known.json"]
     project.write_text('[tool.gradscope]\nbaseline = "known.json"\n', encoding="utf-8")
-    with gradscope.watch() as scope:
-        twice()
-    assert reasons(scope) == ["as known by the baseline known.json"]
+    assert why(twice) == ["as known by the baseline known.json"]
 
 
 def test_what_is_suppressed_raises_nothing_of_ours(project: Path) -> None:

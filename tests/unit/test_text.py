@@ -8,9 +8,10 @@ import re
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
+from canned import CHOICE, RECORDINGS, SUM, small_finding
 from golden import assert_golden
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,9 +20,7 @@ from rich.console import Console
 
 from gradscope.commands.outputs import console_on, printer
 from gradscope.model import (
-    Applicability,
     BackwardCall,
-    Certainty,
     Finding,
     Fix,
     FixKind,
@@ -37,13 +36,7 @@ from gradscope.render.text.finding import print_finding
 from gradscope.render.text.report import print_report
 from gradscope.render.text.terminal import SafeConsole, begin_line, cut, plain, show_progress
 from gradscope.units import counted, listed, nbytes
-
-RECORDINGS = {
-    "canned": canned_recording(),
-    "clean": clean_recording(),
-    "empty": empty_recording(),
-    "unfinished": unfinished_recording(),
-}
+from tests import known
 
 
 def console(width: int = 80, **options: object) -> Console:
@@ -70,13 +63,8 @@ def shown(
     return written(target).splitlines()
 
 
-def finding(site: Site | None, label: str = "label", **fields: object) -> Finding:
-    values = {
-        "severity": Severity.ERROR,
-        "certainty": Certainty.CERTAIN,
-        "message": "message",
-    } | fields
-    return Finding(code="GS101", name="name", site=site, label=label, **values)  # type: ignore[arg-type]
+def finding(site: Site | None, label: str = "label", **fields: Any) -> Finding:
+    return small_finding(site=site, label=label, **fields)
 
 
 # The whole report
@@ -213,21 +201,9 @@ def test_what_was_printed_before_takes_a_row(width: int) -> None:
     tags = [f"{found.severity}[{found.code}]" for found in recording.findings]
     assert re.findall(r"^  (\w+\[GS\d+\])", "\n".join(lines), re.MULTILINE) == tags
     for found in recording.findings if width >= 80 else ():
-        assert found.site is not None
-        assert any(f":{found.site.line}  {found.name}" in line for line in lines)
+        assert any(f":{known(found.site).line}  {found.name}" in line for line in lines)
         seen = f"seen {found.count} times"
         assert found.count == 1 or any(line.endswith(seen) for line in lines)
-
-
-CHOICE = Fix(
-    FixKind.DETACH,
-    "detach `fake`",
-    (),
-    Applicability.MAYBE_INCORRECT,
-    ("`G.*` would get nothing",),
-    "why so",
-)
-SUM = Fix(FixKind.SUM_LOSSES, "add them", (), Applicability.MACHINE_APPLICABLE)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
@@ -383,6 +359,10 @@ def call(number: int, name: str, **fields: object) -> BackwardCall:
     return BackwardCall(number, "backward", Site("a.py", 1), (Root(0, name),), **fields)  # type: ignore[arg-type]
 
 
+def table(*calls: BackwardCall) -> list[str]:
+    return report(Recording(RECORDINGS["clean"].header, calls=calls)).splitlines()
+
+
 def test_calls_that_take_turns_fold_into_one_row_each() -> None:
     turns = [call(2 * i + j + 1, name) for i in range(50) for j, name in enumerate("DG")]
     rows = folded([*turns, call(101, "other")])
@@ -412,7 +392,7 @@ def test_calls_that_differ_in_what_is_shown_are_not_folded() -> None:
 
 def test_a_long_table_shows_its_beginning_and_its_end() -> None:
     calls = tuple(call(i + 1, f"loss_{i}") for i in range(172))
-    lines = report(Recording(RECORDINGS["clean"].header, calls=calls)).splitlines()
+    lines = table(*calls)
     assert sum(line.strip().startswith("loss_") for line in lines) == MOST_ROWS
     assert any("loss_0." in line for line in lines)
     assert any("loss_171." in line for line in lines)
@@ -440,13 +420,13 @@ def test_a_long_table_shows_its_beginning_and_its_end() -> None:
 )
 def test_a_call_is_shown_as_it_is_written(fields: dict[str, object], expected: str) -> None:
     row = replace(call(9, "loss"), **fields)  # type: ignore[arg-type]
-    lines = report(Recording(RECORDINGS["clean"].header, calls=(row,))).splitlines()
+    lines = table(row)
     assert lines[3].strip() == expected
 
 
 def test_a_long_place_keeps_its_end_and_the_columns_their_place() -> None:
     row = replace(call(1, "loss"), site=Site("/very/long" * 20 + "/train.py", 7))
-    lines = report(Recording(RECORDINGS["clean"].header, calls=(row,))).splitlines()
+    lines = table(row)
     assert "/train.py:7  " in lines[2]
     assert len(lines[1]) == len(lines[2]) == 80
 
@@ -486,12 +466,15 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_shown_on_a_terminal_and_gives_way_to_the_next_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def _narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((20, 24)))
     monkeypatch.setattr(Terminal, "fileno", lambda _: 2)
     monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.mark.usefixtures("_narrow_terminal")
+def test_progress_is_shown_on_a_terminal_and_gives_way_to_the_next_line() -> None:
     terminal, pipe = Terminal(), io.StringIO()
     for stream in (terminal, pipe):
         show_progress("tries fix 1", stream)
@@ -523,6 +506,7 @@ def rows_of(text: str, width: int) -> list[str]:
     return ["".join(row).rstrip() for row in rows]
 
 
+@pytest.mark.usefixtures("_narrow_terminal")
 @pytest.mark.parametrize(
     ("left", "above"),
     [
@@ -538,9 +522,6 @@ def rows_of(text: str, width: int) -> list[str]:
 def test_a_line_begins_below_what_the_program_left(
     left: str, above: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((20, 24)))
-    monkeypatch.setattr(Terminal, "fileno", lambda _: 2)
-    monkeypatch.setenv("TERM", "xterm")
     terminal, pipe = Terminal(left), io.StringIO(left)
     for stream in (terminal, pipe):
         stream.seek(0, io.SEEK_END)

@@ -10,12 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from canned.recordings import (
-    canned_recording,
-    clean_recording,
-    empty_recording,
-    unfinished_recording,
-)
+from canned import RECORDINGS
 
 import gradscope
 from gradscope.model import Recording
@@ -32,7 +27,7 @@ NEEDED = {
 }
 """What the documents of the Trace Event Format ask of each kind of event."""
 
-CANNED = canned_recording()
+CANNED = RECORDINGS["canned"]
 
 
 def events_of(recording: Recording) -> list[dict[str, Any]]:
@@ -44,9 +39,7 @@ def of_kind(kind: str, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [event for event in events if event["ph"] == kind]
 
 
-@pytest.mark.parametrize(
-    "recording", [CANNED, clean_recording(), empty_recording(), unfinished_recording()]
-)
+@pytest.mark.parametrize("recording", RECORDINGS.values(), ids=RECORDINGS)
 def test_each_event_has_what_its_kind_needs(recording: Recording) -> None:
     begun: Counter[str] = Counter()
     for event in events_of(recording):
@@ -69,7 +62,7 @@ def test_lives_of_graphs_end_after_they_begin() -> None:
     assert all(event["ts"] <= ends[event["id"]] for event in begins)
 
 
-@pytest.mark.parametrize("recording", [CANNED, clean_recording(), unfinished_recording()])
+@pytest.mark.parametrize("recording", RECORDINGS.values(), ids=RECORDINGS)
 def test_calls_on_one_track_lie_within_each_other_or_apart(recording: Recording) -> None:
     """What the trace processor asks of complete events: it drops one that overlaps in part."""
     calls = of_kind("X", events_of(recording))

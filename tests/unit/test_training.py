@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from canned import small_finding
 
 from gradscope.fixing import verify
 from gradscope.fixing.marks import Span
@@ -17,14 +18,11 @@ from gradscope.fixing.rehearsal import Event, Line, Record
 from gradscope.fixing.runs import Bounds, Run, read_notes, told_place
 from gradscope.fixing.training import Comparison, owners
 from gradscope.model import (
-    Certainty,
     Edit,
-    Finding,
     Fix,
     FixKind,
     Header,
     Recording,
-    Severity,
     Site,
 )
 
@@ -287,10 +285,8 @@ def test_no_run_is_begun_when_the_time_is_up(
     file = tmp_path / FILE
     file.write_text(TEXT)
     fixes = [Fix(FixKind.OTHER, "m", (Edit(str(file), 2, f"x = {n}"),)) for n in (2, 3, 4)]
-    finding = Finding(
-        "GS101", "n", Severity.ERROR, Certainty.CERTAIN, "m", Site(str(file), 1),
-        fix=fixes[0], alternatives=tuple(fixes[1:]),
-    )  # fmt: skip
+    site, alternatives = Site(str(file), 1), tuple(fixes[1:])
+    finding = small_finding(site=site, fix=fixes[0], alternatives=alternatives)
     recording = Recording(
         Header("", "", "", "f.py", cwd=str(tmp_path)),
         findings=(finding,),

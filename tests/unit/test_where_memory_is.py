@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from gradscope.model import (
     Graph,
     Header,
     Node,
+    NodeState,
     Outcome,
     Recording,
     SavedState,
@@ -33,6 +35,7 @@ from gradscope.record.processes import merged
 from gradscope.render.machine.json import to_json
 from gradscope.render.memory import GroupBy, by, largest, name_of
 from gradscope.render.text.memory import print_diff, print_memory
+from tests import known
 
 
 class Residual(nn.Module):
@@ -73,6 +76,18 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+def loss_of(
+    network: nn.Module, batch: torch.Tensor, checkpointed: bool
+) -> Callable[[], torch.Tensor]:
+    """What computes a loss, each time anew."""
+
+    def loss() -> torch.Tensor:
+        output = checkpoint(network, batch, use_reentrant=False) if checkpointed else network(batch)
+        return output.pow(2).mean()  # type: ignore[no-any-return]
+
+    return loss
+
+
 def as_hooks_count(loss: Callable[[], torch.Tensor], network: nn.Module) -> int:
     """Return the bytes that a forward pass saves, each storage once, without parameters."""
     parameters = {one.untyped_storage().data_ptr() for one in network.parameters()}
@@ -94,15 +109,11 @@ def test_bytes_are_those_that_hooks_count(name: str, checkpointed: bool) -> None
     make, shape = NETWORKS[name]
     network, batch = make(), torch.randn(shape)
 
-    def loss() -> torch.Tensor:
-        output = checkpoint(network, batch, use_reentrant=False) if checkpointed else network(batch)
-        return output.pow(2).mean()  # type: ignore[no-any-return]
-
+    loss = loss_of(network, batch, checkpointed)
     with gradscope.watch() as scope:
         for _ in range(2):
             loss().backward()
-    graph = largest(scope.recording())
-    assert graph is not None
+    graph = known(largest(scope.recording()))
     counted = as_hooks_count(loss, network)
     assert scope.summary.peak_saved_bytes == counted
     # A checkpoint keeps its input at a separate node, to which the loss does not lead.
@@ -147,16 +158,12 @@ def test_bytes_of_the_graph_alone_are_those_that_come_back(
         for module in list(network.modules())[::2]:
             module.register_forward_hook(lambda module, given, output: kept.append(output))
 
-    def loss() -> torch.Tensor:
-        output = checkpoint(network, batch, use_reentrant=False) if checkpointed else network(batch)
-        return output.pow(2).mean()  # type: ignore[no-any-return]
-
+    loss = loss_of(network, batch, checkpointed)
     expected = as_torch_lets_go(loss, network)
     kept.clear()
     with gradscope.watch(hooks=hooks) as scope:
         loss().backward()
-    graph = largest(scope.recording())
-    assert graph is not None
+    graph = known(largest(scope.recording()))
     assert graph.alone == expected
     if outputs == "kept":
         assert graph.alone < graph.nbytes
@@ -175,40 +182,24 @@ def recording(scale: int = 1) -> Recording:
     first, second = Site("/src/train.py", 3), Site("/src/train.py", 4)
     parameter = replace(saved(999, 9), is_parameter=True)
     freed = replace(saved(777, 8), state=SavedState.FREED)
+    result, x = saved(4096 * scale, 1), saved(1024, 2, "x")
+
+    def node(at: int, name: str, what: tuple[SavedTensor, ...], *where: Any) -> Node:
+        return Node(at, f"{name}Backward0", NodeState.LIVE, 3 - at, what, *where)
+
     nodes = (
-        Node(0, "PowBackward0", sequence_nr=3, saved=(saved(4096 * scale, 1),), site=second),
-        Node(
-            1,
-            "ReluBackward0",
-            sequence_nr=2,
-            saved=(saved(4096 * scale, 1),),
-            site=first,
-            module="net.0.act",
-            module_class="ReLU",
-        ),
-        Node(
-            2,
-            "AddmmBackward0",
-            sequence_nr=1,
-            saved=(saved(1024, 2, "x"), parameter, freed),
-            site=first,
-            module="net.0",
-            module_class="Block",
-        ),
+        node(0, "Pow", (result,), second),
+        node(1, "Relu", (result,), first, "net.0.act", "ReLU"),
+        node(2, "Addmm", (x, parameter, freed), first, "net.0", "Block"),
     )
+    sizes: dict[str, Any] = {
+        "saved_bytes": 5120 * scale,
+        "freed_bytes": 5120,
+        "returned_bytes": 4096,
+    }
     calls = (
         BackwardCall(1, "backward", graph=1, saved_bytes=10),
-        BackwardCall(
-            2,
-            "backward",
-            second,
-            graph=2,
-            saved_bytes=5120 * scale,
-            freed_bytes=5120,
-            returned_bytes=4096,
-            count=9,
-            last_number=10,
-        ),
+        BackwardCall(2, "backward", second, graph=2, count=9, last_number=10, **sizes),
     )
     return Recording(
         Header("1", "2", "3", "train.py"),
@@ -339,19 +330,12 @@ def large(layers: int) -> Recording:
     line = Site("train.py", 7)
     parts = ("attention.self.dropout Dropout", "intermediate.intermediate_act_fn GELUActivation")
     modules = [f"model.encoder.layer.{n}.{part}".split() for n in range(layers) for part in parts]
-    nodes = tuple(
-        Node(
-            index,
-            "MulBackward0",
-            saved=(SavedTensor("self", (8,), "f32", "cpu", 1000 + index % 2, index + 1),),
-            site=line,
-            module=module,
-            module_class=kind,
-        )
-        for index, (module, kind) in enumerate(modules)
-    )
+    nodes = []
+    for at, (module, kind) in enumerate(modules):
+        what = (saved(1000 + at % 2, at + 1),)
+        nodes.append(Node(at, "MulBackward0", NodeState.LIVE, None, what, line, module, kind))
     call = BackwardCall(1, "backward", line, graph=1, saved_bytes=1)
-    return replace(recording(), calls=(call,), graphs={1: Graph(nodes, (), ())})
+    return replace(recording(), calls=(call,), graphs={1: Graph(tuple(nodes), (), ())})
 
 
 @pytest.mark.parametrize("width", [60, 72, 80])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import ran
 from tests.zygote import CAN_FORK, python
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="runs programs in forks")
@@ -62,14 +63,9 @@ PROGRAMS = {
 }
 
 
-def ran(executable: str, script: Path) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [executable, script.name, "one", "-m", "two"],
-        cwd=script.parent,
-        env=os.environ | {"OWN": "mine"},
-        input="typed",
-        capture_output=True,
-        text=True,
+def forked(executable: str, script: Path) -> tuple[int, str, str]:
+    done = ran(
+        executable, script.name, "one", "-m", "two", cwd=script.parent, given="typed", OWN="mine"
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -79,7 +75,7 @@ def ran(executable: str, script: Path) -> tuple[int, str, str]:
 def test_a_fork_is_like_a_process(name: str, tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(PROGRAMS[name]))
-    assert ran(python(), script) == ran(sys.executable, script)
+    assert forked(python(), script) == forked(sys.executable, script)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+from math import prod
+
 from gradscope.model import Edge, Graph, Node, NodeState, Root, SavedState, SavedTensor, Site
 
 from .source import at
@@ -24,10 +28,7 @@ def tensor(
     name: str, shape: tuple[int, ...], storage: int, state: SavedState = SavedState.SAVED
 ) -> SavedTensor:
     """A saved f32 tensor on the CPU that fills its storage."""
-    nbytes = 4
-    for size in shape:
-        nbytes *= size
-    return SavedTensor(name, shape, "f32", "cpu", nbytes, storage, state=state)
+    return SavedTensor(name, shape, "f32", "cpu", 4 * prod(shape), storage, state=state)
 
 
 def weight(
@@ -38,19 +39,8 @@ def weight(
     state: SavedState = SavedState.SAVED,
 ) -> SavedTensor:
     """A parameter's transpose as a Linear saves it for its input's gradient."""
-    nbytes = 4 * shape[0] * shape[1]
-    return SavedTensor(
-        "mat2",
-        shape,
-        "f32",
-        "cpu",
-        nbytes,
-        storage,
-        version,
-        state,
-        is_parameter=True,
-        source=source,
-    )
+    saved = tensor("mat2", shape, storage, state)
+    return replace(saved, version=version, is_parameter=True, source=source)
 
 
 def op(
@@ -67,32 +57,14 @@ def op(
 ) -> Node:
     """A node of an operation; its state follows from what it saved."""
     state = state or (STATE_OF_NODE[saved[0].state] if saved else NodeState.BUFFERLESS)
-    path, kind = module
-    return Node(
-        index,
-        name,
-        state,
-        sequence_nr,
-        saved,
-        site,
-        path,
-        kind,
-        freed_by=freed_by,
-        built_after=after,
-        will_run=runs,
-    )
+    more = {"freed_by": freed_by, "built_after": after, "will_run": runs}
+    return Node(index, name, state, sequence_nr, saved, site, *module, **more)  # type: ignore[arg-type]
 
 
 def leaf(index: int, variable: str, label: str, *, runs: bool = True) -> Node:
     """The AccumulateGrad node of a leaf."""
-    return Node(
-        index,
-        "AccumulateGrad",
-        NodeState.BUFFERLESS,
-        variable=variable,
-        variable_label=label,
-        will_run=runs,
-    )
+    node = Node(index, "AccumulateGrad", NodeState.BUFFERLESS, will_run=runs)
+    return replace(node, variable=variable, variable_label=label)
 
 
 def graph(nodes: list[Node], edges: str, *roots: Root) -> Graph:
@@ -123,19 +95,12 @@ def generator_graph() -> Graph:
         at("model.py", "self.animal(z)", "forward"),
     )
     kept = SavedState.RETAINED
+    mat1 = tensor("mat1", (32, 256), 2, kept)
     saved_weight = weight("net.animal.weight", (256, 10), 4, 0, kept)
     nodes = [
         op(0, "MeanBackward0", 13, made),
         op(1, "PowBackward0", 12, made, tensor("self", (32, 10), 1, kept)),
-        op(
-            2,
-            "AddmmBackward0",
-            9,
-            head,
-            tensor("mat1", (32, 256), 2, kept),
-            saved_weight,
-            module=ANIMAL,
-        ),
+        op(2, "AddmmBackward0", 9, head, mat1, saved_weight, module=ANIMAL),
         leaf(3, "net.animal.bias", "f32[10]"),
         op(4, "TanhBackward0", 7, ENCODE, tensor("result", (32, 256), 2, kept), module=TWO_TASK),
         op(5, "AddmmBackward0", 6, ENCODE, tensor("mat1", (32, 100), 3, kept), module=ENCODER),
@@ -185,34 +150,17 @@ def stale_graph() -> Graph:
         tensor("mat1", (32, 256), 1),
         weight("critic.weight", (256, 1), 2, 1000, SavedState.STALE),
     )
+    late = partial(op, after=2004)
     nodes = [
-        op(0, "MeanBackward0", 58, made, after=2004),
-        op(
-            1,
-            "AddmmBackward0",
-            57,
-            made,
-            mat1,
-            stale,
-            state=NodeState.STALE,
-            module=CRITIC,
-            after=2004,
-        ),
+        late(0, "MeanBackward0", 58, made),
+        late(1, "AddmmBackward0", 57, made, mat1, stale, state=NodeState.STALE, module=CRITIC),
         leaf(2, "critic.bias", "f32[1]"),
-        op(3, "TanhBackward0", 55, ENCODE, tensor("result", (32, 256), 1), after=2004),
-        op(
-            4,
-            "AddmmBackward0",
-            54,
-            ENCODE,
-            tensor("mat1", (32, 100), 3),
-            module=ENCODER,
-            after=2004,
-        ),
+        late(3, "TanhBackward0", 55, ENCODE, tensor("result", (32, 256), 1)),
+        late(4, "AddmmBackward0", 54, ENCODE, tensor("mat1", (32, 100), 3), module=ENCODER),
         leaf(5, "net.encoder.bias", "f32[256]"),
-        op(6, "TBackward0", 53, ENCODE, module=ENCODER, after=2004),
+        late(6, "TBackward0", 53, ENCODE, module=ENCODER),
         leaf(7, "net.encoder.weight", "f32[256, 100]"),
-        op(8, "TBackward0", 56, made, module=CRITIC, after=2004),
+        late(8, "TBackward0", 56, made, module=CRITIC),
         leaf(9, "critic.weight", "f32[1, 256]"),
     ]
     return graph(nodes, "0>1 1>2 1>3 1>8 3>4 4>5 4>6 6>7 8>9", Root(0, "loss_fake", "f32[]"))
@@ -231,65 +179,32 @@ def two_loss_graph(*, before: bool) -> Graph:
         weight("net.animal.weight", (256, 10), 6, 1000, held),
     )
     pixels = tensor("mat1", (32, 100), 5, held)
+    built = partial(op, after=2005)
+    freed = partial(built, freed_by=by)
     nodes = [
-        op(0, "NllLossBackward0", 65, animal_loss, *loss, after=2005, freed_by=by, runs=before),
-        op(
-            1,
-            "LogSoftmaxBackward0",
-            64,
-            animal_loss,
-            probabilities,
-            after=2005,
-            freed_by=by,
-            runs=before,
-        ),
-        op(
-            2,
-            "AddmmBackward0",
-            63,
-            animal_loss,
-            *head,
-            module=ANIMAL,
-            after=2005,
-            freed_by=by,
-            runs=before,
-        ),
+        freed(0, "NllLossBackward0", 65, animal_loss, *loss, runs=before),
+        freed(1, "LogSoftmaxBackward0", 64, animal_loss, probabilities, runs=before),
+        freed(2, "AddmmBackward0", 63, animal_loss, *head, module=ANIMAL, runs=before),
         leaf(3, "net.animal.bias", "f32[10]", runs=before),
-        op(4, "TanhBackward0", 61, ENCODE, z, after=2005, freed_by=by),
-        op(5, "AddmmBackward0", 60, ENCODE, pixels, module=ENCODER, after=2005, freed_by=by),
+        freed(4, "TanhBackward0", 61, ENCODE, z),
+        freed(5, "AddmmBackward0", 60, ENCODE, pixels, module=ENCODER),
         leaf(6, "net.encoder.bias", "f32[256]"),
-        op(7, "TBackward0", 59, ENCODE, module=ENCODER, after=2005),
+        built(7, "TBackward0", 59, ENCODE, module=ENCODER),
         leaf(8, "net.encoder.weight", "f32[256, 100]"),
-        op(9, "TBackward0", 62, animal_loss, module=ANIMAL, after=2005, runs=before),
+        built(9, "TBackward0", 62, animal_loss, module=ANIMAL, runs=before),
         leaf(10, "net.animal.weight", "f32[10, 256]", runs=before),
     ]
     edges = "0>1 1>2 2>3 2>4 2>9 4>5 5>6 5>7 7>8 9>10"
     animal_root = Root(0, "loss_animal", "f32[]")
     if before:
         return graph(nodes, edges, animal_root)
-    saved_weight = weight("net.age.weight", (256, 1), 9, 0)
+    head = (tensor("mat1", (32, 256), 4), weight("net.age.weight", (256, 1), 9, 0))
+    ages = (tensor("self", (32, 1), 7), tensor("target", (32, 1), 8))
     nodes += [
-        op(
-            11,
-            "MseLossBackward0",
-            68,
-            age_loss,
-            tensor("self", (32, 1), 7),
-            tensor("target", (32, 1), 8),
-            after=2005,
-        ),
-        op(
-            12,
-            "AddmmBackward0",
-            67,
-            age_loss,
-            tensor("mat1", (32, 256), 4),
-            saved_weight,
-            module=AGE,
-            after=2005,
-        ),
+        built(11, "MseLossBackward0", 68, age_loss, *ages),
+        built(12, "AddmmBackward0", 67, age_loss, *head, module=AGE),
         leaf(13, "net.age.bias", "f32[1]"),
-        op(14, "TBackward0", 66, age_loss, module=AGE, after=2005),
+        built(14, "TBackward0", 66, age_loss, module=AGE),
         leaf(15, "net.age.weight", "f32[1, 256]"),
     ]
     edges += " 11>12 12>13 12>4 12>14 14>15"

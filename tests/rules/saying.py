@@ -1,0 +1,48 @@
+"""What the tests of rules share: a program's findings, and how a finding is worded."""
+
+from __future__ import annotations
+
+import gc
+import runpy
+import textwrap
+from pathlib import Path
+
+from gradscope import watch
+from gradscope.model import Finding, Fix
+from tests import known
+
+
+def findings_of(source: str, folder: Path) -> tuple[list[Finding], str]:
+    """Return what is found in a program, and the error that ended it."""
+    script = folder / "example.py"
+    script.write_text(textwrap.dedent(source), encoding="utf-8")
+    raised = ""
+    try:
+        with watch() as scope:
+            try:
+                runpy.run_path(str(script), run_name="__main__")
+            except RuntimeError as error:
+                raised = str(error)
+    finally:
+        gc.enable()
+    assert scope.recording().summary.notes == ()
+    return scope.findings, raised
+
+
+def check_wording(finding: Finding) -> None:
+    """Lower case where a word begins it, no full stop at the end, and nothing left unfilled."""
+    texts = [finding.message, finding.label, *(r.message for r in finding.related)]
+    if finding.fix is not None:
+        texts.append(finding.fix.message)
+    for text in texts:
+        assert text
+        assert not text.endswith(".")
+        assert text[0].islower() or text[0] == "`" or text.split()[0].endswith("Backward0"), text
+        assert "None" not in text
+        assert "  " not in text
+
+
+def fix_of(finding: Finding) -> Fix:
+    """Return the first fix of a finding that is worded well."""
+    check_wording(finding)
+    return known(finding.fix)

@@ -102,7 +102,7 @@ def test_colours_are_as_wanted() -> None:
 
     plain = rules()
     assert "\x1b" not in plain
-    coloured = rules(FORCE_COLOR="1")
+    coloured = rules(FORCE_COLOR="1", TERM="xterm")
     assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == plain
     assert "\x1b[1m" in coloured
 

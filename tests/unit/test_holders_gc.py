@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import builtins
 import contextlib
 import functools
 import gc
@@ -467,6 +468,7 @@ def test_what_ipython_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     shells = pytest.importorskip("IPython.core.interactiveshell")
     for name in ("last_exc", "last_value", "last_traceback", "last_type"):
         monkeypatch.setattr(sys, name, None, raising=False)
+    monkeypatch.delattr(builtins, "_", raising=False)  # IPython keeps nothing there then
     shell = shells.InteractiveShell.instance()
     try:
         with contextlib.redirect_stdout(io.StringIO()):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import builtins
+import collections
 import contextlib
 import functools
 import gc

@@ -114,8 +114,7 @@ def _tried(
     """Return the recording with the first fix of each finding that holds as its first one."""
     proposed = plan(recording)
     bounds = Bounds(default_calls(proposed.proposals), 0)
-    ended = recording.outcome.exit_status
-    before = Run(recording, (), ended, "")
+    before = Run(recording, (), recording.outcome.exit_status, "")
     held: dict[int, Fix] = {}
     for proposal in proposed.proposals:
         if proposal.finding.severity is Severity.ADVICE:
@@ -138,7 +137,9 @@ def _tried(
                 verdict = compared(verdict, recording, record, left, guarded=True, start=start)
             if verdict.refused:  # it would train something else
                 continue
-            if verdict.comparison is not None:
+            # What comes after a bounded run may want a tensor where there is a number now.
+            is_whole = fix.kind is not FixKind.ITEM or after.calls < bounds.calls
+            if verdict.comparison is not None and is_whole:
                 fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
             held |= dict.fromkeys(map(id, proposal.findings), fix)
             break

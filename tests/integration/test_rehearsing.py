@@ -448,6 +448,34 @@ def test_a_gan_gets_its_pair_of_edits(tmp_path: Path) -> None:
     assert report["findings"][0]["fix"]["applicability"] == "machine-applicable"
 
 
+LOGGED = """
+import torch
+
+net = torch.nn.Linear(3, 1)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+losses = []
+for _ in range({calls}):
+    loss = net(torch.ones(4, 3)).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    losses.append(loss)
+print(torch.stack(losses).mean() < 1e9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("calls", "kind", "applicability"),
+    [(20, "detach", "machine-applicable"), (120, "item", "maybe-incorrect")],
+    ids=["seen to its end", "stopped before"],
+)
+def test_a_number_in_place_of_a_tensor_is_not_sure_before_the_end(
+    calls: int, kind: str, applicability: str, tmp_path: Path
+) -> None:
+    fix = _ran(LOGGED.format(calls=calls), tmp_path)["findings"][0]["fix"]
+    assert (fix["kind"], fix["applicability"]) == (kind, applicability)
+
+
 def test_the_state_of_a_closure_is_cut_between_windows_alone(tmp_path: Path) -> None:
     mended = _edited(_ran(CLOSURE, tmp_path), tmp_path)
     begin = mended.index("nonlocal place, speed")

@@ -23,7 +23,7 @@ from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 import torch
-import torch.utils._contextlib
+import torch.utils._pytree
 import torch.utils.checkpoint
 from torch.autograd import Function
 from torch.nn import Module
@@ -216,7 +216,7 @@ FUNCTION_APPLY: CodeType | None = getattr(
 """None where it is C code, as in torch 2.15: then it has no frame."""
 MODULE_CALL: CodeType | None = getattr(getattr(Module, "_call_impl", None), "__code__", None)
 CHECKPOINT_FILE = torch.utils.checkpoint.__file__
-CONTEXT_FILE = torch.utils._contextlib.__file__
+ENTERED_FILES = (torch.utils._contextlib.__file__, torch.utils._pytree.__file__)
 LOADER_ITERATORS: tuple[type, ...] = (
     torch.utils.data.dataloader._SingleProcessDataLoaderIter,
     torch.utils.data.dataloader._MultiProcessingDataLoaderIter,

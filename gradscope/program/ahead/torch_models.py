@@ -20,7 +20,7 @@ from gradscope.program.layouts import class_namespace, derives, is_a
 
 # backward calls
 from gradscope.torch_private import (
-    CONTEXT_FILE,
+    ENTERED_FILES,
     FALSE_IN_PYTHON,
     FUNCTIONAL_MODULES,
     TENSOR_MODULE,
@@ -178,7 +178,7 @@ def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
         return _of_module if name in _OF_MODULE_QUIET | _LISTING | _ASKED_OF_MODULE else None
     if module.startswith(("torch.amp", "torch.cuda.amp")):
         return _of_scaler if name in ("scale", "step", "update", "unscale_", "minimize") else None
-    if module.startswith(_ENTERED) or function.__code__.co_filename == CONTEXT_FILE:
+    if module.startswith(_ENTERED) or function.__code__.co_filename in ENTERED_FILES:
         return None
     if module.startswith(("torch.linalg", "torch.fft", "torch.func")):
         return _operator
@@ -187,8 +187,8 @@ def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
 
 _ENTERED: Final = (
     *("torch.nn.modules", "torch.nn.utils.parametri", "torch.autograd.grad_mode"),
-    *("torch.utils.data", "torch.nn.utils.rnn", "torch.utils._pytree"),
-    *("torch.nn.parallel.data_parallel", "torch.autograd.function", "torch.utils.hooks"),
+    *("torch.utils.data", "torch.nn.utils.rnn", "torch.autograd.function", "torch.utils.hooks"),
+    "torch.nn.parallel.data_parallel",
 )
 _ASKED_OF_MODULE: Final = v.words("state_dict load_state_dict __repr__")
 

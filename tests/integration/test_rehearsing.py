@@ -464,6 +464,7 @@ print(torch.stack(losses).mean() < 1e9)
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("calls", "kind", "applicability"),
     [(20, "detach", "machine-applicable"), (120, "item", "maybe-incorrect")],

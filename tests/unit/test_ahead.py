@@ -131,11 +131,17 @@ CALLS: dict[str, Callable[[], Any]] = {
     "last item": lambda: collections.OrderedDict(a=1, b=2).popitem(last=False),
     "member": lambda: Colour["RED"].value,
     "descriptor": lambda: Described().doubled,
+    "tuple without elements": lambda: len(Empty()),
 }
 
 
 class Colour(enum.Enum):
     RED = 1
+
+
+class Empty(tuple[int, ...]):
+    def __new__(cls) -> Empty:
+        return super().__new__(cls)
 
 
 class Doubled:

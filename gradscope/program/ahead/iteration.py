@@ -159,7 +159,7 @@ def _of_dict(m: Machine, of: Any, space: Any, key: Any) -> Any:
     missing = m.method_of_user(of, "__missing__")
     if missing is not MISSING:
         return m.call(missing, (of, key), {})
-    if m.method_of_user(key, "__hash__") is not MISSING:  # it may be one of those that are there
+    if not (v.is_plain(key) or compares_by_identity(m, key)):  # it may equal one that is there
         return unknown_element(m, [*dict.values(space)])
     return m.throw(KeyError, key)
 

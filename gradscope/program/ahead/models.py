@@ -378,7 +378,13 @@ for _each in (*_computing, *vars(math).values()):
 
 
 model(list)(lambda m, given, named: v.OwnList(iteration.drain(m, given[0]) if given else ()))
-model(tuple)(lambda m, given, named: tuple(iteration.drain(m, given[0])) if given else ())
+
+
+@model(tuple)
+def _tuple(m: Machine, given: Given, named: Named) -> tuple[Any, ...]:
+    return tuple(iteration.drain(m, given[0])) if given else ()
+
+
 model(set, frozenset)(
     lambda m, given, named: v.OwnSet(map(v.key_of, iteration.drain(m, given[0]) if given else ()))
 )
@@ -395,9 +401,7 @@ def _dict(m: Machine, given: Given, named: Named) -> Any:
     return v.OwnDict({**(iteration.as_dict(m, given[0]) if given else {}), **named})
 
 
-model(tuple.__new__)(
-    lambda m, given, named: v.Instance(given[0], tuple(iteration.drain(m, given[1])))
-)
+model(tuple.__new__)(lambda m, given, named: v.Instance(given[0], _tuple(m, given[1:], named)))
 model(types.MethodType)(lambda m, given, named: v.Method(*given))
 model(object.__new__)(lambda m, given, named: v.Instance(given[0]))
 

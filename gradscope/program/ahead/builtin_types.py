@@ -90,7 +90,7 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
     if is_a(of, type) and name == "apply":
         return applied(m, of, (of, *given), named)
     if is_a(of, type) and name == "from_iterable":
-        return iteration.chained(m, iteration.iterator(m, given[0]))
+        return iteration.lazily(iteration.EACH_OF, m, given, {})
     if is_a(of, random.Random) and name in ("random", "getrandbits"):
         return v.Unknown(why="a random number")
     if is_a(of, functools._lru_cache_wrapper) and name == "cache_clear":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import collections
 import functools
 import gc
@@ -11,9 +12,9 @@ import operator
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import CodeType
-from typing import Any
+from typing import Any, Final
 
 from torch.utils import data
 
@@ -308,8 +309,8 @@ def of_unknown(m: Machine, make: Callable[[], Any], *holds: Any) -> v.Elements:
 class _Left:
     """What is left of an iterator of the program's, for Python's own iterators to go through."""
 
-    def __init__(self, m: Machine, each: Any) -> None:
-        self._machine, self._each = m, each
+    def __init__(self, m: Machine, of: Any) -> None:
+        self._machine, self._each = m, iterator(m, of)
 
     def __iter__(self) -> _Left:
         return self
@@ -321,14 +322,52 @@ class _Left:
             raise StopIteration from None
 
 
-def caller(m: Machine, function: Any) -> Callable[..., Any]:
-    """Return a function that calls one of the program's."""
-    return lambda *given: m.call(function, given, {})
+EACH_OF: Final = itertools.chain.from_iterable
+_GIVEN: Final = (
+    ("i", "zip cycle pairwise product zip_longest"),
+    ("ip", "enumerate batched combinations combinations_with_replacement islice permutations"),
+    ("ai", "filter dropwhile filterfalse takewhile"),
+    *(("fi", "map"), ("fs", "starmap"), ("if", "accumulate"), ("it", "compress"), ("op", "repeat")),
+    ("p", "count"),
+)
+ITERATORS: Final[dict[Any, str]] = {EACH_OF: "e"} | {
+    found: given
+    for given, names in _GIVEN
+    for name in names.split()
+    if (found := getattr(itertools, name, vars(builtins).get(name))) is not None
+}
+"""What Python's own iterators are given, the last for all that follow: by the keys of _TAKEN."""
+_NAMED: Final = {"func": "f", "iterable": "i", "initial": "o", "fillvalue": "o"}
+_TAKEN: Final[dict[str, Callable[[Machine, Any], Any]]] = {
+    "a": lambda m, f: lambda one: m.truth(one if f is None else m.call(f, (one,), {})),
+    "e": lambda m, of: (_Left(m, one) for one in _Left(m, of)),
+    "f": lambda m, f: lambda *given: m.call(operator.add if f is None else f, given, {}),
+    "i": _Left,
+    "o": lambda m, of: of,
+    "p": lambda m, of: of,
+    "s": lambda m, of: (tuple(drain(m, one)) for one in _Left(m, of)),
+    "t": lambda m, of: map(m.truth, _Left(m, of)),
+}
+"""What Python's own iterators are handed for it: p is plain, or it is not known what they give."""
 
 
-def sliced(m: Machine, each: Any, *bounds: Any) -> v.Elements:
-    """Return what ``islice`` gives."""
-    return v.Elements(_stepping(itertools.islice(_Left(m, each), *bounds)), each)
+def lazily(kind: Any, m: Machine, given: tuple[Any, ...], named: Mapping[str, Any]) -> v.Elements:
+    """Return what one of Python's own iterators gives of what is left of the program's."""
+    if kind is itertools.accumulate and len(given) == 1:
+        named = {"func": None, **named}
+    kinds = ITERATORS[kind].ljust(len(given), ITERATORS[kind][-1])
+    each = [*zip(kinds, given, strict=False)]
+    each += [(_NAMED.get(name, "p"), one) for name, one in named.items()]
+    if any(how == "p" and not v.is_plain(one) for how, one in each):
+        return of_unknown(m, lambda: v.Unknown(v.unsure(m.held(given)), kind.__name__), *given)
+    found = [_TAKEN[how](m, one) for how, one in each]
+    made = kind(*found[: len(given)], **dict(zip(named, found[len(given) :], strict=True)))
+    return v.Elements(_stepping(made), made, *given)
+
+
+def chained(m: Machine, *iterables: Any) -> v.Elements:
+    """Return what ``chain`` gives."""
+    return lazily(EACH_OF, m, (iterables,), {})
 
 
 def _some_of(m: Machine, each: Any) -> v.Elements:
@@ -382,43 +421,41 @@ def _live(m: Machine, of: Any) -> Any:
 def _continued(m: Machine, of: Any) -> Any:
     if is_exactly(of, *_OVER_SEQUENCES, *_BACKWARD):
         return _over_sequence(m, of)
-    if is_exactly(of, enumerate, zip, map):
-        inside = of.__reduce__()[1]
-        if type(of) is enumerate:
-            return numbered(m, iterator(m, inside[0]), inside[1])
-        if type(of) is zip:
-            return zipped(m, [iterator(m, each) for each in inside])
-        return mapped(m, inside[0], [iterator(m, one) for one in inside[1:]])
+    if is_exactly(of, enumerate, zip, map, filter):
+        kind, given = of.__reduce__()[:2]
+        return lazily(kind, m, given, {})
     inside = [each for each in gc.get_referents(of) if not is_a(each, type)]
     if is_exactly(of, itertools.count) and all(map(v.is_plain, inside)):
         return m.call(itertools.count, ast.literal_eval(f"{repr(of)[len('count') : -1]},)"), {})
     if is_exactly(of, itertools.repeat):
         left = operator.length_hint(of, -1)
         return m.call(itertools.repeat, (gc.get_referents(of)[-1], *(left,) * (left >= 0)), {})
-    if is_exactly(of, filter):
-        function, each = of.__reduce__()[1]
-        return filtered(m, function, iterator(m, each))
     if is_exactly(of, _TEE) and sys.version_info < (3, 12):
         return _teed(m, of)
     if class_name(type(of)) == "async_generator_asend":
         return next_awaitable(m, inside[0])
     if is_exactly(of, itertools.accumulate):
         each, function, *total = _parts(of)
-        found = totals(m, each, function, *total)
+        first = {"initial": total[0]} if total else {}
+        found = lazily(itertools.accumulate, m, (each, function), first)
         for _ in total:
             found.step()  # it was given before
         return found
     if is_exactly(of, itertools.starmap):
-        return m.call(itertools.starmap, tuple(_parts(of)[::-1]), {})
-    if is_exactly(of, itertools.chain) and inside:
-        return _chained(m, inside)
+        return lazily(itertools.starmap, m, tuple(_parts(of)[::-1]), {})
+    if is_exactly(of, itertools.chain) and inside:  # it may have one under way, and has the rest
+        is_first = type(inside[0]) is type(iter(())) or len(inside) == 1
+        *active, rest = inside[::-1] if is_first else inside
+        return chained(m, *active, lazily(EACH_OF, m, (rest,), {}))
     if is_exactly(of, itertools.cycle):
-        return _cycling(m, inside)
+        saved = [one for each in inside if type(each) is list for one in each]
+        rest = [one for each in inside if type(each) is not list for one in drain(m, each)]
+        return chained(m, rest, lazily(itertools.cycle, m, ([*saved, *rest],), {}))
     if is_exactly(of, itertools.islice) and sys.version_info < (3, 12):  # later ones warn
         made = of.__reduce__()
         (source, start, *rest), at = made[1], made[2] if len(made) > 2 else 0
         bounds = (start - at, *(None if each is None else each - at for each in rest[:1]))
-        return sliced(m, iterator(m, source), *bounds, *rest[1:])
+        return lazily(itertools.islice, m, (source, *bounds, *rest[1:]), {})
     if is_exactly(of, itertools.islice, itertools.takewhile, itertools.chain):
         source = next((one for one in inside if hasattr(type(one), "__next__")), None)
         if source is not None:
@@ -468,57 +505,16 @@ def give(m: Machine, of: Any, code: CodeType | None, value: Any) -> None:
     parts = _parts(of)
     part = next((each for each in parts if runs(each, code)), None)
     if part is None or (is_exactly(of, map, itertools.starmap) and not is_iterator(part)):
-        m.iterators[id(of)] = of, chained(m, of_values((value,), iterator(m, of)))
+        m.iterators[id(of)] = of, chained(m, (value,), iterator(m, of))
     elif is_iterator(part):
         if part is not parts[0] and not is_exactly(of, itertools.chain):
             v.lost(f"{class_name(type(of))}, partly read")
         give(m, part, code, value)
     elif is_exactly(of, itertools.accumulate):
-        m.iterators[id(of)] = of, totals(m, parts[0], part, value)
+        given = (parts[0], part)
+        m.iterators[id(of)] = of, lazily(itertools.accumulate, m, given, {"initial": value})
     else:
         v.lost(f"{class_name(type(of))}, partly read")
-
-
-def totals(m: Machine, each: Any, function: Any, *first: Any) -> v.Elements:
-    """Return an iterator over what ``accumulate`` gives."""
-    rest = chained(m, of_values(first, each))
-    total: list[Any] = []
-
-    def step() -> Any:
-        one = advance(m, rest)
-        total[:] = [m.call(function, (*total, one), {}) if total else one]
-        return total[0]
-
-    return v.Elements(step, function, rest, total)
-
-
-def _chained(m: Machine, inside: list[Any]) -> v.Elements:
-    """Of ``chain``: the iterator over those that follow, and the one under way if there is one."""
-    is_first = type(inside[0]) is type(iter(()))
-    rest = inside if is_first or len(inside) == 1 else inside[::-1]
-    active = iterator(m, rest[1]) if len(rest) > 1 else None
-    return chained(m, iterator(m, rest[0]), active)
-
-
-def chained(m: Machine, iterables: Any, active: Any = None) -> v.Elements:
-    """Return an iterator over the elements of each of these, one after the other."""
-    first = () if active is None else _Left(m, active)
-    rest = (_Left(m, iterator(m, each)) for each in _Left(m, iterables))
-    found = itertools.chain(first, itertools.chain.from_iterable(rest))
-    return v.Elements(_stepping(found), iterables, active)
-
-
-def _cycling(m: Machine, inside: list[Any]) -> v.Elements:
-    saved = next((each for each in inside if type(each) is list), [])
-    first = [each for each in inside if type(each) is not list]
-    rest = drain(m, iterator(m, first[0])) if first else []
-    return cycling([*rest, *saved], again=[*saved, *rest])
-
-
-def cycling(found: list[Any], again: list[Any]) -> v.Elements:
-    """Return an iterator that gives some elements, and then these again and again."""
-    each = itertools.chain(found, itertools.cycle(again))
-    return v.Elements(_stepping(each), *found)
 
 
 def _teed(m: Machine, of: Any) -> v.Elements:
@@ -532,7 +528,7 @@ def _teed(m: Machine, of: Any) -> v.Elements:
             break
         last, at = following, 0
     rest = _kept(m, last, lambda: teeing(m, iterator(m, source)))()
-    return chained(m, of_values(of_values(*taken), rest))
+    return chained(m, taken, rest)
 
 
 def teeing(m: Machine, source: Any) -> Callable[[], v.Elements]:
@@ -567,38 +563,6 @@ def _over_sequence(m: Machine, of: Any) -> Any:
     if type(given[0]) is list and place is None:
         return of_values(*given[0])  # of a dict or set: a list of what is left
     return over(m, given[0], place or 0)
-
-
-def numbered(m: Machine, each: Any, start: Any = 0) -> v.Elements:
-    """Return what ``enumerate`` gives."""
-    return v.Elements(_stepping(enumerate(_Left(m, each), start)), each)
-
-
-def zipped(m: Machine, each: list[Any]) -> v.Elements:
-    """Return what ``zip`` gives."""
-    return v.Elements(_stepping(zip(*(_Left(m, one) for one in each), strict=False)), *each)
-
-
-def mapped(m: Machine, function: Any, each: list[Any]) -> v.Elements:
-    """Return what ``map`` gives."""
-    found = map(caller(m, function), *(_Left(m, one) for one in each))
-    return v.Elements(_stepping(found), function, *each)
-
-
-def filtered(m: Machine, function: Any, each: Any) -> v.Elements:
-    """Return what ``filter`` gives."""
-    found = filter(_asker(m, function), _Left(m, each))
-    return v.Elements(_stepping(found), function, each)
-
-
-def taken(m: Machine, function: Any, each: Any) -> v.Elements:
-    """Return what ``takewhile`` gives."""
-    found = itertools.takewhile(_asker(m, function), _Left(m, each))
-    return v.Elements(_stepping(found), function, each)
-
-
-def _asker(m: Machine, function: Any) -> Callable[[Any], bool]:
-    return lambda each: m.truth(each if function is None else m.call(function, (each,), {}))
 
 
 def _batches(m: Machine, sampler: Any) -> int | None:

@@ -89,36 +89,9 @@ def _range(m: Machine, given: Given, named: Named) -> Any:
 
 
 model(slice)(lambda m, given, named: slice(*given))
-model(zip)(
-    lambda m, given, named: iteration.zipped(m, [iteration.iterator(m, each) for each in given])
-)
-
-
-@model(enumerate)
-def _enumerate(m: Machine, given: Given, named: Named) -> Any:
-    start = argument(given, named, 1, "start", 0)
-    each = iteration.iterator(m, argument(given, named, 0, "iterable"))
-    return iteration.numbered(m, each, start if type(start) is int else 0)
-
-
-@model(map)
-def _map(m: Machine, given: Given, named: Named) -> Any:
-    return iteration.mapped(m, given[0], [iteration.iterator(m, one) for one in given[1:]])
-
-
-@model(itertools.starmap)
-def _starmap(m: Machine, given: Given, named: Named) -> Any:
-    function, each = given[0], iteration.iterator(m, given[1])
-
-    def step() -> Any:
-        return m.call(function, tuple(iteration.drain(m, iteration.advance(m, each))), {})
-
-    return v.Elements(step, function, each)
-
-
-model(filter)(
-    lambda m, given, named: iteration.filtered(m, given[0], iteration.iterator(m, given[1]))
-)
+_each: Any
+for _each in iteration.ITERATORS:
+    model(_each)(functools.partial(iteration.lazily, _each))
 
 
 @model(reversed)
@@ -168,31 +141,18 @@ def _plain_keys(m: Machine, keys: list[Any]) -> list[Any] | None:
 @model(sum)
 def _sum(m: Machine, given: Given, named: Named) -> Any:
     start = argument(given, named, 1, "start", 0)
-    return _last(iteration.totals(m, given[0], operator.add, start))
+    return _total(m, given[0], operator.add, initial=start)
 
 
 @model(functools.reduce)
 def _reduce(m: Machine, given: Given, named: Named) -> Any:
-    total = _last(iteration.totals(m, given[1], given[0], *given[2:]))
-    if total is MISSING:
-        m.throw(TypeError, "reduce() of empty iterable with no initial value")
-    return total
+    return _total(m, given[1], given[0], **({"initial": given[2]} if given[2:] else {}))
 
 
-@model(itertools.accumulate)
-def _accumulate(m: Machine, given: Given, named: Named) -> Any:
-    function = argument(given, named, 1, "func") or operator.add
-    first = [named["initial"]] if named.get("initial") is not None else []
-    return iteration.totals(m, given[0], function, *first)
-
-
-def _last(each: v.Elements) -> Any:
-    found = MISSING
-    while True:
-        try:
-            found = each.step()
-        except v.Exhausted:
-            return found
+def _total(m: Machine, each: Any, function: Any, **initial: Any) -> Any:
+    found = iteration.lazily(itertools.accumulate, m, (each, function), initial)
+    total = iteration.drain(m, found)
+    return total[-1] if total else m.throw(TypeError, "reduce() of an empty iterable")
 
 
 def _extreme(function: Any) -> Model:
@@ -363,7 +323,6 @@ def _converted(function: Any) -> Model:
     return model
 
 
-_each: Any
 for _each in (int, float, bool, str, complex, bytes, abs, round):
     model(_each)(_converted(_each))
 
@@ -430,42 +389,7 @@ def _get_plainly(m: Machine, given: Given, named: Named) -> Any:
 # itertools, functools, operator
 
 
-model(itertools.chain)(lambda m, given, named: iteration.chained(m, iteration.of_values(*given)))
-
-
-@model(itertools.count)
-def _count(m: Machine, given: Given, named: Named) -> Any:
-    if not v.is_plain(given):
-        return iteration.of_unknown(m, lambda: v.Unknown(why="a number"))
-    numbers = itertools.count(*given, **named)
-    return v.Elements(lambda: next(numbers))
-
-
-@model(itertools.repeat)
-def _repeat(m: Machine, given: Given, named: Named) -> Any:
-    times = argument(given, named, 1, "times")
-    if times is None:
-        return v.Elements(lambda: given[0], given[0])
-    return iteration.of_values(*[given[0]] * (times if type(times) is int else 2))
-
-
-@model(itertools.cycle)
-def _cycle(m: Machine, given: Given, named: Named) -> Any:
-    found = iteration.drain(m, given[0])
-    return iteration.cycling(found, found)
-
-
-@model(itertools.islice)
-def _islice(m: Machine, given: Given, named: Named) -> Any:
-    each, *bounds = given
-    if not v.is_plain(tuple(bounds)):
-        return iteration.of_unknown(m, lambda: v.Unknown(v.unsure(m.held(each)), "islice"), each)
-    return iteration.sliced(m, iteration.iterator(m, each), *bounds)
-
-
-model(itertools.takewhile)(
-    lambda m, given, named: iteration.taken(m, given[0], iteration.iterator(m, given[1]))
-)
+model(itertools.chain)(lambda m, given, named: iteration.chained(m, *given))
 
 
 @model(itertools.tee)
@@ -485,27 +409,6 @@ def _groupby(m: Machine, given: Given, named: Named) -> Any:
             groups.append((found, v.OwnList()))
         groups[-1][1].append(each)
     return iteration.over(m, groups)
-
-
-def _combining(function: Any) -> Model:
-    def model(m: Machine, given: Given, named: Named) -> Any:
-        each = [a if is_exactly(a, int, type(None)) else iteration.drain(m, a) for a in given]
-        if (
-            any(type(a) is v.Unknown for a in given)
-            or math.prod(len(a) or 1 for a in each if type(a) is list) > 2_000
-        ):
-            return m.unknown("a combination", *given)
-        return iteration.of_values(*function(*each, **named))
-
-    return model
-
-
-for _each in (
-    *(itertools.product, itertools.permutations, itertools.combinations, itertools.zip_longest),
-    *(itertools.pairwise, itertools.combinations_with_replacement, itertools.compress),
-    *([itertools.batched] if hasattr(itertools, "batched") else []),
-):
-    model(_each)(_combining(_each))
 
 
 def _by_operator(name: str, in_place: bool) -> Model:
@@ -681,7 +584,7 @@ def in_thread(m: Machine, function: Any, given: Given, named: Named) -> Any:
 @model(concurrent.futures.Executor.map)
 def _map_in_threads(m: Machine, given: Given, named: Named) -> Any:
     _, function, *rest = given
-    each = iteration.zipped(m, [iteration.iterator(m, one) for one in rest])
+    each = iteration.lazily(zip, m, tuple(rest), {})
     found = [in_thread(m, function, one, {}) for one in iteration.drain(m, each)]
     return iteration.of_values(*found)
 

@@ -24,7 +24,7 @@ from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import PARTS, Machine
 from gradscope.program.ahead.models import argument, in_order
-from gradscope.program.ahead.operators import Given, Named, computed
+from gradscope.program.ahead.operators import Given, Named, are_same, computed, contains
 from gradscope.program.ahead.torch_models import applied
 from gradscope.program.containers import GENERATOR_TYPES
 from gradscope.program.layouts import (
@@ -61,8 +61,6 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
     """Call a method of a built-in type."""
     if v.is_tensor(of):
         return tensors.method(m, of, name, given, named)
-    if type(of) is v.Getter and name == "__call__":
-        return of.call(*given)
     if is_exactly(of, v.Suspended, *GENERATOR_TYPES):
         return _of_generator(m, of, name, given)
     if type(of) is v.Unknown:
@@ -206,7 +204,7 @@ def _of_container(m: Machine, of: Any, payload: Any, name: str, given: Given, na
             return v.OwnList(pairs)
         return v.OwnList([pair[name == "values"] for pair in pairs])
     if name == "__contains__":
-        return v.known(iteration.contains(m, of, given[0]), "in")
+        return v.known(contains(m, of, given[0]), "in")
     if name in ("union", "difference", "intersection", "issubset", "isdisjoint", "issuperset"):
         rest = [set(map(v.key_of, iteration.drain(m, each))) for each in given]
         found = getattr(set(payload), name)(*rest)
@@ -249,7 +247,12 @@ def _changed(m: Machine, of: Any, space: Any, name: str, given: Given, named: Na
         space[:] = in_order(m, [*space], named)
         return None
     elif name == "remove" and not is_a(space, set):
-        return _removed(m, space, given[0])
+        at = next((at for at, each in enumerate(space) if are_same(m, each, given[0])), None)
+        if at is None:
+            m.doubt = m.doubt or ("remove" if m.held(space) else "")
+        else:
+            del space[at]
+        return None
     elif is_a(space, set) or (is_a(space, dict) and name != "popitem"):
         given = tuple(map(v.key_of, given))
     if name == "move_to_end":
@@ -263,15 +266,6 @@ def _changed(m: Machine, of: Any, space: Any, name: str, given: Given, named: Na
         return _at_unknown(m, space, name, given)
     found = m.compute(getattr(space, name), *given)
     return v.value_of(found) if is_a(space, set) else found
-
-
-def _removed(m: Machine, space: Any, value: Any) -> None:
-    for at, each in enumerate(space):
-        if each is value or (v.is_plain(each) and v.is_plain(value) and each == value):
-            del space[at]
-            return
-    if m.held(space):
-        m.doubt = m.doubt or "remove"
 
 
 def _at_unknown(m: Machine, space: Any, name: str, given: Given) -> Any:

@@ -196,34 +196,6 @@ def set_plain_item(m: Machine, of: Any, key: Any, value: Any) -> None:
     m.compute(operator.setitem, space, key, drain(m, value) if type(key) is slice else value)
 
 
-def contains(m: Machine, of: Any, value: Any) -> bool | None:
-    """Return whether a value is in a container; None if unknown."""
-    if type(of) is v.Unknown or type(value) is v.Unknown:
-        return None
-    found = m.method_of_user(of, "__contains__")
-    if found is not MISSING:
-        return m.known_truth(m.call(found, (of, value), {}))
-    payload = _payload(m, of)
-    if is_exactly(of, _VIEWS[0]):
-        payload = dict.fromkeys(map(v.key_of, of))
-    if payload is MISSING or (is_a(payload, str, bytes) and not v.is_plain(value)):
-        return None
-    if is_a(payload, str, bytes, range):
-        return bool(m.compute(operator.contains, payload, value))
-    if is_a(payload, dict, set, frozenset):
-        if not (v.is_plain(value) or compares_by_identity(m, value)):
-            return None
-        return v.key_of(value) in payload
-    each = elements_of(m, of)
-    if any(one is value for one in each):
-        return True
-    if v.is_plain(value):
-        if any(v.is_plain(one) and one == value for one in each):
-            return True
-        return None if any(type(one) is v.Unknown for one in each) else False
-    return False if all(map(v.is_plain, each)) or compares_by_identity(m, value) else None
-
-
 def compares_by_identity(m: Machine, value: Any) -> bool:
     """Return whether ``==`` asks for nothing but identity."""
     return v.is_tensor(value) or m.lookup(v.kind_of(value), "__eq__") is object.__eq__

@@ -182,6 +182,8 @@ class Machine:
         """Return what a function of plain values gives, or raise its error in the program."""
         try:
             return function(*given, **named)
+        except (v.Raised, v.Stop, v.Unordered):
+            raise
         except Exception as error:  # whatever it is, the program would get it
             return self.throw(type(error), str(error))
 
@@ -630,8 +632,6 @@ class Machine:
             return self.call(what.__func__, (what.__self__, *given), named)
         if kind is v.BuiltinMethod:
             return PARTS.call_method(self, what.owner, what.name, given, dict(named))
-        if kind is v.Getter:
-            return what.call(*given)
         if is_exactly(what, *_GETTERS):
             make, arguments = what.__reduce__()
             return self.call(self.call(make, arguments, {}), given, named)

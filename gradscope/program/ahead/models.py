@@ -31,7 +31,12 @@ from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import MODELS, Machine
-from gradscope.program.ahead.operators import Given, Named, binary, compare, computed, unary
+from gradscope.program.ahead.operators import (
+    Given,
+    Named,
+    compare,
+    computed,
+)
 from gradscope.program.layouts import derives, is_a, is_exactly
 from gradscope.torch_private import ASKED_QUIETLY
 
@@ -105,37 +110,38 @@ def _reversed(m: Machine, given: Given, named: Named) -> Any:
 model(sorted)(lambda m, given, named: v.OwnList(in_order(m, iteration.drain(m, given[0]), named)))
 
 
+class _Ordered:
+    """A value of the program's among those that Python's own functions put in order."""
+
+    def __init__(self, m: Machine, value: Any) -> None:
+        self._machine, self.value = m, value
+
+    def __lt__(self, other: _Ordered) -> bool:
+        m = self._machine
+        found = m.known_truth(compare(m, operator.lt, self.value, other.value))
+        if found is None:
+            raise v.Unordered
+        return found
+
+
+def _picked(m: Machine, function: Any, found: list[Any], named: Named) -> Any:
+    """Return what a function gives that puts places in order by the values there."""
+    key = named.get("key")
+    keys = found if key is None else [m.call(key, (each,), {}) for each in found]
+    if not all(map(v.is_plain, keys)):
+        keys = [_Ordered(m, each) for each in keys]
+    return m.compute(function, range(len(found)), key=keys.__getitem__)
+
+
 def in_order(m: Machine, found: list[Any], named: Named) -> list[Any]:
     """Return values as ``sorted`` would order them."""
-    key = named.get("key")
-    keys = _plain_keys(m, _asked_for(m, found, key))
-    if keys is None:
-        if m.held(found):
-            m.doubt = m.doubt or "an unknown order"
-        return found
     is_down = bool(m.known_truth(named.get("reverse", False)))
-    order = m.compute(sorted, range(len(found)), key=keys.__getitem__, reverse=is_down)
+    try:
+        order = _picked(m, functools.partial(sorted, reverse=is_down), found, named)
+    except v.Unordered:
+        m.doubt = m.doubt or ("an unknown order" if m.held(found) else "")
+        return found
     return [found[at] for at in order]
-
-
-def _asked_for(m: Machine, found: list[Any], key: Any) -> list[Any]:
-    return found if key is None else [m.call(key, (each,), {}) for each in found]
-
-
-def _plain_keys(m: Machine, keys: list[Any]) -> list[Any] | None:
-    """Return plain values that compare as these do, tuples by their beginnings; None if unknown."""
-    if len(keys) < 2:
-        return [0] * len(keys)
-    if all(map(v.is_plain, keys)):
-        return keys
-    plain = []
-    for key in keys:
-        if not is_a(m.overlay.view(key), tuple) or m.method_of_user(key, "__lt__") is not MISSING:
-            return None
-        plain.append(tuple(itertools.takewhile(v.is_plain, iteration.elements_of(m, key))))
-    size = min(map(len, plain))
-    plain = [each[:size] for each in plain]
-    return plain if len(set(plain)) == len(plain) else None
 
 
 @model(sum)
@@ -160,11 +166,10 @@ def _extreme(function: Any) -> Model:
         found = list(given) if len(given) > 1 else iteration.drain(m, given[0])
         if not found and "default" in named:
             return named["default"]
-        key = named.get("key")
-        keys = _plain_keys(m, _asked_for(m, found, key))
-        if keys is None:
+        try:
+            return found[_picked(m, function, found, named)]
+        except v.Unordered:
             return iteration.unknown_element(m, found)
-        return found[m.compute(function, range(len(found)), key=keys.__getitem__)]
 
     return model
 
@@ -327,8 +332,7 @@ for _each in (int, float, bool, str, complex, bytes, abs, round):
     model(_each)(_converted(_each))
 
 
-_computing = (pow, divmod, operator.index, operator.concat, operator.length_hint)
-for _each in (*_computing, *vars(math).values()):
+for _each in (pow, divmod, *vars(math).values()):
     if is_exactly(_each, types.BuiltinFunctionType):
         model(_each)(functools.partial(lambda f, m, a, k: computed(m, f, a, k), _each))
 
@@ -411,53 +415,18 @@ def _groupby(m: Machine, given: Given, named: Named) -> Any:
     return iteration.over(m, groups)
 
 
-def _by_operator(name: str, in_place: bool) -> Model:
-    return lambda m, given, named: binary(m, name, *given, in_place=in_place)
+def _without_c(name: str, *given: Any) -> Any:
+    if name == "_operator":
+        raise ImportError
+    return __import__(name, *given)
 
 
-_BINARY: Final = (
-    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor"),
-    *("lshift", "rshift"),
-)
-for _name in _BINARY:
-    model(getattr(operator, _name))(_by_operator(_name, False))
-    model(getattr(operator, f"i{_name.strip('_')}"))(_by_operator(_name, True))
-for _each in (operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge):
-    model(_each)(functools.partial(lambda f, m, a, k: compare(m, f, *a), _each))
-for _name in ("neg", "pos", "invert"):
-    model(getattr(operator, _name))(functools.partial(lambda n, m, a, k: unary(m, n, *a), _name))
-
-
-model(operator.getitem)(lambda m, given, named: iteration.item(m, *given))
-model(operator.setitem)(lambda m, given, named: iteration.set_item(m, *given))
-
-
-model(operator.contains)(lambda m, given, named: v.known(iteration.contains(m, *given), "in"))
-model(operator.truth)(lambda m, given, named: v.known(m.known_truth(given[0]), "truth"))
-model(operator.is_, operator.is_not)(lambda m, given, named: v.Unknown(why="is"))
-
-
-def _getting(get: Callable[[Machine, Any, Any], Any]) -> Model:
-    def model(m: Machine, given: Given, named: Named) -> Any:
-        def call(value: Any) -> Any:
-            found = tuple(get(m, value, each) for each in given)
-            return found if len(found) > 1 else found[0]
-
-        return v.Getter(call)
-
-    return model
-
-
-model(operator.attrgetter)(
-    _getting(lambda m, value, path: functools.reduce(m.attribute, path.split("."), value))
-)
-model(operator.itemgetter)(_getting(iteration.item))
-
-
-@model(operator.methodcaller)
-def _methodcaller(m: Machine, given: Given, named: Named) -> Any:
-    name, *rest = given
-    return v.Getter(lambda value: m.call(m.attribute(value, name), tuple(rest), named))
+_written: Final = {"__name__": "operator", "__builtins__": BUILTINS | {"__import__": _without_c}}
+exec(vars(operator)["__loader__"].get_code("operator"), _written)
+for _name in operator.__all__:  # they are written in Python as well
+    MODELS[id(getattr(operator, _name))] = functools.partial(
+        lambda twin, m, given, named: m.call(twin, given, named), _written[_name]
+    )
 
 
 # copies, weak references, locks, random numbers, contexts
@@ -496,7 +465,12 @@ def _deep(m: Machine, value: Any) -> Any:
     return value if v.is_plain(value) or is_a(value, Module) else v.Unknown(why="a copy")
 
 
-model(weakref.ref)(lambda m, given, named: v.Getter(lambda *_: given[0]))
+def _itself(of: Any) -> Any:
+    return of
+
+
+model(_itself)(lambda m, given, named: given[0])
+model(weakref.ref)(lambda m, given, named: functools.partial(_itself, given[0]))
 model(
     *(random.random, random.randint, random.randrange, random.uniform, random.gauss),
     *(random.normalvariate, random.getrandbits, random.betavariate, random.expovariate),
@@ -508,20 +482,19 @@ model(
 def _of_heap(function: Any) -> Model:
     def model(m: Machine, given: Given, named: Named) -> Any:
         space = m.overlay.to_write(given[0])
-        size, each = len(space), [*space, *given[1:]]
-        keys = _plain_keys(m, each)
-        if keys is None:
+        each = [*space, *given[1:]]
+        heap = [_Ordered(m, one) for one in space]
+        try:
+            found = m.compute(function, heap, *(_Ordered(m, one) for one in given[1:]))
+            space[:] = [one.value for one in heap]
+            return None if found is None else found.value
+        except v.Unordered:
             m.doubt = m.doubt or ("a heap" if m.held(each) else "")
             space.extend(given[1:])
             if function in (heapq.heappush, heapq.heapify):
                 return None
             space.pop()
             return iteration.unknown_element(m, each)
-        numbered = [*zip(keys, itertools.count())]
-        heap = numbered[:size]
-        found = m.compute(function, heap, *numbered[size:])
-        space[:] = [each[at] for _, at in heap]
-        return None if found is None else each[found[1]]
 
     return model
 

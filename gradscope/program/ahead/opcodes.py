@@ -226,7 +226,7 @@ def _on_is_op(m: Machine, f: Frame, i: Instruction) -> None:
 
 def _on_contains_op(m: Machine, f: Frame, i: Instruction) -> None:
     value, owner = f.pop(2)
-    found = iteration.contains(m, owner, value)
+    found = operators.contains(m, owner, value)
     f.stack.append(v.Unknown(why="in") if found is None else found ^ bool(i.arg))
 
 

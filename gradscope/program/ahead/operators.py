@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Final
 
 from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import iteration, tensors
@@ -17,19 +17,16 @@ Named = dict[str, Any]
 
 def computed(m: Machine, function: Any, given: Given, named: Named) -> Any:
     """Return what a function gives of plain values; what else it is given leads nowhere."""
-    given = tuple(plainly(m, each) for each in given)
+    given = tuple(
+        tuple(found) if is_a(each, list) and all(map(v.is_plain, found)) else each
+        for each in given
+        for found in [iteration.elements_of(m, each) if is_a(each, list) else ()]
+    )
     if not (v.is_plain(given) and v.is_plain(tuple(named.values()))):
         return v.Unknown(v.unsure(m.held(given)), getattr(function, "__name__", ""))
     if any(is_large(each) for each in given):
         return v.Unknown(why="a large number")
     return m.compute(function, *given, **named)
-
-
-def plainly(m: Machine, value: Any) -> Any:
-    """Return a list of plain values as a tuple, which may be compared."""
-    if is_a(value, list) and len(found := iteration.elements_of(m, value)) < 1_000:
-        return tuple(found) if all(map(v.is_plain, found)) else value
-    return value
 
 
 def is_large(value: Any) -> bool:
@@ -100,22 +97,65 @@ def unary(m: Machine, name: str, value: Any) -> Any:
     return computed(m, getattr(operator, name), (value,), {})
 
 
+_REFLECTED: Final = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+
+
 def compare(m: Machine, function: Any, left: Any, right: Any) -> Any:
     """Return what a comparison gives."""
     if v.is_tensor(left) or v.is_tensor(right):
         return tensors.operate(m, function, (left, right), {})
     if type(left) is v.Unknown or type(right) is v.Unknown:
         return v.Unknown(why="a comparison")
-    left, right = plainly(m, left), plainly(m, right)
     if v.is_plain(left) and v.is_plain(right):
         return computed(m, function, (left, right), {})
-    name = f"__{function.__name__}__"
-    found = m.method_of_user(left, name)
-    if found is not MISSING:
-        return m.call(found, (left, right), {})
-    is_equality = function is operator.eq or function is operator.ne
-    if is_equality and all(
+    name = function.__name__
+    for of, other, method in ((left, right, name), (right, left, _REFLECTED.get(name, name))):
+        found = m.method_of_user(of, f"__{method}__")
+        if found is not MISSING:
+            given = m.call(found, (of, other), {})
+            if given is not NotImplemented:
+                return given
+    if function is operator.ne:
+        same = m.known_truth(compare(m, operator.eq, left, right))
+        return v.Unknown(why="a comparison") if same is None else not same
+    views = m.overlay.view(left), m.overlay.view(right)
+    if any(all(is_a(each, kind) for each in views) for kind in (list, tuple)):
+        first, second = iteration.elements_of(m, left), iteration.elements_of(m, right)
+        for one, other in zip(first, second, strict=False):
+            if not (same := are_same(m, one, other)):
+                is_known = same is not None and function is operator.eq
+                return False if is_known else compare(m, function, one, other)
+        return function(len(first), len(second))
+    if function is operator.eq and all(
         is_a(each, type) or iteration.compares_by_identity(m, each) for each in (left, right)
     ):
-        return (left is right) == (function is operator.eq)
+        return left is right
     return v.Unknown(why="a comparison")
+
+
+def are_same(m: Machine, one: Any, value: Any) -> bool | None:
+    """Return whether a container takes two values for the same; None if unknown."""
+    if one is value or iteration.compares_by_identity(m, value):
+        return one is value
+    return m.known_truth(compare(m, operator.eq, one, value))
+
+
+def contains(m: Machine, of: Any, value: Any) -> bool | None:
+    """Return whether a value is in a container; None if unknown."""
+    if type(of) is v.Unknown or type(value) is v.Unknown:
+        return None
+    found = m.method_of_user(of, "__contains__")
+    if found is not MISSING:
+        return m.known_truth(m.call(found, (of, value), {}))
+    payload = m.overlay.view(of)
+    if is_exactly(of, type({}.keys())):
+        payload = dict.fromkeys(map(v.key_of, of))
+    if is_a(payload, dict, set, frozenset):
+        is_known = v.is_plain(value) or iteration.compares_by_identity(m, value)
+        return v.key_of(value) in payload if is_known else None
+    if is_a(payload, str, bytes, range):
+        return bool(m.compute(operator.contains, payload, value)) if v.is_plain(value) else None
+    if not is_a(payload, *v.CONTAINERS):
+        return None
+    found = [are_same(m, each, value) for each in iteration.elements_of(m, of)]
+    return any(found) or (None if None in found else False)

@@ -276,15 +276,6 @@ class Wrapped(Made):
         self.value = value
 
 
-class Getter(Made):
-    """What ``operator.attrgetter``, ``itemgetter`` or ``methodcaller`` gives."""
-
-    __slots__ = ("call",)
-
-    def __init__(self, call: Callable[[Any], Any]) -> None:
-        self.call = call
-
-
 class Exhausted(Exception):  # noqa: N818 - no error of ours
     """An iterator has no more elements; ``value`` is what a generator returned."""
 
@@ -308,6 +299,10 @@ class Stop(Exception):  # noqa: N818 - no error of ours
         super().__init__()
         self.kind = kind
         self.why = why
+
+
+class Unordered(Exception):  # noqa: N818 - no error of ours
+    """It is not known which of two values is the smaller one."""
 
 
 def lost(why: str) -> Any:

@@ -116,6 +116,7 @@ _OF_NO_EFFECT: Final = v.words("__exit__ __init__ __init_subclass__ release add_
 _OF_ALL: Final[dict[str, Callable[[Machine, Any, Given], Any]]] = {
     "__getitem__": lambda m, of, given: iteration.plain_item(m, of, given[0]),
     "__setitem__": lambda m, of, given: iteration.set_plain_item(m, of, *given),
+    "__get__": lambda m, of, given: of if given[0] is None else m.bind(of, given[0], ""),
     "__next__": lambda m, of, given: m.call(next, (of,), {}),
     "__iter__": _iterated,
     "__len__": lambda m, of, given: iteration.plain_size(m, of),
@@ -316,8 +317,6 @@ def _empty(m: Machine, cls: type, given: Given, named: Named) -> v.Instance | No
     for base, own in v.KINDS:
         if derives(cls, base):
             return v.Instance(cls, own())
-    if derives(cls, functools.partial):
-        return v.Instance(cls, func=given[0], args=given, keywords=named)
     if any(derives(cls, base) for base in (int, float, str, tuple, bytes, type)):
         return None
     return v.Instance(cls) if m.lookup(cls, "__new__") is object.__new__ else None

@@ -33,7 +33,7 @@ class Frame(Made):
 
     __slots__ = (
         *("_again", "_loops", "code", "depth", "flow", "handled", "index", "live", "names"),
-        *("closure", "of_user", "space", "stack", "stored", "suspended", "variables"),
+        *("of_user", "space", "stack", "stored", "suspended", "variables"),
     )
 
     def __init__(self, code: CodeType, space: Any, names: Any = None) -> None:
@@ -45,7 +45,6 @@ class Frame(Made):
         self.stack: list[Any] = []
         self.index = 0
         self.handled: list[Any] = []
-        self.closure: tuple[Any, ...] = ()
         self.suspended: Suspended | None = None
         self.of_user = owner_of(code) == USER
         self.live: FrameType | None = None

@@ -11,7 +11,7 @@ import weakref
 from collections import abc, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final, Protocol
 
 import torch
@@ -258,10 +258,8 @@ class Machine:
         overlay = self.overlay
         if kind is v.Instance:
             return [*value.fields.values(), value.payload]
-        if kind is v.Method or kind is v.BuiltinMethod or kind is v.Super:
+        if kind is v.BuiltinMethod or kind is v.Super:
             return [value.owner]
-        if kind is v.Function:
-            return [overlay.cell(cell) for cell in value.closure]
         if kind is v.Suspended:
             frame = value.frame
             return [] if frame is None else [*frame.variables, *frame.stack]
@@ -275,7 +273,7 @@ class Machine:
             return gc.get_referents(value)  # some places in an iterator's own may be empty
         if is_a(value, *v.CONTAINERS):
             return [*PARTS.elements_of(self, value)]
-        if kind is FunctionType:
+        if is_function(value):
             return [overlay.cell(cell) for cell in value.__closure__ or ()]
         if kind is MethodType:
             return [value.__self__]
@@ -344,7 +342,7 @@ class Machine:
         kind = type(of)
         if kind is v.Unknown:
             if name == "backward" and of.marks:
-                return v.Method(torch.Tensor.backward, of)
+                return MethodType(torch.Tensor.backward, of)
             return v.Unknown(v.unsure(of.marks), of.why)
         if v.is_tensor(of):
             return PARTS.attribute_of_tensor(self, of, name)
@@ -354,13 +352,11 @@ class Machine:
             found = self.lookup(cls, name, of.after)
             return found if found is MISSING else self.bind(found, owner, name)
         if kind is v.Function:
-            return of.fields if name == "__dict__" else of.fields.get(name, _of_function(of, name))
-        if kind is v.Method or kind is MethodType:
-            function, owner = (
-                (of.function, of.owner) if kind is v.Method else (of.__func__, of.__self__)
-            )
-            parts = {"__func__": function, "__self__": owner}
-            return parts[name] if name in parts else self.find(function, name)
+            own = getattr(of, name, MISSING) if name in v.Function.__slots__[:-1] else MISSING
+            return of.fields if name == "__dict__" else of.fields.get(name, own)
+        if kind is MethodType:
+            parts = {"__func__": of.__func__, "__self__": of.__self__}
+            return parts[name] if name in parts else self.find(of.__func__, name)
         if kind is v.Instance or not issubclass(kind, v.Made) or id(kind) in v.OWN:
             return self._find_in_object(of, name)
         return v.BuiltinMethod(of, name)
@@ -433,7 +429,7 @@ class Machine:
                 return MISSING
             return self.bind(found, cls, name)
         if type(found) is classmethod:
-            return v.Method(found.__func__, cls)
+            return MethodType(found.__func__, cls)
         if type(found) is staticmethod:
             return found.__func__
         if is_exactly(found, types.ClassMethodDescriptorType):
@@ -446,9 +442,9 @@ class Machine:
         """Return what a class's attribute gives when it is asked for on an object."""
         kind = type(found)
         if is_function(found):
-            return v.Method(found, owner)
+            return MethodType(found, owner)
         if kind is classmethod:
-            return v.Method(found.__func__, owner if is_a(owner, type) else v.kind_of(owner))
+            return MethodType(found.__func__, owner if is_a(owner, type) else v.kind_of(owner))
         if kind is staticmethod:
             return found.__func__
         if kind is property:
@@ -623,11 +619,9 @@ class Machine:
         if kind is v.Unknown:
             return self.unknown(f"a call of {what.why}", what, *given, *named.values())
         if kind is v.Function:
-            return self.call_code(what.code, what.space, what, given, named)
+            return self.enter(what, given, named)
         if kind is FunctionType:
             return self.call_function(what, given, named)
-        if kind is v.Method:
-            return self.call(what.function, (what.owner, *given), named)
         if kind is MethodType:
             return self.call(what.__func__, (what.__self__, *given), named)
         if kind is v.BuiltinMethod:
@@ -639,9 +633,6 @@ class Machine:
             return self.call(what.func, (*what.args, *given), {**what.keywords, **named})
         if kind is functools._lru_cache_wrapper:
             return self.call_cached(what, given, named)
-        if kind is v.Instance and derives(what.kind, functools.partial):
-            function, *first = what.fields["args"]
-            return self.call(function, (*first, *given), {**what.fields["keywords"], **named})
         if is_a(what, type):
             return PARTS.make(self, what, given, dict(named))
         if is_exactly(what, types.BuiltinFunctionType, types.BuiltinMethodType):
@@ -670,42 +661,24 @@ class Machine:
         model = PARTS.of_function(function)
         if model is not None:
             return model(self, function, given, dict(named))
-        return self.call_code(function.__code__, function.__globals__, function, given, named)
+        return self.enter(function, given, named)
 
-    def call_code(
-        self,
-        code: CodeType,
-        space: Any,
-        function: Any,
-        given: tuple[Any, ...],
-        named: Mapping[str, Any],
-    ) -> Any:
+    def enter(self, function: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """Enter a function with arguments."""
-        if type(function) is v.Function:
-            defaults, of_named = function.defaults, function.kwdefaults
-            closure = function.closure
-        else:
-            defaults = function.__defaults__ or ()
-            of_named = function.__kwdefaults__ or {}
-            closure = function.__closure__ or ()
-        frame = Frame(code, space)
-        frame.closure = closure
-        rest = dict(named)
-        count, names = code.co_argcount, code.co_varnames
-        first_default = count - len(defaults)
-        for at in range(count):
-            if at < len(given):
+        code = function.__code__
+        frame = Frame(code, function.__globals__)
+        defaults, of_named = function.__defaults__ or (), function.__kwdefaults__ or {}
+        rest, names, count = dict(named), code.co_varnames, code.co_argcount
+        end = count + code.co_kwonlyargcount
+        for at in range(end):
+            if at < min(count, len(given)):
                 value = given[at]
             elif names[at] in rest and at >= code.co_posonlyargcount:
                 value = rest.pop(names[at])
-            elif at >= first_default:
-                value = defaults[at - first_default]
+            elif at >= count:
+                value = of_named.get(names[at], MISSING)
             else:
-                value = self.throw(TypeError, f"{code.co_name} needs {names[at]}")
-            frame.variables[at] = value
-        end = count + code.co_kwonlyargcount
-        for at in range(count, end):
-            value = rest.pop(names[at], of_named.get(names[at], MISSING))
+                value = defaults[at - count] if at >= count - len(defaults) else MISSING
             if value is MISSING:
                 self.throw(TypeError, f"{code.co_name} needs {names[at]}")
             frame.variables[at] = value
@@ -718,6 +691,8 @@ class Machine:
             frame.variables[end] = v.OwnDict(rest)
         elif rest:
             self.throw(TypeError, f"{code.co_name} is given {next(iter(rest))}")
+        if closure := function.__closure__:
+            frame.variables[-len(closure) :] = closure
         return self.run(frame)[1]
 
     def call_module(self, module: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
@@ -772,15 +747,3 @@ def is_function(value: Any) -> bool:
 def _may_be_changed(value: Any) -> bool:
     """Return whether something unknown that is given a value may change what it holds."""
     return is_a(value, list, dict, set) or type(value) is v.Instance
-
-
-def _of_function(function: v.Function, name: str) -> Any:
-    code = function.code
-    return {
-        "__name__": code.co_name,
-        "__qualname__": code.co_qualname,
-        "__doc__": None,
-        "__code__": code,
-        "__defaults__": function.defaults,
-        "__globals__": function.space,
-    }.get(name, MISSING)

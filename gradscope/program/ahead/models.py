@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import concurrent.futures
+import contextlib
 import copy
 import functools
 import gc
@@ -258,8 +259,7 @@ def _hasattr(m: Machine, given: Given, named: Named) -> Any:
 def _callable(m: Machine, given: Given, named: Named) -> Any:
     if type(given[0]) is v.Unknown:
         return v.Unknown(why="callable")
-    is_made = is_exactly(given[0], v.Function, v.Method, v.BuiltinMethod)
-    return is_made or m.lookup(v.kind_of(given[0]), "__call__") is not MISSING
+    return m.lookup(v.kind_of(given[0]), "__call__") is not MISSING
 
 
 @model(type)
@@ -365,7 +365,8 @@ def _dict(m: Machine, given: Given, named: Named) -> Any:
 
 
 model(tuple.__new__)(lambda m, given, named: v.Instance(given[0], _tuple(m, given[1:], named)))
-model(types.MethodType)(lambda m, given, named: v.Method(*given))
+model(functools.partial)(lambda m, given, named: functools.partial(given[0], *given[1:], **named))
+model(types.MethodType)(lambda m, given, named: types.MethodType(*given))
 model(object.__new__)(lambda m, given, named: v.Instance(given[0]))
 
 
@@ -474,7 +475,13 @@ model(weakref.ref)(lambda m, given, named: functools.partial(_itself, given[0]))
 model(
     *(random.random, random.randint, random.randrange, random.uniform, random.gauss),
     *(random.normalvariate, random.getrandbits, random.betavariate, random.expovariate),
-    *(random.triangular, random.lognormvariate, os.getpid, os.getenv),
+    *(
+        random.triangular,
+        random.lognormvariate,
+        vars(random.Random)["_randbelow"],
+        os.getpid,
+        os.getenv,
+    ),
     *(time.time, time.perf_counter, time.monotonic, time.process_time),
 )(lambda m, given, named: v.Unknown(why="a number"))
 
@@ -541,8 +548,13 @@ def _checkpoint(m: Machine, given: Given, named: Named) -> Any:
 @model(concurrent.futures.ThreadPoolExecutor.submit)
 def _submit(m: Machine, given: Given, named: Named) -> Any:
     _, function, *rest = given
-    result = in_thread(m, function, tuple(rest), named)
-    return v.Instance(concurrent.futures.Future, _result=result)
+    return finished(in_thread(m, function, tuple(rest), named))
+
+
+def finished(value: Any) -> v.Instance:
+    """Return a future that has this result."""
+    state = {"_state": "FINISHED", "_exception": None, "_condition": contextlib.nullcontext()}
+    return v.Instance(concurrent.futures.Future, _result=value, **state)
 
 
 def in_thread(m: Machine, function: Any, given: Given, named: Named) -> Any:
@@ -554,14 +566,6 @@ def in_thread(m: Machine, function: Any, given: Given, named: Named) -> Any:
         m.grad = grad
 
 
-@model(concurrent.futures.Executor.map)
-def _map_in_threads(m: Machine, given: Given, named: Named) -> Any:
-    _, function, *rest = given
-    each = iteration.lazily(zip, m, tuple(rest), {})
-    found = [in_thread(m, function, one, {}) for one in iteration.drain(m, each)]
-    return iteration.of_values(*found)
-
-
 UNDER_WAY: Final = "work of another thread"
 """The doubt while work is not waited for that the reading began in: who is first is not known."""
 
@@ -569,11 +573,9 @@ UNDER_WAY: Final = "work of another thread"
 @model(concurrent.futures.Future.result)
 def _result(m: Machine, given: Given, named: Named) -> Any:
     future = given[0]
-    if type(future) is v.Instance and "_result" in future.fields:
-        m.doubt = "" if m.doubt == UNDER_WAY else m.doubt
-        return future.fields["_result"]
-    space = m.namespace(future)
+    space = m.held_fields(future)
     if space.get("_state") == "FINISHED" and space.get("_exception") is None:
+        m.doubt = "" if m.doubt == UNDER_WAY and type(future) is v.Instance else m.doubt
         return space.get("_result")
     for each in gc.get_referrers(future):  # what a thread of the pool has still to do, or does
         work = each if type(each) is dict else m.namespace(each)

@@ -33,17 +33,15 @@ def _also(names: str) -> Callable[[Rule], Rule]:
     return add
 
 
-@_also("RESUME CACHE PRECALL KW_NAMES EXTENDED_ARG SETUP_ANNOTATIONS NOT_TAKEN TO_BOOL")
+@_also(
+    "RESUME CACHE PRECALL KW_NAMES COPY_FREE_VARS EXTENDED_ARG SETUP_ANNOTATIONS NOT_TAKEN TO_BOOL"
+)
 def _on_nop(m: Machine, f: Frame, i: Instruction) -> None:
     """Do nothing: TO_BOOL leaves it to the jump that follows."""
 
 
 def _on_make_cell(m: Machine, f: Frame, i: Instruction) -> None:
     f.variables[i.slot] = v.Cell(f.variables[i.slot])
-
-
-def _on_copy_free_vars(m: Machine, f: Frame, i: Instruction) -> None:
-    f.variables[len(f.variables) - i.arg :] = f.closure
 
 
 # the stack
@@ -317,11 +315,11 @@ def _on_set_function_attribute(m: Machine, f: Frame, i: Instruction) -> None:
 
 def _set_part(m: Machine, made: v.Function, flag: int, value: Any) -> None:
     if flag == 8:
-        made.closure = value
+        made.__closure__ = value
     elif flag == 2:
-        made.kwdefaults = m.overlay.view(value)
+        made.__kwdefaults__ = m.overlay.view(value)
     elif flag == 1:
-        made.defaults = value
+        made.__defaults__ = value
 
 
 # calls

@@ -171,7 +171,7 @@ class FromFrames:
             if frame.code is _SUBMIT:  # its work is done in another thread already
                 if how == "raise":
                     v.lost("a future that has failed")
-                value, inner = v.Instance(Future, _result=value), frame
+                value, inner = models.finished(value), frame
                 machine.doubt = machine.doubt or models.UNDER_WAY
                 continue
             if inner is not None and _is_skipped(machine, frame, inner):

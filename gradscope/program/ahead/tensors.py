@@ -305,7 +305,7 @@ def attribute(m: Machine, tensor: Any, name: str) -> Any:
         is_known = type(tensor) is not v.Ahead or type(tensor.twin.get()) is not tuple
         return MISSING if is_known else v.Ahead(tensor.marks)
     if type(on_class) is types.FunctionType:
-        return v.Method(on_class, tensor)
+        return types.MethodType(on_class, tensor)
     return v.BuiltinMethod(tensor, name)
 
 

@@ -139,7 +139,7 @@ def _of_library(function: FunctionType, module: str) -> Callable[..., Any] | Non
 
 
 _NOT_ENTERED: Final = v.words(
-    "numpy scipy matplotlib tqdm logging warnings pickle json random tempfile os inspect "
+    "numpy scipy matplotlib tqdm logging warnings pickle json tempfile os inspect "
     "traceback re argparse pathlib shutil subprocess datetime string textwrap ast dis IPython "
     "linecache tokenize typing abc posixpath copy threading queue selectors socket ssl "
     "tensorboard wandb rich pandas sklearn psutil yaml importlib ipykernel gradscope"
@@ -149,19 +149,8 @@ _NOT_ENTERED: Final = v.words(
 def _not_entered(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
     if function.__module__ in ("logging", "warnings", "tqdm"):
         return v.Unknown(why=function.__name__)
-    name = function.__name__
-    if function.__module__ == "random" and name in ("choice", "choices", "sample", "shuffle"):
-        return _drawn(m, name, given)
-    return m.unknown(f"a call of {function.__module__}.{name}", *given, *named.values())
-
-
-def _drawn(m: Machine, name: str, given: Given) -> Any:
-    found = iteration.elements_of(m, given[1])
-    if name == "shuffle":
-        m.doubt = m.doubt or ("shuffle" if m.held(found) else "")
-        return None
-    one = iteration.unknown_element(m, found)
-    return one if name == "choice" else v.OwnList([one] * 2)
+    what = f"{function.__module__}.{function.__name__}"
+    return m.unknown(f"a call of {what}", *given, *named.values())
 
 
 def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
@@ -231,7 +220,7 @@ def _step(m: Machine, function: FunctionType, given: Given, named: Named) -> Any
     if model is not None:
         found = model(m, function, given, named)
     else:
-        found = m.call_code(function.__code__, function.__globals__, function, given, named)
+        found = m.enter(function, given, named)
     if is_optimizer:
         m.events.append(GradEvent(What.STEP, given[0]))
     return found
@@ -262,8 +251,7 @@ def _of_module(m: Machine, function: FunctionType, given: Given, named: Named) -
     module, name = given[0], function.__name__
     if name in _LISTING:
         if type(module) is v.Instance or not _lists_plainly(m, module):
-            code, space = function.__code__, function.__globals__
-            return m.call_code(code, space, function, given, named)
+            return m.enter(function, given, named)
         if not v.is_plain(given[1:]):
             return v.Unknown(why=name)
         return iteration.of_values(*function(module, *given[1:], **named))

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -114,6 +114,9 @@ class Made:
 
     __slots__ = ("__weakref__",)
 
+    def __call__(self) -> None:
+        """Be something that can be called, for a method or partial to be made of it."""
+
     def clear(self) -> None:
         """Let go of what it holds."""
         for name in type(self).__slots__:
@@ -188,28 +191,26 @@ class Instance(Made):
 
 
 class Function(Made):
-    """A function that will be made."""
+    """A function that will be made; its attributes are named as those of one that is there."""
 
-    __slots__ = ("closure", "code", "defaults", "fields", "kwdefaults", "space")
+    __slots__ = (
+        "__closure__",
+        "__code__",
+        "__defaults__",
+        "__globals__",
+        "__kwdefaults__",
+        "fields",
+    )
 
     def __init__(self, code: CodeType, space: Any) -> None:
-        self.code = code
-        self.space = space
-        self.defaults: tuple[Any, ...] = ()
-        self.kwdefaults: Mapping[str, Any] = {}
-        self.closure: tuple[Any, ...] = ()
-        self.fields: dict[str, Any] = {}
+        self.__code__ = code
+        self.__globals__ = space
+        self.__defaults__: tuple[Any, ...] = ()
+        self.__kwdefaults__: Mapping[str, Any] = {}
+        self.__closure__: tuple[Any, ...] = ()
+        names = {"__name__": code.co_name, "__qualname__": code.co_qualname, "__doc__": None}
+        self.fields: dict[str, Any] = names
         reading.holding.add(self)
-
-
-class Method(Made):
-    """A function bound to what it is called on."""
-
-    __slots__ = ("function", "owner")
-
-    def __init__(self, function: Any, owner: Any) -> None:
-        self.function = function
-        self.owner = owner
 
 
 class BuiltinMethod(Made):
@@ -516,7 +517,6 @@ def kind_of(value: Any) -> type:
 
 _KINDS: Final[dict[int, type]] = {
     id(Function): FunctionType,
-    id(Method): MethodType,
     id(Cell): CellType,
 }
 

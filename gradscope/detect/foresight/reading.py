@@ -27,7 +27,6 @@ from gradscope.program.ahead.values import (
     Elements,
     Mark,
     Marks,
-    Note,
     Unknown,
     key_of,
     reading,
@@ -41,7 +40,6 @@ _STEPS = ("variable", "attribute", "item")
 _UNREAD: Any = object()
 """Stands for what a path leads to where that is not known."""
 _NOTHING = (MISSING, NULL, _UNREAD)
-_MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 
 
 class Effect(Enum):
@@ -209,9 +207,9 @@ def _part_of(machine: Machine, owner: Any, kind: str, key: Any) -> Any:
     if kind == "item" and is_a(view, list, tuple):
         base: Any = list if is_a(view, list) else tuple
         return base.__getitem__(view, key) if key < base.__len__(view) else MISSING
-    own = machine.held_fields(owner)
-    parts = (machine.overlay.view(own[part]) for part in _MODULE_PARTS if part in own)
-    return next((space[str(key)] for space in (own, *parts) if str(key) in space), _UNREAD)
+    parts = map(machine.overlay.view, machine.parts_of(owner))
+    spaces = (machine.held_fields(owner), *parts)
+    return next((space[str(key)] for space in spaces if str(key) in space), _UNREAD)
 
 
 def foretell(wanted: Wanted, start: FromFrames, frames: Sequence[FrameType]) -> Foretold:
@@ -236,11 +234,11 @@ def foretell(wanted: Wanted, start: FromFrames, frames: Sequence[FrameType]) -> 
 
 def _read(hazard: Hazard, mark: Mark, frames: Sequence[FrameType]) -> Read:
     """Return the read by which a backward call comes to a held tensor."""
-    note = mark.note or Note(hazard.code, hazard.at, hazard.depth, hazard.again, 0)
+    note, call = mark.note or hazard.note, hazard.note
     frame = frames[min(note.depth, len(frames) - 1)]
     site = site_at(note.code, note.at)
-    driven = owner_of(hazard.code) != USER
-    backward = place_in(frame).site if driven else site_at(hazard.code, hazard.at)
+    driven = owner_of(call.code) != USER
+    backward = place_in(frame).site if driven else site_at(call.code, call.at)
     via = _text(site)
     adds = via and _adds_to(source.statement_at(site), via)
     effect = Effect.AUGMENTED if adds else Effect.FEEDS

@@ -138,21 +138,18 @@ class Machine:
         taken = self.choices[number] if number < len(self.choices) else True
         if not self.frames:
             v.lost("a branch outside of all code")
-        frame = self.frames[-1]
-        depth = self.base.depth if self.base is not None else 0
-        self.forks.append(Fork(frame.code, frame.index, turn, taken, depth))
+        note = self._note(self.frames[-1])
+        self.forks.append(Fork(note.code, note.at, turn, taken, note.depth))
         return taken
 
     def meet(self, marks: v.Marks, *, sure: bool) -> None:
         """A backward call runs what is looked for: the way ends, whoever catches the error."""
         frame = next((each for each in reversed(self.frames) if each.of_user), self.frames[-1])
         sure = sure and not self.doubt
-        base = self.base
-        depth, again = (0, False) if base is None else (base.depth, base.again)
         gone = self.question.gone(self, marks)
         calls = sum(event.what is What.BACKWARD for event in self.events)
         way = Way(tuple(fork.taken for fork in self.forks), calls, self.steps)
-        self.hazard = Hazard(frame.code, frame.index, marks, sure, way, depth, again, gone)
+        self.hazard = Hazard(self._note(frame), marks, sure, way, gone)
         raise v.Stop("hazard")
 
     def unknown(self, why: str, *given: Any) -> v.Unknown:
@@ -387,33 +384,21 @@ class Machine:
         if is_function(written):
             return self.call(written, (of, name), {})
         on_class = self.lookup(cls, name)
-        if type(on_class) is property:
-            getter = on_class.fget
-            return MISSING if getter is None else self.call(getter, (of,), {})
-        if is_exactly(on_class, *_C_DESCRIPTORS):
-            return self._of_descriptor(on_class, of, name)
+        if is_exactly(on_class, property, *_C_DESCRIPTORS):
+            return self.bind(on_class, of, name)
         own = of.fields if type(of) is v.Instance else self.namespace(of)
         if name in own:
             return own[name]
         if on_class is not MISSING:
             return self.bind(on_class, of, name)
         if derives(cls, Module):
-            for part in _MODULE_PARTS:
-                held = stored.get(part, own.get(part))
-                if is_a(held, dict) and name in (space := self.overlay.view(held)):
+            for part in self.parts_of(of):
+                if name in (space := self.overlay.view(part)):
                     return space[name]
         fallback = self.lookup(cls, "__getattr__")
         if is_function(fallback) and fallback is not class_namespace(Module)["__getattr__"]:
             return self.call(fallback, (of, name), {})
         return MISSING
-
-    def _of_descriptor(self, descriptor: Any, of: Any, name: str) -> Any:
-        if type(of) is v.Instance:
-            return of.fields.get(name, MISSING)
-        try:
-            return descriptor.__get__(of)
-        except (AttributeError, TypeError, RuntimeError, ValueError):
-            return MISSING
 
     def _find_in_class(self, cls: type, name: str) -> Any:
         if name in ("__name__", "__qualname__"):
@@ -428,15 +413,10 @@ class Machine:
             if found is MISSING:
                 return MISSING
             return self.bind(found, cls, name)
-        if type(found) is classmethod:
-            return MethodType(found.__func__, cls)
-        if type(found) is staticmethod:
-            return found.__func__
-        if is_exactly(found, types.ClassMethodDescriptorType):
-            return v.BuiltinMethod(cls, name)
         if type(found) is types.GetSetDescriptorType:
             return v.Unknown(why=name)
-        return found
+        is_bound = is_exactly(found, classmethod, staticmethod, types.ClassMethodDescriptorType)
+        return self.bind(found, cls, name) if is_bound else found
 
     def bind(self, found: Any, owner: Any, name: str) -> Any:
         """Return what a class's attribute gives when it is asked for on an object."""
@@ -451,6 +431,13 @@ class Machine:
             return self.call(found.fget, (owner,), {})
         if is_exactly(found, *_C_METHODS):
             return v.BuiltinMethod(owner, name)
+        if is_exactly(found, *_C_DESCRIPTORS) and type(owner) is v.Instance:
+            return owner.fields.get(name, MISSING)
+        if is_exactly(found, *_C_DESCRIPTORS):
+            try:
+                return found.__get__(owner)
+            except (AttributeError, TypeError, RuntimeError, ValueError):
+                return MISSING
         if kind is _GETS_FIELD:
             place = found.__reduce__()[1][0]
             return (owner.payload if type(owner) is v.Instance else owner)[place]
@@ -467,8 +454,10 @@ class Machine:
             space = of.fields
         else:
             space = self.overlay.attributes_to_write(of)
-        is_all = type(space) is v.OwnDict or is_exactly(of, v.Ahead, v.Function)
-        if value is MISSING and is_all:
+        self._put(space, name, value)
+
+    def _put(self, space: dict[str, Any], name: str, value: Any) -> None:
+        if value is MISSING and type(space) is v.OwnDict:
             space.pop(name, None)
         else:
             space[name] = value
@@ -499,22 +488,16 @@ class Machine:
         if is_function(setter) and not is_plain_setter and value is not MISSING:
             self.call(setter, (of, name, value), {})
             return
-        if derives(cls, Module) and self._store_in_part(of, name, value):
-            return
+        for part in self.parts_of(of) if derives(cls, Module) else ():
+            if name in self.overlay.view(part):
+                self._put(self.overlay.to_write(part), name, value)
+                return
         self.store(of, name, value)
 
-    def _store_in_part(self, module: Any, name: str, value: Any) -> bool:
-        own = module.fields if type(module) is v.Instance else self.namespace(module)
-        for part in _MODULE_PARTS:
-            held = self.overlay.attributes(module).get(part, own.get(part))
-            if is_a(held, dict) and name in self.overlay.view(held):
-                space = self.overlay.to_write(held)
-                if value is MISSING:
-                    del space[name]
-                else:
-                    space[name] = value
-                return True
-        return False
+    def parts_of(self, of: Any) -> list[Any]:
+        """Return the dicts in which a module has its parameters, buffers and modules."""
+        own = self.held_fields(of)
+        return [own[name] for name in _MODULE_PARTS if is_a(own.get(name), dict)]
 
     # truth and kinds
 

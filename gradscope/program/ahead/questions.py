@@ -64,7 +64,7 @@ class Explored:
     @property
     def is_certain(self) -> bool:
         """Whether all ways lead to one and the same backward call."""
-        places = {(id(hazard.code), hazard.at) for hazard in self.hazards}
+        places = {(id(hazard.note.code), hazard.note.at) for hazard in self.hazards}
         is_sure = all(hazard.sure for hazard in self.hazards)
         return self.is_complete and len(places) == 1 and is_sure and not self.ends
 
@@ -494,7 +494,7 @@ class _AnyCall(_NoQuestion):
 def backward_calls_after(code: CodeType, offset: int) -> list[Site]:
     """Return the backward calls that may be made on what the call at an instruction returns."""
     found = explore(_AnyCall(), _AfterCall(code, offset)).hazards
-    return [site_at(hazard.code, hazard.at) for hazard in found]
+    return [site_at(hazard.note.code, hazard.note.at) for hazard in found]
 
 
 def in_words(fork: Fork) -> str:

@@ -174,7 +174,7 @@ class Ahead(Made):
         self.twin = twin
         self.requires_grad = True if marks else requires_grad
         self.base: Any = None  # of a view: what is written into it is written there as well
-        self.fields: dict[str, Any] = {}
+        self.fields = OwnDict()
         self.kind: type = torch.Tensor
 
 
@@ -209,7 +209,7 @@ class Function(Made):
         self.__kwdefaults__: Mapping[str, Any] = {}
         self.__closure__: tuple[Any, ...] = ()
         names = {"__name__": code.co_name, "__qualname__": code.co_qualname, "__doc__": None}
-        self.fields: dict[str, Any] = names
+        self.fields = OwnDict(names)
         reading.holding.add(self)
 
 

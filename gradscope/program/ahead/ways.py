@@ -6,7 +6,7 @@ from enum import Enum
 from types import CodeType
 from typing import Any, NamedTuple
 
-from gradscope.program.ahead.values import Marks
+from gradscope.program.ahead.values import Marks, Note
 
 
 class Fork(NamedTuple):
@@ -47,11 +47,8 @@ class Way(NamedTuple):
 class Hazard(NamedTuple):
     """A backward call ahead that runs what is looked for."""
 
-    code: CodeType
-    at: int
+    note: Note
     marks: Marks
     sure: bool
     way: Way
-    depth: int
-    again: bool
     gone: frozenset[str]

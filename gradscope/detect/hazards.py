@@ -23,6 +23,7 @@ from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import OTHER
+from gradscope.collect.walk import reachable
 from gradscope.detect.node_facts import built_at, needs_saved, node_at
 from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor
 from gradscope.program.sites import (
@@ -150,6 +151,8 @@ def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
     assert by is not None
     place = token.place
     foreseen = state.foreseen.get(by.number)
+    anew = [() if i in freed else following for i, following in enumerate(look.targets)]
+    roots = {*range(len(anew))}.difference(*look.targets)
     lines = (built_at(look, state.generations, i) for i in freed[:_MOST_NODES_NAMED])
     made = next((line for line in lines if line is not None), None)
     return gs101.FreedGraph(
@@ -160,6 +163,7 @@ def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
         freed_same_statement=by.place is call.place and by.number > 0,
         same_root=bool(by.roots) and by.roots == call.roots,
         made_again=place is not None and place.last_sequence_nr >= by.sequence_nr,
+        trains_anew=any(not look.targets[i] for i in reachable(anew, roots)),
         stepped_between=state.steps != by.steps,
         foreseen=() if foreseen is None else foreseen.fixes,
         foretold=None if foreseen is None else foreseen.site,

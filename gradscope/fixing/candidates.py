@@ -19,6 +19,7 @@ from gradscope.fixing.edits import (
     copying,
     decorated_function,
     expression_at,
+    fields_of,
     is_in,
     moved,
     put_inside,
@@ -375,7 +376,7 @@ class Search:
             changed = self._run(Option(head=head, names=every))
             if not harmless or not self._mends(changed) or self._harm(changed):
                 continue
-            for name in harmless.copy():
+            for name in sorted(harmless, key=len):  # an object rather than its attribute
                 rest = [other for other in harmless if other != name]
                 fewer = frozenset().union(*(names[n] for n in rest)) if rest else frozenset()
                 if self._mends(self._run(Option(head=head, names=fewer))):
@@ -412,7 +413,7 @@ class Search:
         kinds = {name: self._kinds(n for n, own in read.items() if own == name) for name in names}
         is_call, is_leaf = place in self._calls_at, bool(changed.rebound)
         edits = written(*rebinding(place, kinds, is_leaf=is_leaf, is_behind=is_call))
-        told = listed([f"`{name}`" for name in names])
+        told = listed([f"`{each}`" for name in names for each in fields_of(name, kinds[name])])
         message = f"detach() {told} {'after' if is_call else 'before'} line {place.line}: {why}"
         return [self._fix(FixKind.DETACH, message, edits, changed)] if edits else []
 
@@ -454,10 +455,11 @@ class Search:
         own = {n for n, p in enumerate(record.places) if is_in(p, file, node)}
         given, made = self._nodes
         reads = {n for n in own if isinstance(expression_at(record.places[n]), PATHS)}
-        waiting = [node for n in own - reads for node in given[n]]
+        waiting = [e for n in own - reads for e in (*given[n], *record.held_in(n))]
+        ends = set[int]().union(*map(record.held_in, reads)).difference(waiting)
         while waiting:
             each = waiting.pop()
-            if each not in found:
+            if each not in found and each not in ends:
                 found.add(each)
                 if record.identities.get(each) not in reads:
                     waiting += record.after[each]

@@ -34,6 +34,12 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Owner: TypeAlias = source.Loop | Function
 """What runs statements again and again."""
 _SIMPLE = (*PATHS, ast.Call)
+_MADE = {
+    "tuple": "tuple({0} for {1} in {2})",
+    "list": "[{0} for {1} in {2}]",
+    "dict": "{{k: {0} for k, {1} in {2}.items()}}",
+}
+"""How a container is made of its parts: what becomes of one, its name, and the container's."""
 _CACHES = ("cache", "lru_cache", "cached_property")
 _POSITIONS = {
     "torch.autograd.grad": ("retain_graph", 3),
@@ -100,33 +106,36 @@ def with_call(place: Span, kinds: frozenset[Kind], method: str) -> Pieces:
     written = text_of(node, place.file)
     text = written if isinstance(node, _SIMPLE) else f"({written})"
     is_call = any(isinstance(each, ast.Call) for each in ast.walk(node))
-    new = _cut(text, kinds, method, is_call=is_call)
+    new = _cut(text, kinds, method, place.file, is_call=is_call)
     return (instead_of(node, place.file, new),) if new else ()
 
 
-def _cut(text: str, kinds: frozenset[Kind], method: str, *, is_call: bool = False) -> str:
+def _cut(
+    text: str, kinds: frozenset[Kind], method: str, file: str, *, is_call: bool = False
+) -> str:
     """Return ``text.detach()``, or what else detaches values of these kinds; empty if unknown.
 
     ``is_call``: it must not stand there twice.
     """
     tensors, others = kinds & {"tensor", "number"}, kinds & {"none", "other"}
-    containers = {kind for kind in kinds if isinstance(kind, tuple)}
+    containers = _containers(kinds)
     if len(containers) + bool(tensors) != 1 or (others and is_call):
         return ""
     if tensors:
         cut, is_one = f"{text}.{method}()", f'hasattr({text}, "{method}")'
     else:
-        ((name, parts),) = containers
+        ((name, parts),) = containers.items()
+        if name not in _MADE:
+            replacing = f"{text}._replace(" if name == "namedtuple" else _replacing(file, text)
+            fields = _cut_fields(text, parts, method, file)
+            is_known = name != "object" and replacing and fields and not (others or is_call)
+            changed = ", ".join(f"{field}={new}" for field, new in fields.items())
+            return f"{replacing}{changed})" if is_known else ""
         each = next(letter for letter in "tuvw" if text != letter)
-        inner = _cut(each, parts, method)
+        inner = _cut(each, parts, method, file)
         if not inner:
             return ""
-        made = {
-            "tuple": f"tuple({inner} for {each} in {text})",
-            "list": f"[{inner} for {each} in {text}]",
-            "dict": f"{{k: {inner} for k, {each} in {text}.items()}}",
-        }
-        cut, is_one = made[name], f"isinstance({text}, {name})"
+        cut, is_one = _MADE[name].format(inner, each, text), f"isinstance({text}, {name})"
     if not others:
         return cut
     return (
@@ -134,6 +143,46 @@ def _cut(text: str, kinds: frozenset[Kind], method: str, *, is_call: bool = Fals
         if others == {"none"}
         else f"({cut} if {is_one} else {text})"
     )
+
+
+def _containers(kinds: frozenset[Kind]) -> dict[str, frozenset[Kind]]:
+    """Return the containers among some kinds, with the kinds of all their parts."""
+    found: dict[str, frozenset[Kind]] = {}
+    for kind in kinds:
+        if isinstance(kind, tuple):
+            found[kind[0]] = found.get(kind[0], frozenset()) | kind[1]
+    return found
+
+
+def _cut_fields(text: str, parts: frozenset[Kind], method: str, file: str) -> dict[str, str]:
+    """Return the fields of an object that hold tensors, each with what detaches it."""
+    cuts = {
+        field: _cut(f"{text}.{field}", own, method, file)
+        for field, own in sorted(_containers(parts).items())
+    }
+    return {field: new for field, new in cuts.items() if new}
+
+
+def fields_of(name: str, kinds: frozenset[Kind]) -> list[str]:
+    """Return a variable or, if that is an object, its attributes that hold tensors of graphs."""
+    objects = (parts for kind, parts in _containers(kinds).items() if kind not in _MADE)
+    return [f"{name}.{field}" for parts in objects for field in sorted(_containers(parts))] or [
+        name
+    ]
+
+
+def _replacing(file: str, text: str) -> str:
+    """Return the start of a call of ``dataclasses.replace``, by the name that a file has for it;
+    empty if it has none.
+    """
+    for each in source.tree(file).body:
+        for own in each.names if isinstance(each, ast.Import | ast.ImportFrom) else ():
+            name = own.asname or own.name
+            if own.name == "dataclasses" and isinstance(each, ast.Import):
+                return f"{name}.replace({text}, "
+            if own.name == "replace" and getattr(each, "module", "") == "dataclasses":
+                return f"{name}({text}, "
+    return ""
 
 
 def rebinding(
@@ -151,16 +200,20 @@ def rebinding(
     for name, own in kinds.items():
         if around and name.isidentifier() and name not in known:
             return ()  # it would be another variable
-        new = _cut(name, own, "detach")
+        containers = _containers(own)
+        if "object" in containers and not is_leaf:
+            fields = _cut_fields(name, containers["object"], "detach", place.file)
+            lines += [f"{name}.{field} = {new}" for field, new in fields.items()]
+            continue
+        new = _cut(name, own, "detach", place.file)
         if not new or (is_leaf and own - {"tensor", "number"}):
             return ()
         target = name
         if name in given and _may_change(own):  # who has given it goes on to use it
-            container = next(kind[0] for kind in own if isinstance(kind, tuple))
-            if container == "tuple" or len(own) > 1:
+            if len(own) > 1 or not containers.keys() & {"list", "dict"}:
                 return ()
             new, target = (
-                (f"{name}.update({new})", "") if container == "dict" else (new, f"{name}[:]")
+                (f"{name}.update({new})", "") if "dict" in containers else (new, f"{name}[:]")
             )
         new += ".requires_grad_()" if is_leaf else ""
         lines.append(f"{target} = {new}" if target else new)
@@ -494,7 +547,7 @@ def _arguments(function: ast.AST) -> set[str]:
 def _may_change(kinds: frozenset[Kind]) -> bool:
     """Return whether a value of some kinds is, or has in it, what others may put something into."""
     containers = [kind for kind in kinds if isinstance(kind, tuple)]
-    return any(name != "tuple" or _may_change(parts) for name, parts in containers)
+    return any(name in ("list", "dict") or _may_change(parts) for name, parts in containers)
 
 
 def _draws(node: ast.AST) -> bool:

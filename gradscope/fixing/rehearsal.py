@@ -80,8 +80,8 @@ class Record:
     ``saves``: whether it saved something. ``leaf``: the leaf that a node accumulates into.
     ``identities``: the place that a node stands for. ``added``: edges that an ``x += y`` made to
     the old ``x``, each with its place. ``kept``: nodes whose tensors stayed there, when they were
-    most. ``kinds``: what a place gave. ``held``: each time that a place gave a list, a dict or a
-    tuple, how many nodes there were and which were in it.
+    most. ``kinds``: what a place gave. ``held``: each time that a place gave a container or an
+    object, how many nodes there were and which were in it.
     ``heads`` are the first statements of functions and loops, and the engine's calls; ``begun`` is
     how many nodes there were each time one began, ``bound`` the variables that there always were.
     ``leaves`` are their names, ``owners`` the optimizer of a leaf and its position there,
@@ -150,6 +150,10 @@ class Record:
     def leaves_of(self, nodes: Iterable[int]) -> set[int]:
         """Return the leaves that some nodes accumulate into."""
         return {self.leaf[node] for node in nodes if node in self.leaf}
+
+    def held_in(self, place: int) -> set[int]:
+        """Return the nodes whose tensors were in what a place gave."""
+        return {node for _, nodes in self.held.get(place, ()) for node in nodes}
 
     @cached_property
     def calls(self) -> tuple[int, ...]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property, reduce
+from graphlib import TopologicalSorter
+from operator import or_
 from typing import TypeAlias
 
 from gradscope.fixing import patch
@@ -71,6 +73,7 @@ class _Trained:
     def __init__(self, record: Record) -> None:
         self.record = record
         self.seen = Simulation(record).run()
+        self.ways = cache(self._ways)
         ends: dict[Line, list[int]] = defaultdict(list)
         self.built_before: dict[int, list[int]] = {}
         """How many nodes there were after the earlier runs of a call's line, one by one."""
@@ -142,19 +145,42 @@ class _Trained:
         seen = self.seen
         return set[int]().union(*(seen.ran[call] - seen.fresh[call] for call in seen.hazards))
 
-    def ways(self, step: TrainingStep, key: Key, without: Collection[int]) -> int:
-        """Return how many nodes the calls differentiate for the gradient of a leaf that a step
-        uses, by ways ``without`` some nodes or those that an earlier step's calls have freed: a
-        view, or a sum, has nothing to be differentiated.
+    def _ways(self, index: int, *, without_freed: bool) -> dict[Key, int]:
+        """Return for each leaf how many nodes the calls differentiate for the gradient of it that
+        a step uses, by ways without nodes that an earlier step's calls have freed or, if asked for,
+        that some call would fail at: a view, or a sum, has nothing to be differentiated.
         """
-        leaf, record = self.record.leaf, self.record
-        used = self.seen.used[step.index]
-        calls = {call for leaf, own in used.items() if self.key(leaf) == key for call in own}
-        ways = set[int]()
-        for call in calls:
-            ends = {n for n in self.seen.ran[call] if n in leaf and self.key(leaf[n]) == key}
-            ways |= record.leading(self.seen.fresh[call].difference(without) | ends, ends)
-        return sum(1 for node in ways if record.saves[node])
+        record, used = self.record, self.seen.used[index]
+        without = self.freed if without_freed else ()
+        bits = {key: 1 << i for i, key in enumerate({self.key(leaf): None for leaf in used})}
+        leads: dict[int, int] = defaultdict(int)
+        for call in set[int]().union(*used.values()):
+            ends = {n: leaf for n in self.seen.ran[call] if (leaf := record.leaf.get(n)) in used}
+            ends = {n: bits[self.key(leaf)] for n, leaf in ends.items() if call in used[leaf]}
+            nodes = self.seen.fresh[call].difference(without) | ends.keys()
+            edges = {node: nodes.intersection(record.after[node]) for node in nodes}
+            own: dict[int, int] = {}
+            for node in TopologicalSorter(edges).static_order():
+                own[node] = reduce(or_, map(own.__getitem__, edges[node]), ends.get(node, 0))
+                leads[node] |= own[node]
+        counts = _counted(to for node, to in leads.items() if record.saves[node])
+        return {
+            key: sum(1 << i for i, digit in enumerate(counts) if digit & bit)
+            for key, bit in bits.items()
+        }
+
+
+def _counted(sets: Iterable[int]) -> list[int]:
+    """Count how many sets of bits each bit is in: the digits of all counts, the lowest first. So
+    a thousand parameters are counted at once.
+    """
+    digits: list[int] = []
+    for carry in sets:
+        for i, digit in enumerate(digits):
+            digits[i], carry = digit ^ carry, digit & carry
+        if carry:
+            digits.append(carry)
+    return digits
 
 
 class Comparison:
@@ -365,8 +391,9 @@ class Comparison:
         losses = step.losses.get(key)
         if not losses or losses != other.losses.get(key) or key[0] < 0 or self._fails < 0:
             return False
-        freed = self._base.freed if self._failing in losses else ()
-        return self._after.ways(other, key, ()) < self._base.ways(step, key, freed)
+        before = self._base.ways(step.index, without_freed=self._failing in losses)
+        after = self._after.ways(other.index, without_freed=False)
+        return after.get(key, 0) < before[key]
 
     def _is_of_others(self, key: Key, line: Line) -> bool:
         """Return whether a loss that failed at first belongs to other optimizers than a

@@ -197,16 +197,23 @@ class Rehearsal(TorchFunctionMode):
         if kind in _CONTAINERS:
             with self._lock, DisableTorchFunction():
                 self._note_kind(number, value)
-                tensors = [each for each in _tensors_in(value) if each.grad_fn is not None]
-                nodes = [self._graph.number(each.grad_fn, number) for each in tensors]
-                if nodes:
-                    there = self._record.held.setdefault(number, [])
-                    there.append((len(self._record.after), tuple(nodes)))
+                self._hold(number, _tensors_in(value))
                 if kind is tuple and any(isinstance(each, torch.Tensor) for each in value):
                     return tuple(self._marked(number, each) for each in value)
         elif value is None or kind in (int, float, bool, str):
             self._note_kind(number, value)
+        elif fields := _fields_of(value):
+            with self._lock, DisableTorchFunction():
+                self._note_kind(number, value)
+                self._hold(number, _tensors_in([*fields.values()]))
         return value
+
+    def _hold(self, number: int, tensors: Iterable[Any]) -> None:
+        """Note which tensors of graphs were in what a place gave."""
+        found = [each.grad_fn for each in tensors if each.grad_fn is not None]
+        if nodes := [self._graph.number(each, number) for each in found]:
+            there = self._record.held.setdefault(number, [])
+            there.append((len(self._record.after), tuple(nodes)))
 
     def _note_kind(self, number: int, value: Any) -> None:
         self._kinds[number].add(_kind_of(value))
@@ -470,10 +477,29 @@ def _kind_of(value: Any, depth: int = 3) -> Kind:
     if isinstance(value, torch.Tensor):
         return "number" if value.numel() == 1 else "tensor"
     kind = type(value)
+    if fields := _fields_of(value):
+        is_frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
+        way = "namedtuple" if issubclass(kind, tuple) else "dataclass" if is_frozen else "object"
+        own = [n for n, each in fields.items() if any(t.grad_fn for t in _tensors_in(each))]
+        return way, frozenset((name, frozenset({_kind_of(fields[name])})) for name in own)
     if kind not in _CONTAINERS or not depth:
         return "none" if value is None else "other"
     parts = islice(value.values() if kind is dict else value, _MOST_PARTS)
     return kind.__name__, frozenset(_kind_of(each, depth - 1) for each in parts)
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a named tuple, a dataclass or another object that have tensors."""
+    kind = type(value)
+    if issubclass(kind, tuple):
+        fields = zip(getattr(kind, "_fields", ()), tuple.__iter__(value), strict=False)
+    else:
+        try:
+            fields = object.__getattribute__(value, "__dict__").items()
+        except AttributeError:
+            return {}
+    found = dict(islice(fields, _MOST_PARTS)).items()  # another thread may set one
+    return {name: each for name, each in found if next(_tensors_in(each, 1), None) is not None}
 
 
 def _tensors_in(value: Any, depth: int = 3) -> Iterator[Any]:

@@ -100,7 +100,8 @@ class FreedGraph:
     built them, the one to blame first. ``freed_by`` is None if it ran before gradscope watched.
     ``freed_same_statement``: it came from the same place in the code as ``call``. ``same_root``:
     both start at the same node. ``made_again``: the first of ``made`` has built nodes once more
-    since, so that a new iteration has begun. ``stepped_between``: an optimizer has stepped since.
+    since, so that a new iteration has begun. ``trains_anew``: the call leads to a leaf beside what
+    is freed too. ``stepped_between``: an optimizer has stepped since.
     ``foreseen`` are the fixes that were proposed when ``freed_by`` was about to run, if the failure
     was predicted then, and ``foretold`` the line that the prediction pointed at.
     """
@@ -112,6 +113,7 @@ class FreedGraph:
     freed_same_statement: bool = False
     same_root: bool = False
     made_again: bool = False
+    trains_anew: bool = True
     stepped_between: bool = False
     foreseen: tuple[Fix, ...] = ()
     foretold: Site | None = None
@@ -256,6 +258,11 @@ def fix_for(facts: FreedGraph) -> Fix:
         )
     if facts.same_root:
         return _fix_same_root(by)
+    if facts.made_again and not facts.trains_anew:
+        what = f"what {place(facts.made[0])} computes" if facts.made else "the graph"
+        return Fix(
+            FixKind.RECOMPUTE, f"compute {what} again before this call: it trains nothing else"
+        )
     if facts.made_again:
         message = "detach() what is carried from one iteration into the next, where it is stored"
         return Fix(FixKind.DETACH, f"{message}; earlier iterations are then not trained through it")

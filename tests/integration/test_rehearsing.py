@@ -107,7 +107,62 @@ loss.backward()
 loss.backward()
 """
 
+WINDOWS = """
+cell = torch.nn.GRUCell(3, 4)
+opt = torch.optim.SGD(cell.parameters(), 0.1)
+for _ in range(3):
+    loss = torch.zeros(())
+    for _ in range(2):
+        {step}
+        loss = loss + {h}.square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
 MENDED = {
+    "cut between windows what a frozen dataclass carries": (
+        """
+from dataclasses import dataclass, replace
+
+@dataclass(frozen=True)
+class Memory:
+    h: torch.Tensor
+    x: torch.Tensor
+
+def remember(x, memory):
+    return replace(memory, h=cell(x, memory.h), x=x)
+
+memory = Memory(torch.zeros(2, 4), torch.zeros(2, 3))
+"""
+        + WINDOWS.format(step="memory = remember(torch.randn(2, 3), memory)", h="memory.h"),
+        "3):\n    memory = replace(memory, h=memory.h.detach())\n",
+    ),
+    "cut between windows what an object carries": (
+        """
+class Walker:
+    h = torch.zeros(2, 4)
+
+    def walk(self, x):
+        self.h = cell(x, self.h)
+
+walker = Walker()
+"""
+        + WINDOWS.format(step="walker.walk(torch.randn(2, 3))", h="walker.h"),
+        "3):\n    walker.h = walker.h.detach()\n",
+    ),
+    "cut what a list has from earlier iterations": (
+        """
+net, activities = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh()), []
+net[1].register_forward_hook(lambda module, x, y: activities.append(y.abs().mean()))
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    loss = net(torch.randn(4, 3)).square().mean() + torch.stack(activities).sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+        "3):\n    activities = [t.detach() for t in activities]\n",
+    ),
     "run inside a closure what stands before it": (
         """
 canvas = torch.zeros(4, requires_grad=True)

@@ -91,6 +91,7 @@ def kinds(*each: Kind) -> frozenset[Kind]:
 
 TENSOR = kinds("tensor")
 STATES: Kind = ("tuple", TENSOR)
+FROZEN: Kind = ("dataclass", kinds(("h", TENSOR)))
 
 
 def cut(*each: Kind, method: str = "detach") -> Write:
@@ -848,6 +849,32 @@ a
             "def run(x, h):\n    «use»(x, h)\n",
             rebound(h=kinds(("tuple", kinds(("list", TENSOR))))),
             REFUSED,
+        ),
+        (
+            "a named tuple",
+            "for x in xs:\n    «use»(x, s)\n",
+            rebound(s=kinds(("namedtuple", kinds(("h", TENSOR), ("c", kinds(STATES)))))),
+            "for x in xs:\n    s = s._replace(c=tuple(t.detach() for t in s.c), h=s.h.detach())\n"
+            "    use(x, s)\n",
+        ),
+        (
+            "a frozen dataclass",
+            "import dataclasses as d\nfor x in xs:\n    «use»(x, s)\n",
+            rebound(s=kinds(FROZEN, ("dataclass", kinds()))),
+            "import dataclasses as d\nfor x in xs:\n    s = d.replace(s, h=s.h.detach())\n"
+            "    use(x, s)\n",
+        ),
+        (
+            "that cannot be replaced",
+            "for x in xs:\n    «f(s)»\n",
+            rebound(s=kinds(FROZEN)),
+            REFUSED,
+        ),
+        (
+            "an object that is an argument",
+            "def run(x, s):\n    «use»(x, s)\n",
+            rebound(s=kinds(("object", kinds(("h", TENSOR))))),
+            "def run(x, s):\n    s.h = s.h.detach()\n    use(x, s)\n",
         ),
         (
             "a global that is only read",

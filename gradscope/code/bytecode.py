@@ -6,6 +6,7 @@ All that differs between Python 3.11 and 3.14 in how code is laid out is here.
 from __future__ import annotations
 
 import dis
+import re
 import sys
 import weakref
 from collections.abc import Iterator
@@ -44,18 +45,16 @@ _CALLS: Final = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
 class Instruction(NamedTuple):
     """One instruction; ``jump`` and ``handler`` are indices of instructions, or -1.
 
-    ``name`` is the variable or attribute it is about and ``second`` the other one of those that do
-    two; ``slot`` and ``second_slot`` are their places among the variables of the frame. ``null``:
-    it also pushes the NULL (or self) that a call takes.
+    ``name`` is the variable or attribute it is about, ``slot`` the place of a variable among those
+    of the frame: one that is about two variables stands here as two. ``null``: it also pushes the
+    NULL (or self) that a call takes.
     """
 
     offset: int
     opname: str
     arg: int
     name: str
-    second: str
     slot: int
-    second_slot: int
     constant: Any
     keywords: tuple[str, ...]
     null: bool
@@ -174,14 +173,17 @@ def _decode(code: CodeType, slots: tuple[str, ...]) -> tuple[tuple[Instruction, 
             extended = arg << 8
         else:
             units.append(len(starts))
+            if two := _PAIR.fullmatch(dis.opname[opcode]):
+                starts.append((offset, dis.opmap[two[1]], arg >> 4))
+                opcode, arg = dis.opmap[two[2]], arg & 15
             starts.append((offset, opcode, arg))
             extended = 0
-    handlers = _handlers(code, units, len(starts))
+    handlers = _handlers(code, units)
     instructions = []
     keywords: tuple[str, ...] = ()
     for index, (offset, opcode, arg) in enumerate(starts):
         opname, null, effect = _meaning(opcode, arg)
-        slot, second_slot, name, second = _names(code, slots, opcode, opname, arg)
+        slot, name = _names(code, slots, opcode, opname, arg)
         if opname == "KW_NAMES":
             keywords = code.co_consts[arg]
         jump = -1
@@ -196,9 +198,9 @@ def _decode(code: CodeType, slots: tuple[str, ...]) -> tuple[tuple[Instruction, 
             called_with, keywords = keywords, ()
         instructions.append(
             Instruction(
-                offset, opname, arg, name, second, slot, second_slot,
+                offset, opname, arg, name, slot,
                 _constant(code, opcode, opname, arg), called_with, null, effect, jump,
-                opname not in _ENDS_FLOW, *handlers[index],
+                opname not in _ENDS_FLOW, *handlers.get(offset // 2, (-1, 0, False)),
             )
         )  # fmt: skip
     return tuple(instructions), units
@@ -230,26 +232,20 @@ def stack_effect(opcode: int, opname: str, arg: int, *, jump: bool) -> int:
 _JUMPS = frozenset(op for op in dis.hasjrel if dis.opname[op] != "END_ASYNC_FOR")
 _NAMED = frozenset(dis.hasname)
 _LOCAL = frozenset([*dis.haslocal, *dis.hasfree])
-_PAIRS = frozenset(
-    (
-        *("LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"),
-        *("STORE_FAST_STORE_FAST", "STORE_FAST_LOAD_FAST"),
-    )
-)
+_PAIR: Final = re.compile("_".join([r"((?:LOAD|STORE)_FAST(?:_BORROW)?)"] * 2))
+"""Instructions that do two things."""
 
 
 def _names(
     code: CodeType, slots: tuple[str, ...], opcode: int, opname: str, arg: int
-) -> tuple[int, int, str, str]:
-    """Return the places and names of the variables of an instruction."""
+) -> tuple[int, str]:
+    """Return the place and the name of the variable of an instruction."""
     if opcode in _NAMED:
         index = arg >> _FLAG_BITS.get(opname, 0)
-        return -1, -1, (code.co_names[index] if index < len(code.co_names) else ""), ""
+        return -1, code.co_names[index] if index < len(code.co_names) else ""
     if opcode not in _LOCAL:
-        return -1, -1, "", ""
-    if opname in _PAIRS:
-        return arg >> 4, arg & 15, slots[arg >> 4], slots[arg & 15]
-    return arg, -1, slots[arg] if arg < len(slots) else "", ""
+        return -1, ""
+    return arg, slots[arg] if arg < len(slots) else ""
 
 
 def _constant(code: CodeType, opcode: int, opname: str, arg: int) -> Any:
@@ -258,17 +254,16 @@ def _constant(code: CodeType, opcode: int, opname: str, arg: int) -> Any:
     return code.co_consts[arg] if opcode in dis.hasconst and arg < len(code.co_consts) else MISSING
 
 
-def _handlers(code: CodeType, units: list[int], count: int) -> list[tuple[int, int, bool]]:
-    """Return for every instruction its handler, the stack depth kept, and whether the place of the
+def _handlers(code: CodeType, units: list[int]) -> dict[int, tuple[int, int, bool]]:
+    """Return for code units their handler, the stack depth kept, and whether the place of the
     instruction is pushed before the exception.
     """
-    found = [(-1, 0, False)] * count
+    found = {}
     numbers = _varints(code.co_exceptiontable)
     for start in numbers:
-        length, target, depth = next(numbers), next(numbers), next(numbers)
+        end, target, depth = start + next(numbers), next(numbers), next(numbers)
         entry = (units[target], depth >> 1, bool(depth & 1))
-        for unit in range(start, min(start + length, len(units))):
-            found[units[unit]] = entry
+        found.update(dict.fromkeys(range(start, end), entry))
     return found
 
 

@@ -218,10 +218,10 @@ def _of_container(m: Machine, of: Any, payload: Any, name: str, given: Given, na
 def _looked_up(m: Machine, of: Any, name: str, given: Given, named: Named) -> Any:
     space, key = m.overlay.view(of), given[0]
     default = given[1] if len(given) > 1 else named.get("default", v.NULL)
-    if type(key) is v.Unknown:
+    at = v.key_of(key)
+    if at not in space and not iteration.is_known_key(m, key):
         found = [*dict.values(space), *([] if default is v.NULL else [default])]
         return iteration.unknown_element(m, found)
-    at = v.key_of(key)
     if at in space:
         found = dict.__getitem__(space, at)
         if name == "pop":
@@ -254,14 +254,14 @@ def _changed(m: Machine, of: Any, space: Any, name: str, given: Given, named: Na
         else:
             del space[at]
         return None
-    elif is_a(space, set) or (is_a(space, dict) and name != "popitem"):
+    elif is_a(space, set) or is_a(space, dict):
         given = tuple(map(v.key_of, given))
-    if name == "move_to_end":
-        dict.__setitem__(space, given[0], dict.pop(space, given[0], None))
-        return None
-    if name == "popitem" and not argument(given, named, 0, "last", True):
-        key = next(iter(space))
-        return v.value_of(key), dict.pop(space, key)
+    if name in ("move_to_end", "popitem"):
+        ordered = collections.OrderedDict(space)
+        found = m.compute(getattr(ordered, name), *given, **named)
+        dict.clear(space)
+        dict.update(space, ordered)
+        return found and (v.value_of(found[0]), found[1])
     at = given[0] if given and name in ("pop", "insert", "__delitem__") else 0
     if type(at) is v.Unknown or (is_a(at, slice) and not v.is_plain((at.start, at.stop))):
         return _at_unknown(m, space, name, given)

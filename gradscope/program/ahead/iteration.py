@@ -160,7 +160,7 @@ def _of_dict(m: Machine, of: Any, space: Any, key: Any) -> Any:
     missing = m.method_of_user(of, "__missing__")
     if missing is not MISSING:
         return m.call(missing, (of, key), {})
-    if not (v.is_plain(key) or compares_by_identity(m, key)):  # it may equal one that is there
+    if not is_known_key(m, key):  # it may equal one that is there
         return unknown_element(m, [*dict.values(space)])
     return m.throw(KeyError, key)
 
@@ -199,6 +199,14 @@ def set_plain_item(m: Machine, of: Any, key: Any, value: Any) -> None:
 def compares_by_identity(m: Machine, value: Any) -> bool:
     """Return whether ``==`` asks for nothing but identity."""
     return v.is_tensor(value) or m.lookup(v.kind_of(value), "__eq__") is object.__eq__
+
+
+def is_known_key(m: Machine, key: Any) -> bool:
+    """Return whether a key equals what ``key_of`` gives the same for, and nothing else."""
+    if type(key) is tuple:
+        return all(is_known_key(m, each) for each in key)
+    is_unknown = type(key) is v.Unknown
+    return v.is_plain(key) or (not is_unknown and compares_by_identity(m, key))
 
 
 # iterators

@@ -59,23 +59,13 @@ def _on_swap(m: Machine, f: Frame, i: Instruction) -> None:
 # variables
 
 
-def _load(m: Machine, f: Frame, slot: int, name: str) -> None:
-    value = f.variables[slot]
-    if value is v.NULL:
-        m.throw(UnboundLocalError, name)
-    f.stack.append(value)
-    m.note_read(value, f, first=f.live is not None and slot not in f.stored)
-
-
 @_also("LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_CLOSURE")
 def _on_load_fast(m: Machine, f: Frame, i: Instruction) -> None:
-    _load(m, f, i.slot, i.name)
-
-
-@_also("LOAD_FAST_BORROW_LOAD_FAST_BORROW")
-def _on_load_fast_load_fast(m: Machine, f: Frame, i: Instruction) -> None:
-    _load(m, f, i.slot, i.name)
-    _load(m, f, i.second_slot, i.second)
+    value = f.variables[i.slot]
+    if value is v.NULL:
+        m.throw(UnboundLocalError, i.name)
+    f.stack.append(value)
+    m.note_read(value, f, first=f.live is not None and i.slot not in f.stored)
 
 
 def _on_load_fast_and_clear(m: Machine, f: Frame, i: Instruction) -> None:
@@ -83,24 +73,10 @@ def _on_load_fast_and_clear(m: Machine, f: Frame, i: Instruction) -> None:
     f.variables[i.slot] = v.NULL
 
 
-def _store(f: Frame, slot: int) -> None:
-    f.variables[slot] = f.stack.pop()
-    f.stored.add(slot)
-
-
 @_also("STORE_FAST_MAYBE_NULL")
 def _on_store_fast(m: Machine, f: Frame, i: Instruction) -> None:
-    _store(f, i.slot)
-
-
-def _on_store_fast_store_fast(m: Machine, f: Frame, i: Instruction) -> None:
-    _store(f, i.slot)
-    _store(f, i.second_slot)
-
-
-def _on_store_fast_load_fast(m: Machine, f: Frame, i: Instruction) -> None:
-    _store(f, i.slot)
-    _load(m, f, i.second_slot, i.second)
+    f.variables[i.slot] = f.stack.pop()
+    f.stored.add(i.slot)
 
 
 def _on_delete_fast(m: Machine, f: Frame, i: Instruction) -> None:

@@ -151,8 +151,8 @@ def contains(m: Machine, of: Any, value: Any) -> bool | None:
     if is_exactly(of, type({}.keys())):
         payload = dict.fromkeys(map(v.key_of, of))
     if is_a(payload, dict, set, frozenset):
-        is_known = v.is_plain(value) or iteration.compares_by_identity(m, value)
-        return v.key_of(value) in payload if is_known else None
+        at = v.key_of(value)
+        return True if at in payload else False if iteration.is_known_key(m, value) else None
     if is_a(payload, str, bytes, range):
         return bool(m.compute(operator.contains, payload, value)) if v.is_plain(value) else None
     if not is_a(payload, *v.CONTAINERS):

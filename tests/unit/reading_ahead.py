@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from gradscope.program.ahead import iteration, questions
-from gradscope.program.ahead.machine import Machine
+from gradscope.program.ahead.machine import Machine, Question
 from gradscope.program.ahead.values import NO_MARKS, Mark, Marks
 
 
-class Nothing:
+class Nothing(Question):
     """The question that no tensor is of interest for."""
 
     def __init__(self, *wanted: Tensor) -> None:
@@ -21,15 +20,6 @@ class Nothing:
     def marks(self, tensor: Tensor) -> Marks:
         found = next((at for at, each in enumerate(self.wanted) if each is tensor), None)
         return NO_MARKS if found is None else frozenset((Mark(found),))
-
-    def meets(self, marks: Marks, inputs: Sequence[Any] | None) -> bool:
-        return True
-
-    def is_over(self, machine: Machine) -> bool:
-        return False
-
-    def gone(self, machine: Machine, marks: Marks) -> frozenset[str]:
-        return frozenset()
 
 
 def machine_for(*wanted: Tensor) -> Machine:

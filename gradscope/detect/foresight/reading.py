@@ -17,7 +17,7 @@ from gradscope.detect.foresight.shared_graphs import Held
 from gradscope.model import Site
 from gradscope.model.paths import Path
 from gradscope.program.ahead.frames import Frame
-from gradscope.program.ahead.machine import Machine
+from gradscope.program.ahead.machine import Machine, Question
 from gradscope.program.ahead.questions import FromFrames, explore, in_words
 from gradscope.program.ahead.values import (
     NO_MARKS,
@@ -89,7 +89,7 @@ class Foretold:
     reasons: list[str] = field(default_factory=list)
 
 
-class Wanted:
+class Wanted(Question):
     """Which tensors lead to what is looked for; it lives no longer than one look.
 
     ``traces`` says so of a held tensor; ``meets`` says whether the way from it to the given inputs

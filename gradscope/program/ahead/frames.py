@@ -6,7 +6,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-from gradscope.code.bytecode import MISSING, Flow, Instruction, Loop, flow_of
+from gradscope.code.bytecode import MISSING, NULL_FIRST, Flow, Instruction, Loop, flow_of
 from gradscope.program.ahead.values import NULL, Made, Suspended, lost, reading
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.standing import standing
@@ -19,7 +19,7 @@ from gradscope.program.variables import (
 )
 
 SUSPENDED = 0x20 | 0x80 | 0x200  # inspect's flags of generators and coroutines
-_NO_RESULT = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR")
+NO_RESULT = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR")
 _UNREADABLE = ("BEFORE_WITH", "UNPACK_SEQUENCE", "UNPACK_EX", "LOAD_SPECIAL", "DICT_MERGE")
 
 
@@ -70,6 +70,10 @@ class Frame(Made):
         if loop is not None and self.index not in self._again:
             self._again = loop.body
         return loop is not None
+
+    def push(self, value: Any, null: bool) -> None:
+        """Put a value on the stack, with what a call takes beside what it calls if ``null``."""
+        self.stack += [NULL, value] if null and NULL_FIRST else [value, NULL][: 1 + null]
 
     def pop(self, count: int) -> list[Any]:
         """Take the top values off the stack."""
@@ -142,5 +146,5 @@ def _kept(frame: Frame, depth: int, waits: bool | None) -> int:
         return depth - 1
     if name in _UNREADABLE:
         lost(f"a call by {name}")
-    results = 0 if name in _NO_RESULT else 1 + instruction.null
+    results = 0 if name in NO_RESULT else 1 + instruction.null
     return max(depth + instruction.effect - results, 0)

@@ -12,7 +12,7 @@ from collections import abc, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch.nn import Module
@@ -31,6 +31,7 @@ from gradscope.program.layouts import (
     is_exactly,
     module_variables,
 )
+from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
 
 _DEEPEST = 60
 _MOST_HELD = 1_000  # containers that are looked into
@@ -59,7 +60,6 @@ _WITHOUT_OWN = (threading.local, weakref.ProxyType, weakref.CallableProxyType)
 """What has the attributes of something else: of each thread, or of what it refers to."""
 _MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 
-
 RULES: Final[dict[str, Callable[..., tuple[str, Any] | None]]] = {}
 """What each instruction does, by its name."""
 
@@ -73,20 +73,24 @@ PARTS: Final = types.SimpleNamespace()
 """What the machine leaves to modules that are built on it: each adds its functions."""
 
 
-class Question(Protocol):
-    """What is looked for: which tensors lead there, and what a backward call meets of it."""
+class Question:
+    """What is looked for; this one looks for nothing."""
 
     def marks(self, tensor: torch.Tensor) -> v.Marks:
         """Return what a live tensor leads to."""
+        return v.NO_MARKS
 
     def meets(self, marks: v.Marks, inputs: Sequence[Any] | None) -> bool | None:
         """Return whether a backward call from there to these inputs runs it; None if unknown."""
+        return True
 
     def is_over(self, machine: Machine) -> bool:
         """Return whether it is known that nothing leads there any more."""
+        return False
 
     def gone(self, machine: Machine, marks: v.Marks) -> frozenset[str]:
         """Return the names under which the program has stored something else by then."""
+        return frozenset()
 
 
 class Machine:
@@ -292,8 +296,8 @@ class Machine:
         """
         if type(self.overlay.attributes(of)) is v.OwnDict:
             return {}
-        layout = layout_of(type(of))
-        if layout.has_dict or is_a(of, Module) or is_exactly(of, FunctionType):
+        has_dict = is_a(of, Module) or is_exactly(of, FunctionType, *PLAIN_TENSORS)
+        if has_dict or layout_of(type(of)).has_dict:
             found = object.__getattribute__(of, "__dict__")
             return found if type(found) is dict else {}
         return {}
@@ -320,7 +324,7 @@ class Machine:
 
     def held_fields(self, of: Any) -> dict[str, Any]:
         """Return the attributes that an object itself has by now."""
-        if type(of) is v.Instance:
+        if is_exactly(of, v.Instance, v.Ahead):
             return dict(of.fields)
         found = {**self.namespace(of), **self.overlay.attributes(of)}
         return {name: value for name, value in found.items() if value is not MISSING}

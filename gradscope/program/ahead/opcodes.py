@@ -103,14 +103,10 @@ def _global(m: Machine, f: Frame, name: str) -> Any:
 def _on_load_global(m: Machine, f: Frame, i: Instruction) -> None:
     if i.opname == "LOAD_FROM_DICT_OR_GLOBALS":
         v.lost("a class body")
-    if i.null and NULL_FIRST:
-        f.stack.append(v.NULL)
     names = m.overlay.view(f.names) if i.opname == "LOAD_NAME" else {}
     value = names[i.name] if i.name in names else _global(m, f, i.name)
-    f.stack.append(value)
+    f.push(value, i.null)
     m.note_read(value, f, first=f.space.get(i.name) is value)
-    if i.null and not NULL_FIRST:
-        f.stack.append(v.NULL)
 
 
 @_also("STORE_GLOBAL")
@@ -132,7 +128,7 @@ def _on_delete_name(m: Machine, f: Frame, i: Instruction) -> None:
 def _on_load_attr(m: Machine, f: Frame, i: Instruction) -> None:
     owner = v.Super(*f.pop(3)[1:]) if i.opname == "LOAD_SUPER_ATTR" else f.stack.pop()
     value = m.attribute(owner, i.name)
-    f.stack += [v.NULL, value] if i.null and NULL_FIRST else [value, v.NULL] if i.null else [value]
+    f.push(value, i.null)
     m.note_read(value, f, first=m.overlay.is_untouched(owner))
 
 

@@ -20,7 +20,7 @@ from gradscope.model import Site
 from gradscope.program.ahead import builtin_types as _builtin_types  # noqa: F401 - fills in what it models
 from gradscope.program.ahead import iteration, models, opcodes
 from gradscope.program.ahead import values as v
-from gradscope.program.ahead.frames import SUSPENDED, Frame, frame_of
+from gradscope.program.ahead.frames import NO_RESULT, SUSPENDED, Frame, frame_of
 from gradscope.program.ahead.machine import Machine, Question
 from gradscope.program.ahead.ways import Fork, GradEvent, Hazard, Way, What
 from gradscope.program.layouts import class_name, is_a, is_exactly
@@ -310,12 +310,10 @@ def _take(machine: Machine, frame: Frame, inner: Frame | None, how: str, value: 
             opcodes.end_send(frame, value)
     elif instruction.is_call:
         frame.stack.append(_through(machine, frame, inner, how, value))
-    elif name not in ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR"):
+    elif name not in NO_RESULT:
         if how == "yield":
             v.lost(f"a generator under {name}")
-        frame.stack += [v.NULL, value] if instruction.null else [value]
-        if instruction.null and not NULL_FIRST:
-            frame.stack[-2:] = [value, v.NULL]
+        frame.push(value, instruction.null)
 
 
 _HANDS_ON = ("next", "send", "run", "__next__", "anext")
@@ -438,17 +436,13 @@ class _Anything(dict[str, Any]):
         return sys.modules["torch"] if name == "torch" else v.Unknown(why=name)
 
 
-class _NoQuestion:
+class _NoQuestion(Question):
     """No question: the program is read on past the call that will fail, and until ``calls`` more
     calls are made.
     """
 
     def __init__(self, calls: int) -> None:
         self._calls = calls
-
-    def marks(self, tensor: torch.Tensor) -> v.Marks:
-        """Return that nothing that is live is looked for."""
-        return v.NO_MARKS
 
     def meets(self, marks: v.Marks, inputs: Sequence[Any] | None) -> bool:
         """Return that no backward call counts."""
@@ -457,10 +451,6 @@ class _NoQuestion:
     def is_over(self, machine: Machine) -> bool:
         """Return whether enough calls were made."""
         return sum(e.what is What.BACKWARD for e in machine.events) > self._calls
-
-    def gone(self, machine: Machine, marks: v.Marks) -> frozenset[str]:
-        """Return nothing: no name is asked for."""
-        return frozenset()
 
 
 def events_around(start: FromFrames, way: Way) -> tuple[list[GradEvent], list[GradEvent]]:
@@ -476,15 +466,8 @@ def events_around(start: FromFrames, way: Way) -> tuple[list[GradEvent], list[Gr
     return events[:at], events[at:]
 
 
-class _AnyCall(_NoQuestion):
+class _AnyCall(Question):
     """The question whether a backward call comes of a result."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-
-    def meets(self, marks: v.Marks, inputs: Sequence[Any] | None) -> bool:
-        """Return that any backward call counts."""
-        return True
 
     def is_over(self, machine: Machine) -> bool:
         """Return whether nothing comes of the result any more."""

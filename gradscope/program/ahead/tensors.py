@@ -142,15 +142,18 @@ def _override(m: Machine, given: tuple[Any, ...]) -> Any:
 
 def _may_require_grad(m: Machine, *given: Any) -> bool:
     for each in given:
-        if type(each) is v.Ahead and each.requires_grad is not False:
-            return True
-        if type(each) is v.Unknown or (is_a(each, Tensor) and requires_grad(each)):
+        if type(each) is v.Unknown or (v.is_tensor(each) and _requires_grad(each) is not False):
             return True
         if is_exactly(each, tuple, dict) or is_a(each, list):
             inner = each.values() if is_a(each, dict) else each
             if _may_require_grad(m, *inner):
                 return True
     return False
+
+
+def _requires_grad(tensor: Any) -> bool | None:
+    found: bool | None = tensor.requires_grad if type(tensor) is v.Ahead else requires_grad(tensor)
+    return found
 
 
 # shapes
@@ -258,11 +261,7 @@ def part(m: Machine, tensor: Any, at: int) -> Any:
         found = whole.get()
         return None if found is None else found[at]
 
-    made = v.Ahead(
-        m.marks(tensor),
-        v.Twin(make),
-        requires_grad(tensor) if is_a(tensor, Tensor) else tensor.requires_grad,
-    )
+    made = v.Ahead(m.marks(tensor), v.Twin(make), _requires_grad(tensor))
     made.base = tensor if type(tensor) is v.Ahead else None
     return made
 
@@ -272,7 +271,7 @@ def part(m: Machine, tensor: Any, at: int) -> Any:
 
 def attribute(m: Machine, tensor: Any, name: str) -> Any:
     """Return an attribute of a tensor; MISSING where it has none."""
-    own = tensor.fields if type(tensor) is v.Ahead else _own(m, tensor)
+    own = m.held_fields(tensor)
     if name in own:
         return own[name]
     on_class = m.lookup(v.kind_of(tensor), name)
@@ -294,9 +293,7 @@ def attribute(m: Machine, tensor: Any, name: str) -> Any:
     if name in _FALSE:
         return False
     if name == "requires_grad":
-        known = requires_grad(tensor) if is_a(tensor, Tensor) else tensor.requires_grad
-        known = True if m.marks(tensor) else known
-        return v.known(known, "requires_grad")
+        return v.known(True if m.marks(tensor) else _requires_grad(tensor), "requires_grad")
     if name in _ASKED:
         return v.Unknown(why=name)
     if name == "__class__":
@@ -307,18 +304,6 @@ def attribute(m: Machine, tensor: Any, name: str) -> Any:
     if type(on_class) is types.FunctionType:
         return types.MethodType(on_class, tensor)
     return v.BuiltinMethod(tensor, name)
-
-
-def _own(m: Machine, tensor: Any) -> Mapping[str, Any]:
-    stored = m.overlay.attributes(tensor)
-    own = object.__getattribute__(tensor, "__dict__") if _has_plain_dict(tensor) else {}
-    return {**own, **stored} if stored else own
-
-
-def _has_plain_dict(tensor: Any) -> bool:
-    return not any("__dict__" in class_namespace(b) for b in class_bases(type(tensor))[:-1]) or (
-        is_exactly(tensor, *PLAIN_TENSORS)
-    )
 
 
 def set_attribute(m: Machine, tensor: Any, name: str, value: Any) -> None:

@@ -71,12 +71,7 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
     if is_a(payload, list, deque, dict, set):
         return _of_container(m, of, payload, name, given, named)
     if v.is_plain(payload):
-        if name == "join" and type(payload) is str:
-            parts = iteration.drain(m, given[0])
-            is_known = all(type(part) is str for part in parts)
-            return payload.join(parts) if is_known else v.Unknown(why="text")
-        if name == "format":
-            return v.Unknown(why="text")
+        given = (tuple(iteration.drain(m, given[0])),) if name == "join" else given
         return computed(m, getattr(payload, name), given, named)
     if is_a(payload, tuple) and name in ("index", "count"):
         return v.Unknown(why=name)

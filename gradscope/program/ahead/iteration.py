@@ -12,7 +12,7 @@ import operator
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType
 from typing import Any, Final
 
@@ -78,13 +78,8 @@ def size_of(m: Machine, of: Any) -> int | None:
         return size
     if is_exactly(of, *_VIEWS):
         return len(of)
-    if found is not MISSING and not is_exactly(of, *_LOADERS):
-        size = m.call(found, (of,), {})
-        return size if type(size) is int else None
-    if is_exactly(of, data.DataLoader):
-        space = m.namespace(of)
-        return _batches(m, space.get("batch_sampler") or space.get("sampler"))
-    return None
+    size = None if found is MISSING else m.call(found, (of,), {})
+    return size if type(size) is int else None
 
 
 def plain_size(m: Machine, of: Any) -> int | None:
@@ -234,9 +229,11 @@ def iterator(m: Machine, of: Any) -> Any:
     if is_exactly(of, *_LOADERS):
         return _kept(m, of, lambda: _of_loader(m, of))
     if m.lookup(v.kind_of(of), "__next__") is not MISSING:
-        return of if m.method_of_user(of, "__next__") is not MISSING else _live(m, of)
-    if (get := m.method_of_user(of, "__getitem__")) is not MISSING:
-        return v.Elements(_by_index(m, of, get), of)
+        if m.method_of_user(of, "__next__") is not MISSING:
+            return of
+        return _kept(m, of, lambda: _continued(m, of))
+    if m.method_of_user(of, "__getitem__") is not MISSING:
+        return m.call(Sequence.__iter__, (of,), {})
     return iterator(m, m.unknown(f"iterating over {class_name(v.kind_of(of))}", of))
 
 
@@ -350,37 +347,11 @@ def chained(m: Machine, *iterables: Any) -> v.Elements:
     return lazily(EACH_OF, m, (iterables,), {})
 
 
-def _some_of(m: Machine, each: Any) -> v.Elements:
-    """Return an iterator that gives what another one gives, or nothing at all."""
-    laps = itertools.count()
-
-    def next_one() -> Any:
-        if next(laps) == 0 and not m.decide(1):
-            raise v.Exhausted
-        return advance(m, each)
-
-    return v.Elements(next_one, each)
-
-
 def _rows(m: Machine, of: Any) -> v.Elements:
     count = tensors.rows(m, of)
     if count is None:
         return of_unknown(m, lambda: tensors.part(m, of, 0), of)
     return v.Elements(_stepping(tensors.part(m, of, at) for at in range(count)), of)
-
-
-def _by_index(m: Machine, of: Any, get: Any) -> Callable[[], Any]:
-    numbers = itertools.count()
-
-    def next_one() -> Any:
-        try:
-            return m.call(get, (of, next(numbers)), {})
-        except v.Raised as raised:
-            if m.is_instance(raised.value, IndexError) is True:
-                raise v.Exhausted from None
-            raise
-
-    return next_one
 
 
 def _kept(m: Machine, of: Any, make: Callable[[], Any]) -> Any:
@@ -391,11 +362,6 @@ def _kept(m: Machine, of: Any, make: Callable[[], Any]) -> Any:
     if known is None:
         known = m.iterators[id(of)] = of, make()
     return known[1]
-
-
-def _live(m: Machine, of: Any) -> Any:
-    """Return what stands for a live iterator of Python's own."""
-    return _kept(m, of, lambda: _continued(m, of))
 
 
 def _continued(m: Machine, of: Any) -> Any:
@@ -439,7 +405,8 @@ def _continued(m: Machine, of: Any) -> Any:
     if is_exactly(of, itertools.islice, itertools.takewhile, itertools.chain):
         source = next((one for one in inside if hasattr(type(one), "__next__")), None)
         if source is not None:
-            return _some_of(m, iterator(m, source))
+            some = lazily(itertools.islice, m, (of_unknown(m, lambda: source, source), 1), {})
+            return lazily(EACH_OF, m, (some,), {})
     return iterator(m, m.unknown(f"iterating over {class_name(type(of))}", *inside))
 
 
@@ -545,33 +512,15 @@ def _over_sequence(m: Machine, of: Any) -> Any:
     return over(m, given[0], place or 0)
 
 
-def _batches(m: Machine, sampler: Any) -> int | None:
-    """Return how many batches a sampler of torch's gives; None if unknown."""
-    if not is_exactly(sampler, data.BatchSampler):
-        return _rows_of(m, sampler)
-    rows = _rows_of(m, sampler.sampler)
-    if rows is None:
-        return None
-    size = int(sampler.batch_size)
-    return rows // size if sampler.drop_last else -(-rows // size)
-
-
-def _rows_of(m: Machine, sampler: Any) -> int | None:
-    if is_exactly(sampler, data.RandomSampler) and sampler._num_samples is not None:
-        return int(sampler._num_samples)
-    if is_exactly(sampler, data.RandomSampler, data.SequentialSampler):
-        return size_of(m, sampler.data_source)
-    return None
-
-
 def _of_loader(m: Machine, of: Any) -> v.Elements:
     """Return an iterator over as many unknown batches as a loader still has."""
-    space = m.namespace(of)
-    sampler = space.get("batch_sampler") or space.get("sampler") or space.get("_index_sampler")
-    count = _batches(m, sampler)
+    try:
+        count = size_of(m, of)
+    except v.Raised:
+        count = None
     if count is None:
         return of_unknown(m, lambda: v.Unknown(why="a batch"))
-    left = range(count - space.get("_num_yielded", 0))
+    left = range(count - m.namespace(of).get("_num_yielded", 0))
     return v.Elements(_stepping(v.Unknown(why="a batch") for _ in left))
 
 

@@ -304,9 +304,7 @@ model(
 
 
 model(id)(lambda m, given, named: id(given[0]))
-model(repr, ascii, hash, format, input, bin, hex, oct, chr, ord, dir, sys.getsizeof)(
-    lambda m, given, named: v.Unknown(why="a text or number")
-)
+model(input, dir, sys.getsizeof)(lambda m, given, named: v.Unknown(why="a text or number"))
 
 
 def _converted(function: Any) -> Model:
@@ -332,7 +330,8 @@ for _each in (int, float, bool, str, complex, bytes, abs, round):
     model(_each)(_converted(_each))
 
 
-for _each in (pow, divmod, *vars(math).values()):
+_computing = (repr, ascii, hash, format, bin, hex, oct, chr, ord, pow, divmod)
+for _each in (*_computing, *vars(math).values()):
     if is_exactly(_each, types.BuiltinFunctionType):
         model(_each)(functools.partial(lambda f, m, a, k: computed(m, f, a, k), _each))
 

@@ -17,14 +17,11 @@ Named = dict[str, Any]
 
 def computed(m: Machine, function: Any, given: Given, named: Named) -> Any:
     """Return what a function gives of plain values; what else it is given leads nowhere."""
-    given = tuple(
-        tuple(found) if is_a(each, list) and all(map(v.is_plain, found)) else each
-        for each in given
-        for found in [iteration.elements_of(m, each) if is_a(each, list) else ()]
-    )
-    if not (v.is_plain(given) and v.is_plain(tuple(named.values()))):
+    lists = [iteration.elements_of(m, each) for each in given if is_exactly(each, list, v.OwnList)]
+    others = [each for each in given if not is_exactly(each, list, v.OwnList)]
+    if not v.is_plain((*others, *named.values(), *map(tuple, lists))):
         return v.Unknown(v.unsure(m.held(given)), getattr(function, "__name__", ""))
-    if any(is_large(each) for each in given):
+    if any(map(is_large, others)):
         return v.Unknown(why="a large number")
     return m.compute(function, *given, **named)
 
@@ -65,8 +62,6 @@ def binary(m: Machine, name: str, left: Any, right: Any, *, in_place: bool) -> A
     if v.is_plain(left) and v.is_plain(right):
         if name in ("pow", "lshift", "mul") and any(map(is_large, (left, right))):
             return v.Unknown(why="a large number")
-        if name == "mod" and type(left) is str:
-            return v.Unknown(why="text")
         return computed(m, getattr(operator, name), (left, right), {})
     given = (left, right)
     if type(left) is v.Unknown or type(right) is v.Unknown:
@@ -81,7 +76,7 @@ def _of_containers(m: Machine, name: str, left: Any, right: Any) -> Any:
     first, second = iteration.elements_of(m, left), iteration.elements_of(m, right)
     if name == "add":
         return (tuple if is_a(left, tuple) else v.OwnList)([*first, *second])
-    if is_a(left, set, frozenset) and name in ("or_", "and_", "sub", "xor"):
+    if name in ("or_", "and_", "sub", "xor"):  # of sets, or of a dict's keys
         function = getattr(operator, name)
         return v.OwnSet(function(set(map(v.key_of, first)), set(map(v.key_of, second))))
     return m.unknown(name, left, right)
@@ -126,9 +121,8 @@ def compare(m: Machine, function: Any, left: Any, right: Any) -> Any:
                 is_known = same is not None and function is operator.eq
                 return False if is_known else compare(m, function, one, other)
         return function(len(first), len(second))
-    if function is operator.eq and all(
-        is_a(each, type) or iteration.compares_by_identity(m, each) for each in (left, right)
-    ):
+    known = [is_a(e, type) or iteration.is_known_key(m, e) for e in (left, right)]
+    if function is operator.eq and all(known):
         return left is right
     return v.Unknown(why="a comparison")
 

@@ -24,8 +24,9 @@ from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import PARTS, Machine
 from gradscope.program.ahead.models import argument, in_order
-from gradscope.program.ahead.operators import Given, Named, are_same, computed, contains
+from gradscope.program.ahead.operators import are_same, computed, contains
 from gradscope.program.ahead.torch_models import applied
+from gradscope.program.ahead.values import Given, Named
 from gradscope.program.containers import GENERATOR_TYPES
 from gradscope.program.layouts import (
     class_name,
@@ -368,11 +369,8 @@ _MADE_PLAINLY: Final = (
 def cached_result(cached: Any, given: Given, named: Mapping[str, Any]) -> Any:
     """Return what an ``lru_cache`` has for these arguments; MISSING if nothing."""
     if named or len(given) > 1 or not v.is_plain(given):
-        return (
-            MISSING
-            if not functools._lru_cache_wrapper.cache_info(cached).currsize
-            else v.Unknown(why="a cache")
-        )
+        has_any = functools._lru_cache_wrapper.cache_info(cached).currsize
+        return v.Unknown(why="a cache") if has_any else MISSING
     key = given[0] if given and is_exactly(given[0], int, str) else given
     for held in gc.get_referents(cached):
         if type(held) is dict and held is not cached.__dict__ and all(map(v.is_plain, held)):

@@ -12,7 +12,7 @@ import operator
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import CodeType
 from typing import Any, Final
 
@@ -328,7 +328,7 @@ _TAKEN: Final[dict[str, Callable[[Machine, Any], Any]]] = {
 """What Python's own iterators are handed for it: p is plain, or it is not known what they give."""
 
 
-def lazily(kind: Any, m: Machine, given: tuple[Any, ...], named: Mapping[str, Any]) -> v.Elements:
+def lazily(kind: Any, m: Machine, given: v.Given, named: v.Named) -> v.Elements:
     """Return what one of Python's own iterators gives of what is left of the program's."""
     if kind is itertools.accumulate and len(given) == 1:
         named = {"func": None, **named}

@@ -9,7 +9,7 @@ import threading
 import types
 import weakref
 from collections import abc, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
@@ -597,7 +597,7 @@ class Machine:
 
     # calls
 
-    def call(self, what: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    def call(self, what: Any, given: v.Given, named: v.Named) -> Any:
         """Return what calling something gives."""
         model = MODELS.get(id(what))
         if model is not None:
@@ -641,16 +641,14 @@ class Machine:
         """Call a method of an object."""
         return self.call(self.attribute(of, name), given, {})
 
-    def call_function(
-        self, function: FunctionType, given: tuple[Any, ...], named: Mapping[str, Any]
-    ) -> Any:
+    def call_function(self, function: FunctionType, given: v.Given, named: v.Named) -> Any:
         """Call a function of the program's or of a library."""
         model = PARTS.of_function(function)
         if model is not None:
             return model(self, function, given, dict(named))
         return self.enter(function, given, named)
 
-    def enter(self, function: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    def enter(self, function: Any, given: v.Given, named: v.Named) -> Any:
         """Enter a function with arguments."""
         code = function.__code__
         frame = Frame(code, function.__globals__)
@@ -682,7 +680,7 @@ class Machine:
             frame.variables[-len(closure) :] = closure
         return self.run(frame)[1]
 
-    def call_module(self, module: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    def call_module(self, module: Any, given: v.Given, named: v.Named) -> Any:
         """Call a module: its hooks, and its forward."""
         cls = v.kind_of(module)
         own = self.lookup(cls, "__call__")
@@ -709,13 +707,9 @@ class Machine:
         own = self.find(module, name)
         return found + ([*self.overlay.view(own).values()] if is_a(own, dict) else [])
 
-    def call_cached(self, cached: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    def call_cached(self, cached: Any, given: v.Given, named: v.Named) -> Any:
         """Call a function behind ``lru_cache``: what it has is known as far as keys are plain."""
-        key = (given, tuple(named.items()))
-        if not v.is_plain(key):
-            if not all(v.is_plain(each) or not issubclass(type(each), v.Made) for each in given):
-                return self.unknown("a cache", *given)
-            key = (tuple((v.is_plain(g) and g) or id(g) for g in given), ())
+        key = v.key_of((given, tuple(named.items())))
         kept = self.caches.setdefault(id(cached), {})
         if key not in kept:
             is_cleared = id(cached) in self.cleared

@@ -9,10 +9,8 @@ from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import Machine
+from gradscope.program.ahead.values import Given, Named
 from gradscope.program.layouts import is_a, is_exactly
-
-Given = tuple[Any, ...]
-Named = dict[str, Any]
 
 
 def computed(m: Machine, function: Any, given: Given, named: Named) -> Any:

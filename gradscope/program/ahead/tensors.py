@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -70,7 +69,7 @@ def is_in_place(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
-def operate(m: Machine, function: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+def operate(m: Machine, function: Any, given: v.Given, named: v.Named) -> Any:
     """Return the result of an operator: it leads where its arguments lead."""
     name = getattr(function, "__name__", "")
     override = _override(m, (*given, *named.values()))
@@ -99,7 +98,7 @@ def operate(m: Machine, function: Any, given: tuple[Any, ...], named: Mapping[st
     return result
 
 
-def in_place(m: Machine, tensor: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+def in_place(m: Machine, tensor: Any, given: v.Given, named: v.Named) -> Any:
     """Return a tensor that an operator wrote into: it leads where the arguments lead as well."""
     write(m, tensor, m.held((given, named)) if m.grad else v.NO_MARKS)
     return tensor
@@ -126,7 +125,7 @@ def write(m: Machine, tensor: Any, marks: v.Marks, *, cut: bool = False) -> None
         write(m, base, marks)
 
 
-def _override(m: Machine, given: tuple[Any, ...]) -> Any:
+def _override(m: Machine, given: v.Given) -> Any:
     """Return the user's ``__torch_function__`` of an argument, and its class; else MISSING."""
     for each in given:
         if v.is_tensor(each):
@@ -181,7 +180,7 @@ def twin(tensor: Any) -> v.Twin:
     return tensor.twin if type(tensor) is v.Ahead else v.Twin(lambda: _meta(tensor))
 
 
-def _twin_of(m: Machine, function: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> v.Twin:
+def _twin_of(m: Machine, function: Any, given: v.Given, named: v.Named) -> v.Twin:
     if function is None or function_modes():
         return v.NO_TWIN
     try:
@@ -319,9 +318,7 @@ def set_attribute(m: Machine, tensor: Any, name: str, value: Any) -> None:
     m.store(tensor, name, value)
 
 
-def method(
-    m: Machine, tensor: Any, name: str, given: tuple[Any, ...], named: Mapping[str, Any]
-) -> Any:
+def method(m: Machine, tensor: Any, name: str, given: v.Given, named: v.Named) -> Any:
     """Return what a method of a tensor gives."""
     if name in VALUES:
         return v.Unknown(why=f"{name}()")
@@ -331,7 +328,10 @@ def method(
         write(m, tensor, v.NO_MARKS, cut=True)
         return tensor
     if name in SHAPES:
-        return _asked(m, tensor, name, given, named)
+        found = shape(tensor)
+        if found is None or not v.is_plain((given, tuple(named.values()))):
+            return v.Unknown(why="a shape")
+        return m.compute(getattr(found, name), *given, **named)
     if name == "__iter__":
         return m.call(iter, (tensor,), {})
     if name == "__getitem__":
@@ -342,10 +342,8 @@ def method(
         return v.Unknown(why=name)
     if name in SAME:
         return _same(m, tensor, name, given, named)
-    function = class_namespace(Tensor).get(name) or class_namespace(class_bases(Tensor)[1]).get(
-        name
-    )
-    if function is None:
+    function = m.lookup(Tensor, name)
+    if function is MISSING:
         return m.unknown(f"tensor.{name}", tensor, *given, *named.values())
     if is_in_place(name):
         if name in ("zero_", "fill_", "normal_", "uniform_", "copy_") and not m.held(given):
@@ -354,9 +352,7 @@ def method(
     return operate(m, function, (tensor, *given), named)
 
 
-def _same(
-    m: Machine, tensor: Any, name: str, given: tuple[Any, ...], named: Mapping[str, Any]
-) -> Any:
+def _same(m: Machine, tensor: Any, name: str, given: v.Given, named: v.Named) -> Any:
     if name == "requires_grad_":
         wanted = given[0] if given else named.get("requires_grad", True)
         if type(tensor) is v.Ahead:
@@ -377,15 +373,6 @@ def _same(
     return tensor
 
 
-def _asked(
-    m: Machine, tensor: Any, name: str, given: tuple[Any, ...], named: Mapping[str, Any]
-) -> Any:
-    found = shape(tensor)
-    if found is None or not v.is_plain((given, tuple(named.values()))):
-        return v.Unknown(why="a shape")
-    return m.compute(getattr(found, name), *given, **named)
-
-
 # layers
 
 
@@ -393,18 +380,15 @@ def is_layer(m: Machine, module: Any) -> bool:
     """Return whether a module is one of torch's without hooks or children: a single operator."""
     if type(module) is v.Instance or not _is_of_torch(type(module)):
         return False
-    if m.overlay.attributes(module):
-        own = m.overlay.attributes(module)
-        if set(own) - {"training"}:
-            return False
-    space = m.namespace(module)
-    return not space.get("_modules") or (
-        all(
-            _is_of_torch(type(each)) and _is_unhooked(each) and not _is_container(each)
-            for each in Module.modules(module)
-            if each is not module
+    if set(m.overlay.attributes(module)) - {"training"}:
+        return False
+    parts = [each for each in Module.modules(module) if each is not module]
+    return not parts or (
+        not any(map(_is_container, (module, *parts)))
+        and all(
+            _is_of_torch(type(each)) and not each._forward_hooks and not each._forward_pre_hooks
+            for each in parts
         )
-        and not _is_container(module)
     )
 
 
@@ -418,29 +402,15 @@ def _is_container(module: Any) -> bool:
     return is_exactly(module, *kinds)
 
 
-def _is_unhooked(module: Any) -> bool:
-    space = object.__getattribute__(module, "__dict__")
-    return not space["_forward_hooks"] and not space["_forward_pre_hooks"]
-
-
-def layer(m: Machine, module: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+def layer(m: Machine, module: Any, given: v.Given, named: v.Named) -> Any:
     """Return what one of torch's own modules gives: it leads where arguments and weights lead."""
     if is_exactly(module, torch.nn.Identity):
         return given[0]
-    weights = [
-        weight
-        for each in Module.modules(module)
-        for part_of in ("_parameters", "_buffers")
-        for weight in object.__getattribute__(each, "__dict__")[part_of].values()
-        if weight is not None
-    ]
+    weights = [*Module.parameters(module), *Module.buffers(module)]
     weights += [each for each in m.namespace(module).values() if v.is_tensor(each)]
     marks = m.held((given, named, tuple(weights))) if m.grad else v.NO_MARKS
-    wanted = True if marks or (m.grad and any(map(requires_grad, weights))) else None
-    if not m.grad:
-        wanted = False
-    has_parts = m.namespace(module).get("_modules")
-    run = None if has_parts else functools.partial(_forward, module)
+    wanted = (bool(marks) or any(map(requires_grad, weights)) or None) if m.grad else False
+    run = None if m.namespace(module).get("_modules") else functools.partial(_forward, module)
     return v.Ahead(marks, _twin_of(m, run, given, named), wanted)
 
 

@@ -14,7 +14,7 @@ from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import PARTS, Machine
 from gradscope.program.ahead.models import argument, in_thread, model
-from gradscope.program.ahead.operators import Given, Named
+from gradscope.program.ahead.values import Given, Named
 from gradscope.program.ahead.ways import GradEvent, What
 from gradscope.program.layouts import class_namespace, derives, is_a
 

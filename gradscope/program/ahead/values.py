@@ -15,6 +15,9 @@ import torch
 from gradscope.code.bytecode import MISSING
 from gradscope.program.layouts import derives, is_a
 
+Given = tuple[Any, ...]
+Named = Mapping[str, Any]
+
 
 def words(text: str) -> frozenset[str]:
     """Return the words of a text."""

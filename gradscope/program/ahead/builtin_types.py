@@ -118,7 +118,7 @@ _OF_ALL: Final[dict[str, Callable[[Machine, Any, Given], Any]]] = {
     "__len__": lambda m, of, given: iteration.plain_size(m, of),
     "__enter__": lambda m, of, given: of,
     "__setattr__": lambda m, of, given: m.store(of, *given),
-    "__getattribute__": lambda m, of, given: m.attribute(of, *given),
+    "__getattribute__": lambda m, of, given: m.call(object.__getattribute__, (of, *given), {}),
     "acquire": lambda m, of, given: True,
     "with_traceback": lambda m, of, given: of,
     "__reduce_ex__": lambda m, of, given: v.lost("a pickle"),

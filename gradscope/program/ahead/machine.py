@@ -363,7 +363,6 @@ class Machine:
         return v.BuiltinMethod(of, name)
 
     def _find_in_object(self, of: Any, name: str) -> Any:
-        stored = self.overlay.attributes(of)
         if is_a(of, ModuleType):
             space = self.overlay.view(module_variables(of))
             if name in space:
@@ -372,8 +371,6 @@ class Machine:
                 return self.call(space["__getattr__"], (name,), {})
         if is_a(of, type):
             return self._find_in_class(of, name)
-        if name in stored:
-            return stored[name]
         cls = v.kind_of(of)
         if name == "__class__":
             return cls
@@ -387,6 +384,15 @@ class Machine:
         written = self.lookup(cls, "__getattribute__")
         if is_function(written):
             return self.call(written, (of, name), {})
+        found, fallback = self.find_plainly(of, name), self.lookup(cls, "__getattr__")
+        is_plain = fallback is class_namespace(Module)["__getattr__"] or not is_function(fallback)
+        return found if is_plain or found is not MISSING else self.call(fallback, (of, name), {})
+
+    def find_plainly(self, of: Any, name: str) -> Any:
+        """Return an attribute as ``object`` gives it; MISSING where it would raise."""
+        cls, stored = v.kind_of(of), self.overlay.attributes(of)
+        if name in stored:
+            return stored[name]
         on_class = self.lookup(cls, name)
         if is_exactly(on_class, property, *_C_DESCRIPTORS):
             return self.bind(on_class, of, name)
@@ -399,9 +405,6 @@ class Machine:
             for part in self.parts_of(of):
                 if name in (space := self.overlay.view(part)):
                     return space[name]
-        fallback = self.lookup(cls, "__getattr__")
-        if is_function(fallback) and fallback is not class_namespace(Module)["__getattr__"]:
-            return self.call(fallback, (of, name), {})
         return MISSING
 
     def _find_in_class(self, cls: type, name: str) -> Any:
@@ -608,7 +611,10 @@ class Machine:
         if kind is v.Function:
             return self.enter(what, given, named)
         if kind is FunctionType:
-            return self.call_function(what, given, named)
+            model = PARTS.of_function(what)
+            return (
+                self.enter(what, given, named) if model is None else model(self, what, given, named)
+            )
         if kind is MethodType:
             return self.call(what.__func__, (what.__self__, *given), named)
         if kind is v.BuiltinMethod:
@@ -640,13 +646,6 @@ class Machine:
     def method(self, of: Any, name: str, *given: Any) -> Any:
         """Call a method of an object."""
         return self.call(self.attribute(of, name), given, {})
-
-    def call_function(self, function: FunctionType, given: v.Given, named: v.Named) -> Any:
-        """Call a function of the program's or of a library."""
-        model = PARTS.of_function(function)
-        if model is not None:
-            return model(self, function, given, dict(named))
-        return self.enter(function, given, named)
 
     def enter(self, function: Any, given: v.Given, named: v.Named) -> Any:
         """Enter a function with arguments."""

@@ -161,41 +161,35 @@ def _total(m: Machine, each: Any, function: Any, **initial: Any) -> Any:
     return total[-1] if total else m.throw(TypeError, "reduce() of an empty iterable")
 
 
-def _extreme(function: Any) -> Model:
-    def model(m: Machine, given: Given, named: Named) -> Any:
-        found = list(given) if len(given) > 1 else iteration.drain(m, given[0])
-        if not found and "default" in named:
-            return named["default"]
+def _extreme(function: Any, m: Machine, given: Given, named: Named) -> Any:
+    found = list(given) if len(given) > 1 else iteration.drain(m, given[0])
+    if not found and "default" in named:
+        return named["default"]
+    try:
+        return found[_picked(m, function, found, named)]
+    except v.Unordered:
+        return iteration.unknown_element(m, found)
+
+
+model(min)(functools.partial(_extreme, min))
+model(max)(functools.partial(_extreme, max))
+
+
+def _quantifier(stops_at: bool, m: Machine, given: Given, named: Named) -> Any:
+    each = iteration.iterator(m, given[0])
+    is_known = True
+    while True:
         try:
-            return found[_picked(m, function, found, named)]
-        except v.Unordered:
-            return iteration.unknown_element(m, found)
-
-    return model
-
-
-model(min)(_extreme(min))
-model(max)(_extreme(max))
+            found = m.known_truth(iteration.advance(m, each))
+        except v.Exhausted:
+            return not stops_at if is_known else v.Unknown(why="any or all")
+        if found is stops_at:
+            return stops_at
+        is_known = is_known and found is not None
 
 
-def _quantifier(stops_at: bool) -> Model:
-    def model(m: Machine, given: Given, named: Named) -> Any:
-        each = iteration.iterator(m, given[0])
-        is_known = True
-        while True:
-            try:
-                found = m.known_truth(iteration.advance(m, each))
-            except v.Exhausted:
-                return not stops_at if is_known else v.Unknown(why="any or all")
-            if found is stops_at:
-                return stops_at
-            is_known = is_known and found is not None
-
-    return model
-
-
-model(any)(_quantifier(True))
-model(all)(_quantifier(False))
+model(any)(functools.partial(_quantifier, True))
+model(all)(functools.partial(_quantifier, False))
 
 
 @model(iter, aiter)
@@ -306,27 +300,24 @@ model(id)(lambda m, given, named: id(given[0]))
 model(input, dir, sys.getsizeof)(lambda m, given, named: v.Unknown(why="a text or number"))
 
 
-def _converted(function: Any) -> Model:
-    def model(m: Machine, given: Given, named: Named) -> Any:
-        if not given:
-            return function()
-        value = given[0]
-        if function is bool:
-            return v.known(m.known_truth(value), "bool")
-        if v.is_tensor(value) and is_exactly(function, types.BuiltinFunctionType):
-            return tensors.operate(m, getattr(torch, function.__name__), (value,), {})
-        if v.is_tensor(value):
-            return v.Unknown(why="a number or text of a tensor")
-        if function is str and derives(v.kind_of(value), BaseException) and is_a(value, v.Instance):
-            said = value.fields.get("args", ())
-            return said[0] if len(said) == 1 and type(said[0]) is str else v.Unknown(why="str")
-        return computed(m, function, given, named)
-
-    return model
+def _converted(function: Any, m: Machine, given: Given, named: Named) -> Any:
+    if not given:
+        return function()
+    value = given[0]
+    if function is bool:
+        return v.known(m.known_truth(value), "bool")
+    if v.is_tensor(value) and is_exactly(function, types.BuiltinFunctionType):
+        return tensors.operate(m, getattr(torch, function.__name__), (value,), {})
+    if v.is_tensor(value):
+        return v.Unknown(why="a number or text of a tensor")
+    if function is str and derives(v.kind_of(value), BaseException) and is_a(value, v.Instance):
+        said = value.fields.get("args", ())
+        return said[0] if len(said) == 1 and type(said[0]) is str else v.Unknown(why="str")
+    return computed(m, function, given, named)
 
 
 for _each in (int, float, bool, str, complex, bytes, abs, round):
-    model(_each)(_converted(_each))
+    model(_each)(functools.partial(_converted, _each))
 
 
 _computing = (repr, ascii, hash, format, bin, hex, oct, chr, ord, pow, divmod)
@@ -354,7 +345,8 @@ model(set, frozenset)(
 @model(vars(collections)["_count_elements"])
 def _counted(m: Machine, given: Given, named: Named) -> None:
     for each in iteration.drain(m, given[1]):
-        iteration.set_item(m, given[0], each, v.Unknown(why="a count"))
+        before = m.method(given[0], "get", each, 0)
+        iteration.set_item(m, given[0], each, m.call(operator.add, (before, 1), {}))
 
 
 @model(dict)
@@ -379,14 +371,8 @@ model(object.__setattr__)(lambda m, given, named: m.store(*given))
 
 @model(object.__getattribute__)
 def _get_plainly(m: Machine, given: Given, named: Named) -> Any:
-    of, name = given
-    own = of.fields if type(of) is v.Instance else {**m.namespace(of), **m.overlay.attributes(of)}
-    if name in own:
-        return own[name]
-    found = m.lookup(v.kind_of(of), name)
-    if found is MISSING:
-        return m.throw(AttributeError, name)
-    return m.bind(found, of, name)
+    found = m.find_plainly(*given)
+    return m.throw(AttributeError, given[1]) if found is MISSING else found
 
 
 # itertools, functools, operator
@@ -484,43 +470,36 @@ model(
 )(lambda m, given, named: v.Unknown(why="a number"))
 
 
-def _of_heap(function: Any) -> Model:
-    def model(m: Machine, given: Given, named: Named) -> Any:
-        space = m.overlay.to_write(given[0])
-        each = [*space, *given[1:]]
-        heap = [_Ordered(m, one) for one in space]
-        try:
-            found = m.compute(function, heap, *(_Ordered(m, one) for one in given[1:]))
-            space[:] = [one.value for one in heap]
-            return None if found is None else found.value
-        except v.Unordered:
-            m.doubt = m.doubt or ("a heap" if m.held(each) else "")
-            space.extend(given[1:])
-            if function in (heapq.heappush, heapq.heapify):
-                return None
-            space.pop()
-            return iteration.unknown_element(m, each)
-
-    return model
+def _of_heap(function: Any, m: Machine, given: Given, named: Named) -> Any:
+    space = m.overlay.to_write(given[0])
+    each = [*space, *given[1:]]
+    heap = [_Ordered(m, one) for one in space]
+    try:
+        found = m.compute(function, heap, *(_Ordered(m, one) for one in given[1:]))
+        space[:] = [one.value for one in heap]
+        return None if found is None else found.value
+    except v.Unordered:
+        m.doubt = m.doubt or ("a heap" if m.held(each) else "")
+        space.extend(given[1:])
+        if function in (heapq.heappush, heapq.heapify):
+            return None
+        space.pop()
+        return iteration.unknown_element(m, each)
 
 
 for _each in (heapq.heappush, heapq.heappop, heapq.heapify, heapq.heappushpop, heapq.heapreplace):
-    model(_each)(_of_heap(_each))
+    model(_each)(functools.partial(_of_heap, _each))
 
 
-def _best(is_down: bool) -> Model:
-    def model(m: Machine, given: Given, named: Named) -> Any:
-        found = iteration.drain(m, argument(given, named, 1, "iterable"))
-        key = argument(given, named, 2, "key")
-        count = argument(given, named, 0, "n")
-        ordered = in_order(m, found, {"key": key, "reverse": is_down})
-        return v.OwnList(ordered[: count if type(count) is int else None])
-
-    return model
+def _best(is_down: bool, m: Machine, given: Given, named: Named) -> Any:
+    count, each, *_ = given
+    options = {"key": argument(given, named, 2, "key"), "reverse": is_down}
+    ordered = in_order(m, iteration.drain(m, each), options)
+    return v.OwnList(ordered[: count if type(count) is int else None])
 
 
-model(heapq.nlargest)(_best(True))
-model(heapq.nsmallest)(_best(False))
+model(heapq.nlargest)(functools.partial(_best, True))
+model(heapq.nsmallest)(functools.partial(_best, False))
 
 
 @model(sys.exit, os._exit, BUILTINS.get("exit"), BUILTINS.get("quit"))

@@ -90,10 +90,9 @@ model(
 )(lambda m, given, named: False)
 
 
-def _entering(m: Machine, given: Given, named: Named) -> Any:
+def _entering(m: Machine, given: Given, named: Named) -> None:
     """Enter ``inference_mode``, as ``no_grad``: what it builds leads nowhere."""
     given[0].fields["prev"], m.grad = m.grad, False
-    return None
 
 
 def _leaving(m: Machine, given: Given, named: Named) -> None:
@@ -111,8 +110,8 @@ if bound_functions is not None:
 
 # functions that are not entered, by the module that they are of
 
-_OF_OPTIMIZER: Final = frozenset(
-    ("zero_grad", "add_param_group", "load_state_dict", "state_dict", "get_last_lr", "unscale_")
+_OF_OPTIMIZER: Final = v.words(
+    "step zero_grad add_param_group load_state_dict state_dict get_last_lr unscale_"
 )
 _OF_MODULE_QUIET: Final = v.words(
     "train eval zero_grad requires_grad_ to float cpu cuda double half apply share_memory"
@@ -156,7 +155,7 @@ def _not_entered(m: Machine, function: FunctionType, given: Given, named: Named)
 def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
     name = function.__name__
     if module.startswith("torch.optim"):
-        return _of_optimizer if name == "step" or name in _OF_OPTIMIZER else None
+        return _of_optimizer if name in _OF_OPTIMIZER else None
     if module.startswith("torch.distributions."):
         return _of_distribution
     if module == "torch.autograd.function" and name == "apply":

@@ -455,8 +455,13 @@ class Search:
         own = {n for n, p in enumerate(record.places) if is_in(p, file, node)}
         given, made = self._nodes
         reads = {n for n in own if isinstance(expression_at(record.places[n]), PATHS)}
-        waiting = [e for n in own - reads for e in (*given[n], *record.held_in(n))]
-        ends = set[int]().union(*map(record.held_in, reads)).difference(waiting)
+        starts, ends = {node for n in own - reads for node in given[n]}, set[int]()
+        for n in (place for place in record.held if place in own):  # as they came
+            if n in reads:
+                ends |= record.held_in(n) - starts
+            else:
+                starts |= record.held_in(n) - ends
+        waiting = [*starts]
         while waiting:
             each = waiting.pop()
             if each not in found and each not in ends:

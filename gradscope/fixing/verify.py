@@ -78,11 +78,7 @@ class Verdict:
     @property
     def reached(self) -> bool:
         """Whether the changed program got to where the findings were made."""
-        made = [
-            found.backward_call
-            for proposal in self.plan.applied
-            if (found := self.met(proposal)) is not None
-        ]
+        made = [f.backward_call for f in map(self.met, self.plan.applied) if f is not None]
         return self.after.exit_status is not None or self.after.calls >= max(made, default=0)
 
     @property

@@ -245,11 +245,10 @@ def _changed(m: Machine, of: Any, space: Any, name: str, given: Given, named: Na
         return None
     elif name == "remove" and not is_a(space, set):
         at = next((at for at, each in enumerate(space) if are_same(m, each, given[0])), None)
-        if at is None:
-            m.doubt = m.doubt or ("remove" if m.held(space) else "")
-        else:
+        if at is not None:
             del space[at]
-        return None
+            return None
+        return m.doubt_of(space, "remove")
     elif is_a(space, set) or is_a(space, dict):
         given = tuple(map(v.key_of, given))
     if name in ("move_to_end", "popitem"):
@@ -267,8 +266,7 @@ def _changed(m: Machine, of: Any, space: Any, name: str, given: Given, named: Na
 
 def _at_unknown(m: Machine, space: Any, name: str, given: Given) -> Any:
     found = [*(dict.values(space) if is_a(space, dict) else space)]
-    if m.held(found):
-        m.doubt = m.doubt or "an unknown index"
+    m.doubt_of(found, "an unknown index")
     if name == "insert":
         space.append(given[1])
         return None
@@ -319,19 +317,16 @@ def _empty(m: Machine, cls: type, given: Given, named: Named) -> v.Instance | No
 
 
 def _fill(m: Machine, made: v.Instance, given: Given, named: Named) -> None:
-    space = made.payload
     if derives(made.kind, collections.defaultdict):
         made.fields["default_factory"] = given[0] if given else None
         given = given[1:]
-    if is_a(space, dict):
-        space.update(iteration.as_dict(m, given[0]) if given else {}, **named)
-    elif is_a(space, deque):
+    elif is_a(made.payload, deque):
         longest = argument(given, named, 1, "maxlen")
-        found = iteration.drain(m, given[0]) if given else ()
-        made.payload = v.OwnDeque(found, longest if type(longest) is int else None)
-    elif given:
-        found = iteration.drain(m, given[0])
-        space.update(map(v.key_of, found)) if is_a(space, set) else space.extend(found)
+        made.payload = v.OwnDeque((), longest if type(longest) is int else None)
+        given, named = given[:1], {}
+    if given or named:
+        name = "update" if is_a(made.payload, dict, set) else "extend"
+        _changed(m, made, made.payload, name, given, named)
 
 
 def _made_by_torch(m: Machine, cls: type, given: Given, named: Named) -> Any:
@@ -390,8 +385,4 @@ def _unwrapped(value: Any, key: Any) -> Any:
     return found[0] if len(found) == 1 else v.Unknown(why="a cache")
 
 
-PARTS.cached_result = cached_result
-PARTS.call_builtin = call_builtin
-PARTS.call_descriptor = call_descriptor
-PARTS.call_method = call_method
-PARTS.make = make
+PARTS.builtin_types = sys.modules[__name__]

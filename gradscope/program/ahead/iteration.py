@@ -163,8 +163,7 @@ def _of_dict(m: Machine, of: Any, space: Any, key: Any) -> Any:
 def set_item(m: Machine, of: Any, key: Any, value: Any) -> None:
     """Store an element."""
     if type(of) is v.Unknown:
-        if m.held(value):
-            m.doubt = m.doubt or f"an element of {of.why}"
+        m.doubt_of(value, f"an element of {of.why}")
         return
     if v.is_tensor(of):
         tensors.write(m, of, m.held(value) if m.grad else frozenset())
@@ -185,8 +184,7 @@ def set_plain_item(m: Machine, of: Any, key: Any, value: Any) -> None:
         space[v.key_of(key)] = value
         return
     if type(_index(m, key)) is v.Unknown:
-        if m.held((value, of)):
-            m.doubt = m.doubt or "an element of an unknown index"
+        m.doubt_of((value, of), "an element of an unknown index")
         return
     m.compute(operator.setitem, space, key, drain(m, value) if type(key) is slice else value)
 
@@ -358,10 +356,7 @@ def _kept(m: Machine, of: Any, make: Callable[[], Any]) -> Any:
     """Return what stands for a live iterator: the same one each time."""
     if is_exactly(of, data.DataLoader):
         return make()
-    known = m.iterators.get(id(of))
-    if known is None:
-        known = m.iterators[id(of)] = of, make()
-    return known[1]
+    return m.iterators.known(of, lambda _: make())
 
 
 def _continued(m: Machine, of: Any) -> Any:
@@ -666,5 +661,4 @@ def next_awaitable(m: Machine, of: Any) -> Any:
     return v.Elements(step, generator)
 
 
-PARTS.elements_of = elements_of
-PARTS.size_of = size_of
+PARTS.iteration = sys.modules[__name__]

@@ -70,7 +70,7 @@ it.
 
 
 PARTS: Final = types.SimpleNamespace()
-"""What the machine leaves to modules that are built on it: each adds its functions."""
+"""The modules that are built on the machine, to which it leaves something: each adds itself."""
 
 
 class Question:
@@ -112,12 +112,12 @@ class Machine:
         self.outer: list[Frame] = []
         self.grad = torch.is_grad_enabled()
         self.doubt = ""
-        self.iterators: dict[int, tuple[Any, Any]] = {}
+        self.iterators = v.ByIdentity()
         self.caches: dict[int, dict[Any, Any]] = {}
         self.suspended: dict[int, Frame] = {}
         self.read_at: dict[int, v.Note] = {}
         self.written: dict[int, tuple[Any, v.Ahead]] = {}
-        self.known: dict[int, tuple[Any, v.Marks]] = {}
+        self.known = v.ByIdentity()
         self.base: Frame | None = None
         self.hazard: Hazard | None = None
         self.saw_all = True
@@ -164,6 +164,11 @@ class Machine:
         self.may_raise(why)
         return v.Unknown(v.unsure(marks), why)
 
+    def doubt_of(self, values: Any, why: str) -> None:
+        """Doubt what follows if any of some values leads to what is looked for."""
+        if not self.doubt and self.held(values):
+            self.doubt = why
+
     def may_raise(self, why: str) -> None:
         """Something unknown is called: where the program would catch its error, doubt the rest."""
         for frame in () if self.doubt else (*self.frames, *self.outer):
@@ -204,10 +209,7 @@ class Machine:
         written = self.written.get(id(tensor))
         if written is not None:
             return written[1].marks
-        known = self.known.get(id(tensor))
-        if known is None:
-            known = self.known[id(tensor)] = tensor, self.question.marks(tensor)
-        marks = known[1]
+        marks: v.Marks = self.known.known(tensor, self.question.marks)
         if not marks:
             return marks
         note = self.read_at.get(id(tensor))
@@ -273,7 +275,7 @@ class Machine:
         if kind is tuple:
             return gc.get_referents(value)  # some places in an iterator's own may be empty
         if is_a(value, *v.CONTAINERS):
-            return [*PARTS.elements_of(self, value)]
+            return [*PARTS.iteration.elements_of(self, value)]
         if is_function(value):
             return [overlay.cell(cell) for cell in value.__closure__ or ()]
         if kind is MethodType:
@@ -346,7 +348,7 @@ class Machine:
                 return MethodType(torch.Tensor.backward, of)
             return v.Unknown(v.unsure(of.marks), of.why)
         if v.is_tensor(of):
-            return PARTS.attribute_of_tensor(self, of, name)
+            return PARTS.tensors.attribute(self, of, name)
         if kind is v.Super:
             owner = of.owner
             cls = owner if is_a(owner, type) else v.kind_of(owner)
@@ -472,11 +474,10 @@ class Machine:
     def set_attribute(self, of: Any, name: str, value: Any) -> None:
         """Store an attribute as the program would; MISSING deletes it."""
         if v.is_tensor(of):
-            PARTS.set_attribute_of_tensor(self, of, name, value)
+            PARTS.tensors.set_attribute(self, of, name, value)
             return
         if type(of) is v.Unknown:
-            if self.held(value):
-                self.doubt = self.doubt or f"an attribute of {of.why}"
+            self.doubt_of(value, f"an attribute of {of.why}")
             return
         if is_a(of, ModuleType):
             self.overlay.to_write(module_variables(of))[name] = value
@@ -525,7 +526,7 @@ class Machine:
             if is_function(found):
                 return self.known_truth(self.call(found, (value,), {}))
             if found is not MISSING:
-                size = PARTS.size_of(self, value)
+                size = PARTS.iteration.size_of(self, value)
                 return None if size is None else size > 0
         return True
 
@@ -604,21 +605,21 @@ class Machine:
         """Return what calling something gives."""
         model = MODELS.get(id(what))
         if model is not None:
-            return model(self, given, dict(named))
+            return model(self, given, named)
         kind = type(what)
         if kind is v.Unknown:
             return self.unknown(f"a call of {what.why}", what, *given, *named.values())
         if kind is v.Function:
             return self.enter(what, given, named)
         if kind is FunctionType:
-            model = PARTS.of_function(what)
+            model = PARTS.torch_models.of_function(what)
             return (
                 self.enter(what, given, named) if model is None else model(self, what, given, named)
             )
         if kind is MethodType:
             return self.call(what.__func__, (what.__self__, *given), named)
         if kind is v.BuiltinMethod:
-            return PARTS.call_method(self, what.owner, what.name, given, dict(named))
+            return PARTS.builtin_types.call_method(self, what.owner, what.name, given, named)
         if is_exactly(what, *_GETTERS):
             make, arguments = what.__reduce__()
             return self.call(self.call(make, arguments, {}), given, named)
@@ -627,20 +628,21 @@ class Machine:
         if kind is functools._lru_cache_wrapper:
             return self.call_cached(what, given, named)
         if is_a(what, type):
-            return PARTS.make(self, what, given, dict(named))
+            return PARTS.builtin_types.make(self, what, given, named)
         if is_exactly(what, types.BuiltinFunctionType, types.BuiltinMethodType):
-            return PARTS.call_builtin(self, what, given, dict(named))
+            return PARTS.builtin_types.call_builtin(self, what, given, named)
         if is_exactly(what, *_C_METHODS):
-            return PARTS.call_descriptor(self, what, given, dict(named))
+            return PARTS.builtin_types.call_descriptor(self, what, given, named)
         if kind is types.MethodWrapperType:
-            return PARTS.call_method(self, what.__self__, what.__name__, given, dict(named))
+            of, name = what.__self__, what.__name__
+            return PARTS.builtin_types.call_method(self, of, name, given, named)
         if derives(v.kind_of(what), Module):
             return self.call_module(what, given, named)
         found = self.lookup(v.kind_of(what), "__call__")
         if is_function(found):
             return self.call(found, (what, *given), named)
-        if PARTS.is_operator(what):
-            return PARTS.operate(self, what, given, named)
+        if PARTS.tensors.is_operator(what):
+            return PARTS.tensors.operate(self, what, given, named)
         return self.unknown(f"a call of {class_name(v.kind_of(what))}", *given, *named.values())
 
     def method(self, of: Any, name: str, *given: Any) -> Any:
@@ -691,8 +693,8 @@ class Machine:
             changed = self.call(hook, (module, given), {})
             if changed is not None:
                 given = changed if type(changed) is tuple else (changed,)
-        if PARTS.is_layer(self, module):
-            result = PARTS.layer(self, module, given, named)
+        if PARTS.tensors.is_layer(self, module):
+            result = PARTS.tensors.layer(self, module, given, named)
         else:
             result = self.call(self.attribute(module, "forward"), given, named)
         for hook in self._hooks(module, "_forward_hooks"):
@@ -711,8 +713,8 @@ class Machine:
         key = v.key_of((given, tuple(named.items())))
         kept = self.caches.setdefault(id(cached), {})
         if key not in kept:
-            is_cleared = id(cached) in self.cleared
-            found = MISSING if is_cleared else PARTS.cached_result(cached, given, named)
+            find = PARTS.builtin_types.cached_result
+            found = MISSING if id(cached) in self.cleared else find(cached, given, named)
             if found is MISSING:
                 found = self.call(cached.__wrapped__, given, named)
             kept[key] = found

@@ -139,7 +139,7 @@ def in_order(m: Machine, found: list[Any], named: Named) -> list[Any]:
     try:
         order = _picked(m, functools.partial(sorted, reverse=is_down), found, named)
     except v.Unordered:
-        m.doubt = m.doubt or ("an unknown order" if m.held(found) else "")
+        m.doubt_of(found, "an unknown order")
         return found
     return [found[at] for at in order]
 
@@ -281,9 +281,9 @@ def _vars(m: Machine, given: Given, named: Named) -> Any:
     return m.attribute(given[0], "__dict__") if given else v.lost("vars")
 
 
-@model(locals, globals, eval, exec, compile, __import__, input, breakpoint, open)
-def _not_followed(m: Machine, given: Given, named: Named) -> Any:
-    return v.lost("a function that is not followed")
+model(locals, globals, eval, exec, compile, __import__, input, breakpoint, open)(
+    lambda m, given, named: v.lost("a function that is not followed")
+)
 
 
 def _nothing(m: Machine, given: Given, named: Named) -> None:
@@ -479,7 +479,7 @@ def _of_heap(function: Any, m: Machine, given: Given, named: Named) -> Any:
         space[:] = [one.value for one in heap]
         return None if found is None else found.value
     except v.Unordered:
-        m.doubt = m.doubt or ("a heap" if m.held(each) else "")
+        m.doubt_of(each, "a heap")
         space.extend(given[1:])
         if function in (heapq.heappush, heapq.heapify):
             return None
@@ -507,17 +507,12 @@ def _exit(m: Machine, given: Given, named: Named) -> Any:
     raise v.Stop("end", "the program ends")
 
 
-@model(sys.exc_info)
-def _exc_info(m: Machine, given: Given, named: Named) -> Any:
-    return v.Unknown(why="an exception"), v.Unknown(why="an exception"), None
+model(sys.exc_info)(lambda m, given, named: (*[v.Unknown(why="an exception")] * 2, None))
 
 
 @model(torch.utils.checkpoint.checkpoint)
 def _checkpoint(m: Machine, given: Given, named: Named) -> Any:
-    own = (
-        *("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug"),
-        "early_stop",
-    )
+    own = v.words("use_reentrant preserve_rng_state context_fn determinism_check debug early_stop")
     rest = {name: value for name, value in named.items() if name not in own}
     return m.call(given[0], given[1:], rest)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 import types
 from typing import Any, Final
 
@@ -433,9 +434,4 @@ def _meta_of(value: Any) -> Any:
     return value
 
 
-PARTS.attribute_of_tensor = attribute
-PARTS.is_layer = is_layer
-PARTS.is_operator = is_operator
-PARTS.layer = layer
-PARTS.operate = operate
-PARTS.set_attribute_of_tensor = set_attribute
+PARTS.tensors = sys.modules[__name__]

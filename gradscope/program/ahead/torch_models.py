@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Final
@@ -57,9 +58,7 @@ def _backward_of_all(m: Machine, given: Given, named: Named) -> None:
 
 @model(torch.autograd.grad)
 def _grad(m: Machine, given: Given, named: Named) -> Any:
-    outputs, inputs = (
-        argument(given, named, at, name) for at, name in ((0, "outputs"), (1, "inputs"))
-    )
+    outputs, inputs = argument(given, named, 0, "outputs"), argument(given, named, 1, "inputs")
     roots = [outputs] if v.is_tensor(outputs) else iteration.drain(m, outputs)
     each = [inputs] if v.is_tensor(inputs) else iteration.drain(m, inputs)
     _of_backward(m, roots, v.OwnList(each))
@@ -281,4 +280,4 @@ def _lists_plainly(m: Machine, module: Any) -> bool:
     return True
 
 
-PARTS.of_function = of_function
+PARTS.torch_models = sys.modules[__name__]

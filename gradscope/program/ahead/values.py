@@ -399,28 +399,32 @@ def value_of(key: Any) -> Any:
     return tuple(map(value_of, key)) if type(key) is tuple else key
 
 
+class ByIdentity(dict[int, tuple[Any, Any]]):
+    """What is known of objects by their ids, which the objects, being held, keep taken."""
+
+    def known(self, of: Any, find: Callable[[Any], Any]) -> Any:
+        """Return what is known of an object; what is found, where that is nothing yet."""
+        found = self.get(id(of))
+        if found is None:
+            found = self[id(of)] = of, find(of)
+        return found[1]
+
+
 class Overlay:
     """What the program would have written: everything else is as it is."""
 
     def __init__(self) -> None:
-        self._copies: dict[int, tuple[Any, Any]] = {}
-        self._attributes: dict[int, tuple[Any, dict[str, Any]]] = {}
-        self._cells: dict[int, tuple[Any, Any]] = {}
-        self._plain: dict[int, tuple[Any, bool]] = {}
+        self._copies, self._attributes = ByIdentity(), ByIdentity()
+        self._cells, self._plain = ByIdentity(), ByIdentity()
 
     def view(self, of: Any) -> Any:
         """Return the container itself or what stands for it; keys are as ``key_of`` gives them."""
         is_own = type(of) is Instance or id(type(of)) in OWN or id(of) in self._copies
-        if is_own or (is_a(of, dict, set, frozenset) and not self._has_plain_keys(of)):
+        if is_own or (
+            is_a(of, dict, set, frozenset) and not self._plain.known(of, _has_plain_keys)
+        ):
             return self.to_write(of)
         return of
-
-    def _has_plain_keys(self, of: Any) -> bool:
-        known = self._plain.get(id(of))
-        if known is None:
-            keys = dict.__iter__(of) if is_a(of, dict) else _elements(of)
-            known = self._plain[id(of)] = of, all(map(is_plain, keys))
-        return known[1]
 
     def to_write(self, of: Any) -> Any:
         """Return what takes the place of a container, to be written to."""
@@ -428,10 +432,7 @@ class Overlay:
             return of.payload
         if id(type(of)) in OWN:
             return of
-        known = self._copies.get(id(of))
-        if known is None:
-            known = self._copies[id(of)] = of, _copied(of)
-        return known[1]
+        return self._copies.known(of, _copied)
 
     def attributes(self, of: Any) -> dict[str, Any]:
         """Return the attributes that would have been stored in an object, to be read."""
@@ -440,10 +441,8 @@ class Overlay:
 
     def attributes_to_write(self, of: Any) -> dict[str, Any]:
         """Return the attributes that would have been stored in an object, to be written to."""
-        known = self._attributes.get(id(of))
-        if known is None:
-            known = self._attributes[id(of)] = of, {}
-        return known[1]
+        found: dict[str, Any] = self._attributes.known(of, lambda _: {})
+        return found
 
     def dict_of(self, of: Any, own: dict[str, Any]) -> OwnDict:
         """Return ``own`` and the attributes that would have been stored as the object's dict."""
@@ -491,6 +490,10 @@ class Overlay:
 
 
 _NONE: dict[str, Any] = {}
+
+
+def _has_plain_keys(of: Any) -> bool:
+    return all(map(is_plain, dict.__iter__(of) if is_a(of, dict) else _elements(of)))
 
 
 def _elements(of: Any) -> Iterator[Any]:

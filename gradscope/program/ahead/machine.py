@@ -58,12 +58,12 @@ _ABSTRACT: Final = {
 _GETS_FIELD = type(class_namespace(v.Mark)["held"])
 _WITHOUT_OWN = (threading.local, weakref.ProxyType, weakref.CallableProxyType)
 """What has the attributes of something else: of each thread, or of what it refers to."""
-_MODULE_PARTS = ("_parameters", "_buffers", "_modules")
+MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 
 RULES: Final[dict[str, Callable[..., tuple[str, Any] | None]]] = {}
 """What each instruction does, by its name."""
 
-MODELS: Final[dict[int, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]]] = {}
+MODELS: Final[dict[int, Callable[[Any, v.Given, v.Named], Any]]] = {}
 """What calling something does that is not entered, by its id: to hash what the user wrote may run
 it.
 """
@@ -505,7 +505,7 @@ class Machine:
     def parts_of(self, of: Any) -> list[Any]:
         """Return the dicts in which a module has its parameters, buffers and modules."""
         own = self.held_fields(of)
-        return [own[name] for name in _MODULE_PARTS if is_a(own.get(name), dict)]
+        return [own[name] for name in MODULE_PARTS if is_a(own.get(name), dict)]
 
     # truth and kinds
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import operator
 import sys
 import types
@@ -158,14 +157,7 @@ _SYMBOLS: Final = (
 _SUBSCRIPT: Final = 26
 _COMMON: Final = (AssertionError, NotImplementedError, tuple, all, any)
 _COMPARED: Final = 0 if _OLD else 4 if sys.version_info < (3, 13) else 5
-_COMPARE: Final = {
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
+_COMPARE: Final = (operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge)
 
 
 @_also("BINARY_SUBSCR")
@@ -182,8 +174,7 @@ def _on_binary_op(m: Machine, f: Frame, i: Instruction) -> None:
 
 def _on_compare_op(m: Machine, f: Frame, i: Instruction) -> None:
     left, right = f.pop(2)
-    symbol = dis.cmp_op[i.arg >> _COMPARED]
-    f.stack.append(operators.compare(m, _COMPARE[symbol], left, right))
+    f.stack.append(operators.compare(m, _COMPARE[i.arg >> _COMPARED], left, right))
 
 
 def _on_is_op(m: Machine, f: Frame, i: Instruction) -> None:
@@ -345,15 +336,11 @@ def _on_call_intrinsic_1(m: Machine, f: Frame, i: Instruction) -> None:
 # ways
 
 
-def _jump(f: Frame, i: Instruction) -> None:
-    f.index = i.jump - 1
-
-
 @_also("JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_BACKWARD_QUICK")
 def _on_jump_forward(m: Machine, f: Frame, i: Instruction) -> None:
     if f.goes_back():
         m.clear_if_over()
-    _jump(f, i)
+    f.index = i.jump - 1
 
 
 @_also("POP_JUMP_FORWARD_IF_TRUE POP_JUMP_BACKWARD_IF_TRUE")
@@ -373,7 +360,7 @@ def _take(m: Machine, f: Frame, i: Instruction, known: bool | None, *, jumps_if:
     if jumps:
         if f.goes_back():
             m.clear_if_over()
-        _jump(f, i)
+        f.index = i.jump - 1
     return jumps
 
 
@@ -406,7 +393,7 @@ def _on_for_iter(m: Machine, f: Frame, i: Instruction) -> None:
 def end_loop(f: Frame) -> None:
     """Leave a ``for`` loop whose iterator has no more elements."""
     f.stack.pop() if _OLD else f.stack.append(v.NULL)  # END_FOR takes the filler away
-    _jump(f, f.instruction)
+    f.index = f.instruction.jump - 1
 
 
 def _on_send(m: Machine, f: Frame, i: Instruction) -> None:
@@ -422,7 +409,7 @@ def end_send(f: Frame, value: Any) -> None:
     if _OLD:
         f.stack.pop()
     f.stack.append(value)
-    _jump(f, f.instruction)
+    f.index = f.instruction.jump - 1
 
 
 def _on_end_send(m: Machine, f: Frame, i: Instruction) -> None:

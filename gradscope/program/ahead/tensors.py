@@ -16,7 +16,7 @@ from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import PARTS, Machine
 from gradscope.program.ahead.ways import GradEvent, What
-from gradscope.program.layouts import class_bases, class_namespace, is_a, is_exactly
+from gradscope.program.layouts import class_namespace, is_a, is_exactly
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
 from gradscope.program.tensors import requires_grad
 from gradscope.torch_private import (
@@ -83,12 +83,10 @@ def operate(m: Machine, function: Any, given: v.Given, named: v.Named) -> Any:
             m.overrides = False
     if name in ("allclose", "equal", "is_nonzero", "can_cast", "result_type", "is_tensor"):
         return v.Unknown(why=name)
-    marks = v.NO_MARKS if name in LEADS_NOWHERE or not m.grad else m.held((given, named))
-    wanted = True if marks else None if name not in LEADS_NOWHERE and m.grad else False
-    if not marks and wanted is None and not _may_require_grad(m, given, named):
-        wanted = False
-    if named.get("requires_grad") is True:
-        wanted = True
+    builds = m.grad and name not in LEADS_NOWHERE
+    marks = m.held((given, named)) if builds else v.NO_MARKS
+    is_open = builds and _may_require_grad(m, given, named)
+    wanted = bool(marks) or named.get("requires_grad") is True or (None if is_open else False)
     result = v.Ahead(marks, _twin_of(m, function, given, named), wanted)
     out = named.get("out")
     if v.is_tensor(out):
@@ -275,10 +273,7 @@ def attribute(m: Machine, tensor: Any, name: str) -> Any:
     if name in own:
         return own[name]
     on_class = m.lookup(v.kind_of(tensor), name)
-    of_torch = any(
-        class_namespace(base).get(name, MISSING) is on_class for base in class_bases(Tensor)
-    )
-    if on_class is not MISSING and not of_torch:
+    if on_class is not m.lookup(Tensor, name) and on_class is not MISSING:
         return m.bind(on_class, tensor, name)
     if name in ("data", "grad"):
         made = v.Ahead(v.NO_MARKS, twin(tensor), False)

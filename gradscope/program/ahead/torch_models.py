@@ -13,7 +13,7 @@ from torch.nn import Module
 
 from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
-from gradscope.program.ahead.machine import PARTS, Machine
+from gradscope.program.ahead.machine import MODULE_PARTS, PARTS, Machine
 from gradscope.program.ahead.models import argument, in_thread, model
 from gradscope.program.ahead.values import Given, Named
 from gradscope.program.ahead.ways import GradEvent, What
@@ -266,16 +266,13 @@ def _of_module(m: Machine, function: FunctionType, given: Given, named: Named) -
 
 
 def _lists_plainly(m: Machine, module: Any) -> bool:
-    names = ("_parameters", "_buffers", "_modules")
     for each in Module.modules(module):
-        if any(name in m.overlay.attributes(each) for name in names):
-            return False
+        own, stored = m.namespace(each), m.overlay.attributes(each)
+        for part in MODULE_PARTS:
+            if part in stored or m.overlay.view(own.get(part)) is not own.get(part):
+                return False
         for name in (*_LISTING, "_named_members"):
             if m.lookup(type(each), name) is not class_namespace(Module)[name]:
-                return False
-        for name in names:
-            held = m.namespace(each).get(name)
-            if held is not None and m.overlay.view(held) is not held:
                 return False
     return True
 

@@ -229,10 +229,10 @@ class BuiltinMethod(Made):
 class Cell(Made):
     """A variable of a function made ahead that functions in it share."""
 
-    __slots__ = ("value",)
+    __slots__ = ("cell_contents",)
 
     def __init__(self, value: Any = NULL) -> None:
-        self.value = value
+        self.cell_contents = value
         reading.holding.add(self)
 
 
@@ -471,8 +471,6 @@ class Overlay:
 
     def cell(self, cell: Any) -> Any:
         """Return what is in a cell; NULL where nothing is."""
-        if type(cell) is Cell:
-            return cell.value
         known = self._cells.get(id(cell))
         if known is not None:
             return known[1]
@@ -484,7 +482,7 @@ class Overlay:
     def set_cell(self, cell: Any, value: Any) -> None:
         """Put a value into a cell."""
         if type(cell) is Cell:
-            cell.value = value
+            cell.cell_contents = value
         else:
             self._cells[id(cell)] = cell, value
 

@@ -8,6 +8,7 @@ import collections
 import concurrent.futures
 import contextlib
 import copy
+import dataclasses
 import enum
 import functools
 import heapq
@@ -22,7 +23,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -132,11 +133,79 @@ CALLS: dict[str, Callable[[], Any]] = {
     "member": lambda: Colour["RED"].value,
     "descriptor": lambda: Described().doubled,
     "tuple without elements": lambda: len(Empty()),
+    "dropwhile": lambda: [*itertools.dropwhile(lambda x: x < 12, LIST)],
+    "filterfalse": lambda: [*itertools.filterfalse(lambda x: x % 2, LIST)],
+    "product": lambda: [*itertools.product("ab", LIST[:2])][2],
+    "cycle": lambda: [*itertools.islice(itertools.cycle(iter(LIST)), 7)],
+    "reduce from None": lambda: functools.reduce(
+        lambda a, b: b if a is None else a + b, LIST, None
+    ),
+    "equal parts": lambda: (Pair(1, [2]) == Pair(1, [2]), [1, [2]] == [1, [3]], Pair(1) != Pair(2)),
+    "equal members": lambda: (RED == Colour.RED, RED == 1, RED in [1, 2]),
+    "in order": lambda: [each.first for each in sorted([Pair(3), Pair(1), Pair(2)])],
+    "smallest": lambda: min(Pair(3), Pair(1), key=lambda pair: (pair.first, pair)).first,
+    "first of order": lambda: _moved(collections.OrderedDict(a=1, b=2)),
+    "partial method": lambda: Pair(1).add_two(),
+    "counter": lambda: collections.Counter("abca").most_common(1),
+    "methodcaller": lambda: operator.methodcaller("upper")("a"),
+    "keys in common": lambda: DICT.keys() & {"a", "z"},
+    "as text": lambda: (repr([1, "a"]), str([1, 2]), "{}".format("y")),
+    "attributes": lambda: (Asked().x, Asked().y, hasattr(Asked(), "z")),
+    "from an executor": lambda: [
+        *concurrent.futures.ThreadPoolExecutor(1).map(lambda x: x + 1, LIST)
+    ],
 }
+
+
+@functools.total_ordering
+@dataclasses.dataclass
+class Pair:
+    first: int
+    second: list[int] = dataclasses.field(default_factory=list)
+
+    def __lt__(self, other: Pair) -> bool:
+        return self.first < other.first
+
+    def add(self, number: int) -> int:
+        return self.first + number
+
+    add_two: ClassVar[Any] = functools.partialmethod(add, 2)
+
+
+class Asked:
+    x = 1
+
+    def __getattribute__(self, name: str) -> Any:
+        return 7 if name == "y" else super().__getattribute__(name)
+
+
+def _moved(found: collections.OrderedDict[str, int]) -> list[str]:
+    found.move_to_end("b", last=False)
+    return [*found]
+
+
+@pytest.mark.parametrize("name", ["get", "pop", "setdefault"])
+def test_a_key_that_may_equal_another_is_not_said_to_be_missing(name: str) -> None:
+    class Key:
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return 1
+
+    held: dict[Any, int] = {Key(): 1}
+    machine = machine_for()
+    found = machine.call(lambda: getattr(held, name)(Key(), 0), (), {})
+    assert isinstance(found, Unknown)
+    assert machine.call(lambda: held.get((1, Key), 0), (), {}) == 0
+    machine.let_go()
 
 
 class Colour(enum.Enum):
     RED = 1
+
+
+RED: Any = Colour.RED
 
 
 class Empty(tuple[int, ...]):

@@ -377,8 +377,7 @@ def _continued(m: Machine, of: Any) -> Any:
         return next_awaitable(m, inside[0])
     if is_exactly(of, itertools.accumulate):
         each, function, *total = _parts(of)
-        first = {"initial": total[0]} if total else {}
-        found = lazily(itertools.accumulate, m, (each, function), first)
+        found = lazily(itertools.accumulate, m, (chained(m, total, each), function), {})
         for _ in total:
             found.step()  # it was given before
         return found
@@ -453,8 +452,8 @@ def give(m: Machine, of: Any, code: CodeType | None, value: Any) -> None:
             v.lost(f"{class_name(type(of))}, partly read")
         give(m, part, code, value)
     elif is_exactly(of, itertools.accumulate):
-        given = (parts[0], part)
-        m.iterators[id(of)] = of, lazily(itertools.accumulate, m, given, {"initial": value})
+        given = (chained(m, (value,), parts[0]), part)
+        m.iterators[id(of)] = of, lazily(itertools.accumulate, m, given, {})
     else:
         v.lost(f"{class_name(type(of))}, partly read")
 

@@ -147,17 +147,17 @@ def in_order(m: Machine, found: list[Any], named: Named) -> list[Any]:
 @model(sum)
 def _sum(m: Machine, given: Given, named: Named) -> Any:
     start = argument(given, named, 1, "start", 0)
-    return _total(m, given[0], operator.add, initial=start)
+    return _total(m, given[0], operator.add, start)
 
 
 @model(functools.reduce)
 def _reduce(m: Machine, given: Given, named: Named) -> Any:
-    return _total(m, given[1], given[0], **({"initial": given[2]} if given[2:] else {}))
+    return _total(m, given[1], given[0], *given[2:])
 
 
-def _total(m: Machine, each: Any, function: Any, **initial: Any) -> Any:
-    found = iteration.lazily(itertools.accumulate, m, (each, function), initial)
-    total = iteration.drain(m, found)
+def _total(m: Machine, each: Any, function: Any, *first: Any) -> Any:
+    values = iteration.chained(m, first, each)
+    total = iteration.drain(m, iteration.lazily(itertools.accumulate, m, (values, function), {}))
     return total[-1] if total else m.throw(TypeError, "reduce() of an empty iterable")
 
 

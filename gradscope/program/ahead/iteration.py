@@ -63,12 +63,6 @@ def _base_of(of: Any, *kinds: type) -> Any:
     return next((kind for kind in kinds if is_a(of, kind)), None)
 
 
-def _payload(m: Machine, of: Any) -> Any:
-    """Return the container of a built-in type that a value is; MISSING for others."""
-    found = m.overlay.view(of)
-    return found if is_a(found, *_LISTED, *_HASHED) else MISSING
-
-
 def size_of(m: Machine, of: Any) -> int | None:
     """Return how many elements a value has; None if unknown."""
     if v.is_tensor(of):
@@ -84,7 +78,7 @@ def size_of(m: Machine, of: Any) -> int | None:
 
 def plain_size(m: Machine, of: Any) -> int | None:
     """Return how many elements a container of a built-in type has; None for others."""
-    payload = _payload(m, of)
+    payload = m.overlay.view(of)
     base = _base_of(payload, *_LISTED, *_HASHED)
     return None if base is None else int(base.__len__(payload))
 
@@ -106,8 +100,8 @@ def item(m: Machine, of: Any, key: Any) -> Any:
 
 def plain_item(m: Machine, of: Any, key: Any) -> Any:
     """Return an element of what is a container of a built-in type."""
-    payload = _payload(m, of)
-    if payload is MISSING:
+    payload = m.overlay.view(of)
+    if not is_a(payload, *_LISTED, *_HASHED):
         return m.unknown(f"an element of {class_name(v.kind_of(of))}", of)
     if is_a(payload, dict):
         return _of_dict(m, of, payload, key)
@@ -217,8 +211,7 @@ def iterator(m: Machine, of: Any) -> Any:
     if found is not MISSING and not is_exactly(of, *_LOADERS):
         given = m.call(found, (of,), {})
         return given if given is of else iterator(m, given)
-    payload = _payload(m, of)
-    if payload is not MISSING:
+    if is_a(m.overlay.view(of), *_LISTED, *_HASHED):
         return over(m, of)
     if is_exactly(of, *_VIEWS):
         return v.Elements(_stepping([*of]), of)

@@ -261,13 +261,10 @@ def _on_format_value(m: Machine, f: Frame, i: Instruction) -> None:
 
 def _on_make_function(m: Machine, f: Frame, i: Instruction) -> None:
     made = v.Function(f.stack.pop(), f.space)
+    for flag in (8, 4, 2, 1):  # none from Python 3.13 on
+        if i.arg & flag:
+            _set_part(m, made, flag, f.stack.pop())
     f.stack.append(made)
-    if sys.version_info < (3, 13):
-        f.stack.pop()
-        for flag in (8, 4, 2, 1):
-            if i.arg & flag:
-                _set_part(m, made, flag, f.stack.pop())
-        f.stack.append(made)
 
 
 def _on_set_function_attribute(m: Machine, f: Frame, i: Instruction) -> None:
@@ -276,13 +273,12 @@ def _on_set_function_attribute(m: Machine, f: Frame, i: Instruction) -> None:
     f.stack.append(made)
 
 
+_SET: Final = {1: "__defaults__", 2: "__kwdefaults__", 8: "__closure__"}
+
+
 def _set_part(m: Machine, made: v.Function, flag: int, value: Any) -> None:
-    if flag == 8:
-        made.__closure__ = value
-    elif flag == 2:
-        made.__kwdefaults__ = m.overlay.view(value)
-    elif flag == 1:
-        made.__defaults__ = value
+    if flag in _SET:
+        setattr(made, _SET[flag], m.overlay.view(value))
 
 
 # calls

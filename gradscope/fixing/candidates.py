@@ -22,6 +22,7 @@ from gradscope.fixing.edits import (
     fields_of,
     is_in,
     moved,
+    moved_into,
     put_inside,
     rebinding,
     region_of,
@@ -32,6 +33,7 @@ from gradscope.fixing.edits import (
     uncached,
     unguarded,
     variable_at,
+    waits,
     with_call,
     with_flag,
     with_followers,
@@ -284,6 +286,8 @@ class Search:
             spot = finding.site.file, finding.site.line
             by |= {i for i, each in enumerate(record.events) if each.spot == spot}
         changed = dict.fromkeys(e for event in sorted(by) for e in record.events[event].levels[1:])
+        for (file, _), _, between, _ in self._since_built():  # others run while one waits
+            changed |= dict.fromkeys(Span.of(file, e) for e in between if waits(e))
         following = record.events[self._fail :]
         steps = [each for each in following if each.kind == "step"]
         trained = record.leaves_of(self._base.ran.get(self._fail, ()))
@@ -305,7 +309,31 @@ class Search:
                     message = f"move line {site.line} after line {goal.line}"
                     fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES, effects))
         harmless = [fix for fix in fixes if not fix.effects]
-        return [*dict.fromkeys((*harmless[:_MOST], *self._built_later(changed), *fixes[:_MOST]))]
+        sooner = (*self._sooner(), *self._built_later(changed))
+        return [*dict.fromkeys((*harmless[:_MOST], *sooner, *fixes[:_MOST]))]
+
+    def _since_built(self) -> Iterator[tuple[Spot, list[ast.stmt], list[ast.stmt], ast.stmt]]:
+        """Yield, for the call that fails and for its callers, the statements of its block that
+        built what fails, those between the last of them and the call, and the call's.
+        """
+        event = self._record.events[self._fail]
+        for spot in event.stack or (event.spot,):
+            if around := source.enclosing(*spot):  # it is no decorator's line
+                block, call = block_with(spot[0], around[-1]), around[-1]
+                if built := self._building(spot[0], block, call):
+                    yield spot, built, block[block.index(built[-1]) + 1 : block.index(call)], call
+
+    def _sooner(self) -> Iterator[Fix]:
+        """Yield the fix that calls backward before the exit of a ``with`` changes what it needs."""
+        changes = [self._record.events[by].levels for _, by, _ in self._stale if by >= 0]
+        for (file, _), (*_, last), between, call in self._since_built():
+            is_exit = all(any(last.lineno == e.line for e in levels) for levels in changes)
+            if between or not is_exit or not isinstance(last, ast.With | ast.AsyncWith):
+                continue
+            if edits := written(*moved_into(file, call, last)):
+                message = f"move line {call.lineno} to the end of the block at line {last.lineno}"
+                effects = ("every gradient is that of the values within the block",)
+                yield Fix(FixKind.REORDER, message, edits, _CHANGES, effects)
 
     def _built_later(self, changed: Iterable[Span]) -> Iterator[Fix]:
         """Yield the fixes that build what is changed, and what is computed from it, only once that
@@ -446,45 +474,12 @@ class Search:
         return [*fixes, *self._inside(), *([*self._copied()] or self._computed_there())]
 
     def _built_by(self, file: str, node: ast.AST) -> frozenset[int]:
-        """Return the nodes that a statement or function has built, by whatever it called: all that
-        its values lead to, up to the variables that it reads.
-        """
-        if node in self._built:
-            return self._built[node]
-        record, found = self._record, set[int]()
-        own = {n for n, p in enumerate(record.places) if is_in(p, file, node)}
-        given, made = self._nodes
-        reads = {n for n in own if isinstance(expression_at(record.places[n]), PATHS)}
-        starts, ends = {node for n in own - reads for node in given[n]}, set[int]()
-        for n in (place for place in record.held if place in own):  # as they came
-            if n in reads:
-                ends |= record.held_in(n) - starts
-            else:
-                starts |= record.held_in(n) - ends
-        waiting = [*starts]
-        while waiting:
-            each = waiting.pop()
-            if each not in found and each not in ends:
-                found.add(each)
-                if record.identities.get(each) not in reads:
-                    waiting += record.after[each]
-        # What a variable gives more than once was built before the first time that it was read.
-        old = {
-            n for n in reads if len({*chain(*(record.after[g] for g in given[n]))}) < len(given[n])
-        }
-        found |= {node for n in own - old for node in made[n]}
-        self._built[node] = frozenset(found)
+        """Return the nodes that a statement or function has built, by whatever it called."""
+        if node not in self._built:
+            places, runs = self._record.places, self._record.runs
+            own = (times for n, times in runs.items() if is_in(places[n], file, node))
+            self._built[node] = frozenset(chain(*(range(*each) for times in own for each in times)))
         return self._built[node]
-
-    @cached_property
-    def _nodes(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-        """The nodes that stand for each place, and those that each has made."""
-        given, made = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
-        for node, place in self._record.identities.items():
-            given[place].append(node)
-        for node, place in enumerate(self._record.made):
-            made[place].append(node)
-        return given, made
 
     def _builds(self, file: str, node: ast.AST) -> bool:
         """Return whether a statement computes something that has a graph."""
@@ -540,20 +535,14 @@ class Search:
         changed = self._run(Option(again=self._all_built(file, nodes), head=head))
         if self._mends(changed) and not self._harm(changed):
             lines = lines_told(node.lineno for node in nodes)
-            is_loop = isinstance(owner, source.LOOPS)
-            where = "iteration" if is_loop else f"call of `{getattr(owner, 'name', '')}`"
+            where = f"call of `{owner.name}`" if isinstance(owner, FUNCTIONS) else "iteration"
             yield self._fix(FixKind.RECOMPUTE, f"run {lines} in each {where}", edits, changed)
 
     def _copied(self) -> Iterator[Fix]:
         """Yield the fixes that run statements again before the call that fails needs their values,
         with what the first run of them need not train detached there.
         """
-        event = self._record.events[self._fail]
-        for spot in event.stack or (event.spot,):
-            around = source.enclosing(*spot)
-            if not around:  # a decorator's line
-                continue
-            building = self._building(spot[0], block_with(spot[0], around[-1]), around[-1])
+        for spot, building, _, _ in self._since_built():
             for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
                 for cuts, changed in self._made_twice(spot[0], nodes, self._calls_by(spot)):
                     if fix := self._copy(spot, nodes, cuts, changed):
@@ -588,18 +577,21 @@ class Search:
         """
         record = self._record
         for file, node in self._stored:
-            waiting = [n for n in self._nodes[0] if expression_at(record.places[n]) is node.value]
+            waiting = [
+                n for n in self._record.given if expression_at(record.places[n]) is node.value
+            ]
             known, pieces, lines = set[int](), list[Pieces](), set[int]()
             while waiting:
                 reads = self._readers.get(waiting.pop(), set()) - known
                 known |= reads
                 for read in reads:
-                    if piece := computed_at(file, node, record.places[read]):
+                    is_late = all(self._is_late(read, call) for call in self._meant)
+                    if is_late and (piece := computed_at(file, node, record.places[read])):
                         pieces.append(piece)
                         lines.add(record.places[read].line)
-                    else:  # where its value is read in turn
+                    else:  # where its value is read in turn, or read too early
                         waiting.append(read)
-            nodes = {own for number in known for own in self._nodes[0][number]}
+            nodes = {own for number in known for own in self._record.given[number]}
             calls = {i for i in record.calls if not nodes.isdisjoint(self._base.ran[i])}
             for cuts, changed in self._made_twice(file, [node], calls) if pieces else ():
                 edits, also = self._with_cuts(cuts, *pieces)
@@ -607,6 +599,14 @@ class Search:
                     what = f"compute `{ast.unparse(node.value)}` again at {lines_told(lines)}"
                     yield self._fix(FixKind.RECOMPUTE, f"{what}{also}", edits, changed)
                     return
+
+    def _is_late(self, place: int, call: int) -> bool:
+        """Return whether a place is read for a call that fails after what makes it fail."""
+        record, here = self._record, self._base.ran[call]
+        spoilt = [i for i in record.calls if i < call and self._base.ran[i] & self._freed]
+        spoilt += [by for _, by, _ in record.events[call].stale]
+        since = max((record.events[i].nodes for i in spoilt if i >= 0), default=0)
+        return all(node >= since for node in self._record.given[place] if node in here)
 
     @cached_property
     def _readers(self) -> dict[int, set[int]]:

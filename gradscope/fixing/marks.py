@@ -6,7 +6,13 @@ import ast
 from dataclasses import dataclass
 
 MARK = "__gradscope_mark__"
-"""The builtin that a marked expression is handed to: ``MARK(number, value)`` returns the value."""
+"""The builtin that a marked expression is handed to: ``MARK(number, begun, value)`` returns the
+value. ``begun`` is what there was when its evaluation began, None where that builds nothing or
+where other code may run meanwhile.
+"""
+
+BEGIN = "__gradscope_begin__"
+"""The builtin that is asked for that: ``BEGIN()``."""
 
 ADD = "__gradscope_add__"
 """The builtin that runs ``target += value``: ``ADD(number, operator, target, value)``."""
@@ -19,6 +25,7 @@ _LEFT = (
 _OF_TENSOR = frozenset({"data", "grad", "requires_grad", "grad_fn", "_version", "is_leaf", "shape"})
 _BY_OBJECT = frozenset({"retain_grad", "register_hook", "is_tensor", "id", "isinstance", "type"})
 """Calls that mean the object that they are handed, not its value."""
+_WAITS = (ast.Await, ast.Yield, ast.YieldFrom)
 _STEPS: dict[type[ast.operator], str] = {
     ast.Add: "iadd",
     ast.Sub: "isub",
@@ -164,7 +171,9 @@ class Marker(ast.NodeTransformer):
         return len(self.places) - 1
 
     def _mark(self, node: ast.expr) -> ast.AST:
-        return _call(node, MARK, ast.Constant(self._number(node)), node)
+        is_apart = isinstance(node, ast.Name) or any(isinstance(e, _WAITS) for e in ast.walk(node))
+        begun = ast.Constant(None) if is_apart else _call(node, BEGIN)
+        return _call(node, MARK, ast.Constant(self._number(node)), begun, node)
 
 
 def _is_declaration(each: ast.stmt) -> bool:

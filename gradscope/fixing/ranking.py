@@ -5,7 +5,7 @@ finds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.errors import GradscopeError
@@ -34,7 +34,8 @@ def with_options(recording: Recording, record: Record) -> Recording:
 
 def _with(finding: Finding, record: Record) -> Finding:
     if finding.code in _LEAKS:
-        order = _ordered(finding.fixes, of_leak(finding, record), ())
+        # What reads the value later may want a tensor.
+        order = _ordered(finding.fixes, of_leak(finding, record), (FixKind.DETACH,), meant=())
     elif finding.code in _HAZARDS and (spot := _fails_at(finding)) is not None:
         search = Search(record, spot)
         if not search.fails:  # in the rehearsal nothing went wrong: there is nothing to mend
@@ -52,13 +53,16 @@ def _with(finding: Finding, record: Record) -> Finding:
 
 
 def _ordered(
-    known: Sequence[Fix], found: dict[FixKind, list[Fix]], sooner: Iterable[FixKind]
+    known: Sequence[Fix],
+    found: dict[FixKind, list[Fix]],
+    sooner: Iterable[FixKind],
+    meant: Collection[FixKind] = _MEANT,
 ) -> Iterator[Fix]:
     """Yield what was found, by kinds: as the facts of the failure have it, but what loses nothing
     comes ``sooner``. Where nothing was found of a kind that the facts name, its words stand.
     """
     words = {fix.kind: fix for fix in reversed(known)}
-    first = [fix.kind for fix in known[:1] if fix.kind in _MEANT]
+    first = [fix.kind for fix in known[:1] if fix.kind in meant]
     costs = {CONSTANT, SPOILT}
     found_sooner = [k for k in sooner if (own := found.get(k)) and costs.isdisjoint(own[0].effects)]
     kinds = dict.fromkeys((*first, *found_sooner, *(fix.kind for fix in known), *found))

@@ -81,7 +81,8 @@ class Record:
     ``identities``: the place that a node stands for. ``added``: edges that an ``x += y`` made to
     the old ``x``, each with its place. ``kept``: nodes whose tensors stayed there, when they were
     most. ``kinds``: what a place gave. ``held``: each time that a place gave a container or an
-    object, how many nodes there were and which were in it.
+    object, how many nodes there were and which were in it. ``runs``: each time that a place was
+    evaluated, how many nodes there were before and after, if it was more.
     ``heads`` are the first statements of functions and loops, and the engine's calls; ``begun`` is
     how many nodes there were each time one began, ``bound`` the variables that there always were.
     ``leaves`` are their names, ``owners`` the optimizer of a leaf and its position there,
@@ -100,6 +101,7 @@ class Record:
     events: list[Event] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     held: dict[int, list[tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
+    runs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     leaves: Sequence[str] = ()
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
     optimizers: list[str] = field(default_factory=list)
@@ -151,9 +153,13 @@ class Record:
         """Return the leaves that some nodes accumulate into."""
         return {self.leaf[node] for node in nodes if node in self.leaf}
 
-    def held_in(self, place: int) -> set[int]:
-        """Return the nodes whose tensors were in what a place gave."""
-        return {node for _, nodes in self.held.get(place, ()) for node in nodes}
+    @cached_property
+    def given(self) -> dict[int, list[int]]:
+        """The nodes that stand for each place."""
+        found = defaultdict[int, list[int]](list)
+        for node, place in self.identities.items():
+            found[place].append(node)
+        return found
 
     @cached_property
     def calls(self) -> tuple[int, ...]:

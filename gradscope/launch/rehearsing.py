@@ -32,7 +32,7 @@ from gradscope.collect.calls import EngineCall
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.slots import readable
 from gradscope.collect.walk import root_node
-from gradscope.fixing.marks import ADD, HEAD, MARK, Marker, Span
+from gradscope.fixing.marks import ADD, BEGIN, HEAD, MARK, Marker, Span
 from gradscope.fixing.rehearsal import Event, Kind, Record
 from gradscope.fixing.runs import Job
 from gradscope.hooks import (
@@ -185,27 +185,41 @@ class Rehearsal(TorchFunctionMode):
 
     # what the marked program calls
 
-    def mark(self, number: int, value: Any) -> Any:
-        """Return a value; a tensor of a graph behind an identity node that stands for the place."""
-        kind = type(value)
+    def begin(self) -> int:
+        """Return how many nodes there are."""
+        return len(self._record.after)
+
+    def mark(self, number: int, begun: int | None, value: Any) -> Any:
+        """Return a value; a tensor of a graph behind an identity node that stands for the place.
+        Note what has been built since its evaluation began.
+        """
         if self._is_apart:
             return value
+        with self._lock, DisableTorchFunction():
+            marked = self._noted(number, value)
+        if begun is not None:
+            self._note_run(number, begun)
+        return marked
+
+    def _note_run(self, number: int, begun: int) -> None:
+        if begun < (now := self.begin()):
+            self._record.runs.setdefault(number, []).append((begun, now))
+
+    def _noted(self, number: int, value: Any) -> Any:
+        kind = type(value)
         if isinstance(value, torch.Tensor):
-            with self._lock, DisableTorchFunction():
-                self._note_kind(number, value)
-                return self._marked(number, value)
+            self._note_kind(number, value)
+            return self._marked(number, value)
         if kind in _CONTAINERS:
-            with self._lock, DisableTorchFunction():
-                self._note_kind(number, value)
-                self._hold(number, _tensors_in(value))
-                if kind is tuple and any(isinstance(each, torch.Tensor) for each in value):
-                    return tuple(self._marked(number, each) for each in value)
+            self._note_kind(number, value)
+            self._hold(number, _tensors_in(value))
+            if kind is tuple and any(isinstance(each, torch.Tensor) for each in value):
+                return tuple(self._marked(number, each) for each in value)
         elif value is None or kind in (int, float, bool, str):
             self._note_kind(number, value)
         elif fields := _fields_of(value):
-            with self._lock, DisableTorchFunction():
-                self._note_kind(number, value)
-                self._hold(number, _tensors_in([*fields.values()]))
+            self._note_kind(number, value)
+            self._hold(number, _tensors_in([*fields.values()]))
         return value
 
     def _hold(self, number: int, tensors: Iterable[Any]) -> None:
@@ -225,9 +239,13 @@ class Rehearsal(TorchFunctionMode):
         if value.grad_fn is None or not torch.is_grad_enabled():
             return value
         self._graph.number(value.grad_fn, number)
-        if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
-            return value  # a view of it would be of another class
+        kind = type(value)
+        if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+            return value  # its class says itself what a view of it is
         marked = value.view_as(value)
+        if kind is not torch.Tensor:
+            marked = marked.as_subclass(kind)
+            vars(marked).update(vars(value))
         node = self._graph.number(marked.grad_fn, number)
         self._record.identities[node] = number
         self._given.append((len(self._record.events), node, weakref.ref(marked)))
@@ -246,6 +264,7 @@ class Rehearsal(TorchFunctionMode):
         old = target.grad_fn if isinstance(target, torch.Tensor) else None
         if old is not None:
             self._graph.number(old, number)
+        begun = self.begin()
         new = getattr(operator, step)(target, value)
         node = new.grad_fn if isinstance(new, torch.Tensor) else None
         if node is not None:
@@ -254,6 +273,7 @@ class Rehearsal(TorchFunctionMode):
                 self._note_kind(number, new)
                 if old is not None:
                     self._record.added[own, self._graph.number(old, number)] = number
+        self._note_run(number, begun)
         return new
 
     # what is left alone
@@ -536,7 +556,8 @@ def main(job_file: str) -> NoReturn:
     rehearsal = Rehearsal(job.notes, job.stop_after, files, marker)
     overlay(job.sources, lambda path: classify(path) == USER)
     _mark_sources(marker, files)
-    vars(builtins).update({MARK: rehearsal.mark, ADD: rehearsal.add, HEAD: rehearsal.head})
+    noted = {MARK: rehearsal.mark, BEGIN: rehearsal.begin}
+    vars(builtins).update(noted | {ADD: rehearsal.add, HEAD: rehearsal.head})
     # Nothing is taken back: the process ends with the rehearsal.
     wrap_engine(rehearsal.run_engine)
     on_optimizer_step(rehearsal.step, rehearsal.stepped)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.fixing.marks import ADD, HEAD, MARK, Marker, Span
+from gradscope.fixing.marks import ADD, BEGIN, HEAD, MARK, Marker, Span
 from gradscope.fixing.rehearsal import Event, Option, Record, Simulation
 
 PROGRAM = """
@@ -83,7 +83,7 @@ def _run(tree: ast.Module) -> Any:
 def test_a_marked_program_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def mark(number: int, value: Any) -> Any:
+    def mark(number: int, begun: int | None, value: Any) -> Any:
         seen.append(number)
         return value
 
@@ -92,6 +92,7 @@ def test_a_marked_program_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> 
         return getattr(operator, step)(target, value)
 
     monkeypatch.setattr(builtins, MARK, mark, raising=False)
+    monkeypatch.setattr(builtins, BEGIN, lambda: 0, raising=False)
     monkeypatch.setattr(builtins, ADD, add, raising=False)
     monkeypatch.setattr(builtins, HEAD, lambda number: None, raising=False)
     marker = Marker()

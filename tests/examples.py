@@ -1,4 +1,4 @@
-"""The programs on the page of a rule: a bad one, which has its finding, and a good one, which has none."""
+"""Bad programs and good ones: on the page of a rule, and cases that say in themselves what mends them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ def bad(rule: Rule) -> str:
 
 def good(rule: Rule) -> str:
     return _example(rule, "Good example")
+
+
+def mended(case: str) -> str:
+    """Return a case without the lines that end in ``# -``, and with what stands after a ``# +``; nothing of others."""
+    if "# + " not in case and "# -\n" not in case:
+        return ""
+    kept = re.sub(r"^.*# -\n", "", case.partition("\n")[2], flags=re.MULTILINE)
+    return '# expect: {"error": null}\n' + kept.replace("# + ", "")
 
 
 def _example(rule: Rule, heading: str) -> str:

@@ -1,5 +1,5 @@
 """Programs in styles in which names do not tell where an object goes: what fails is told a call before, and nothing of
-what is healthy.
+what is healthy, which is each of them as its comments mend it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.model import Severity
+from tests.examples import mended
 from tests.integration.test_corpus import watched
 
 STYLES = sorted((Path(__file__).parents[1] / "cases" / "styles").glob("*.py"))
@@ -22,16 +23,22 @@ RAISED = {"double_backward": "a second time", "inplace": "inplace operation"}
 CERTAIN = {"double_backward": "GS101", "inplace": "GS201"}
 
 
-@pytest.mark.full(but=12)
+@pytest.mark.full(but=6)
+@pytest.mark.parametrize("path", STYLES, ids=lambda path: path.stem)
+def test_of_what_is_mended_nothing_is_told(path: Path, tmp_path: Path) -> None:
+    program = tmp_path / path.name
+    program.write_text(mended(path.read_text()))
+    found, raised, _ = watched(program)
+    assert ([each for each in found if each.severity is not Severity.ADVICE], raised) == ([], "")
+
+
+@pytest.mark.full(but=6)
 @pytest.mark.parametrize("path", STYLES, ids=lambda path: path.stem)
 def test_what_fails_is_told_before_and_nothing_else(path: Path) -> None:
     expected = json.loads(path.read_text().splitlines()[0].removeprefix("# expect:"))
     found, raised, _ = watched(path)
     loud = [each for each in found if each.severity is not Severity.ADVICE]
     error = expected["error"]
-    if error is None:
-        assert (loud, raised) == ([], "")
-        return
     assert RAISED[error] in raised
     failures = [each for each in loud if each.code == CERTAIN[error]]
     assert [each.site.line for each in failures if each.site] == [expected["raise_line"]]

@@ -22,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests import examples
 from tests.oracles import comparing, forks, wild
 from tests.oracles.forks import Task
 
@@ -117,10 +118,26 @@ def _end(case: ElementTree.Element) -> tuple[str, str]:
 
 def cases(folders: Iterable[Path]) -> dict[str, Any]:
     """Run each program below the folders plain and watched; return what was found and differs."""
+    with tempfile.TemporaryDirectory() as empty:
+        return results_of(scripts(folders, Path(empty, "mended")))
+
+
+def scripts(folders: Iterable[Path], empty: Path) -> Iterator[Path]:
+    """Yield each program below the folders, and what its comments mend it to, which is written to another folder."""
+    empty.mkdir()
+    for path in (path for folder in folders for path in sorted(folder.rglob("*.py"))):
+        yield path
+        if text := examples.mended(path.read_text("utf-8")):
+            (empty / path.name).write_text(text, "utf-8")
+            yield empty / path.name
+
+
+def results_of(programs: Iterable[Path]) -> dict[str, Any]:
+    """Run each program plain and watched; return what was found and differs."""
     forks.preload("torch._dynamo")
     found: dict[str, list[str]] = {}
     differing: dict[str, str] = {}
-    for script in (path for folder in folders for path in sorted(folder.rglob("*.py"))):
+    for script in programs:
         result = wild.judge(Task(script.absolute()))
         print(wild.line(result), flush=True)
         name = f"{script.parent.name}/{script.name}"

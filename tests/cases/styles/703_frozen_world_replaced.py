@@ -1,5 +1,6 @@
-# expect: {"error": "double_backward", "raise_line": 43, "culprit_line": 18, "culprit_also": [17, 29, 41], "free_line": 43, "hold_line": 41, "leak": false, "loop_line": 41, "fix": "detach", "patch": {"41": "    world = replace(world, pos=world.pos.detach(), vel=world.vel.detach())\n    world, cost = rollout(world, policy, goal)"}, "group": "frozen dataclass"}
+# expect: {"error": "double_backward", "raise_line": 48, "culprit_line": 19, "culprit_also": [18, 33, 45], "free_line": 48, "hold_line": 45, "leak": false, "loop_line": 45, "fix": "detach", "patch": {"45": "    world = replace(world, pos=world.pos.detach(), vel=world.vel.detach())\n    world, cost = rollout(world, policy, goal)"}, "group": "frozen dataclass"}
 # Policy search in a differentiable simulator: the world is an immutable dataclass; every update goes on from the last one's end.
+# Mended: Policy search through a differentiable simulator: the immutable world is settled (cut from its past) before every update.
 
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,9 @@ class World:
     def observation(self):
         return torch.cat([self.pos, self.vel], dim=-1)
 
+    # + def settled(self):
+    # +     loose = {name: value.detach() for name, value in vars(self).items() if torch.is_tensor(value)}
+    # +     return replace(self, **loose)
 
 def rollout(world, policy, goal, horizon=4):
     cost = torch.zeros(())
@@ -38,7 +42,8 @@ opt = torch.optim.Adam(policy.parameters(), lr=1e-2)
 world = World(pos=torch.randn(8, 2), vel=torch.zeros(8, 2))
 
 for update in range(6):
-    world, cost = rollout(world, policy, goal)
+    world, cost = rollout(world, policy, goal)  # -
+    # + world, cost = rollout(world.settled(), policy, goal)
     opt.zero_grad()
     cost.backward()
     opt.step()

@@ -1,5 +1,6 @@
-# expect: {"error": "double_backward", "raise_line": 41, "culprit_line": 38, "free_line": 41, "leak": false, "loop_line": 38, "fix": "retain_graph", "fix_also": ["recompute"], "patch": {"41": "        name: flattened(torch.autograd.grad(loss, shared, retain_graph=True))"}, "group": "autograd.grad in a comprehension"}
+# expect: {"error": "double_backward", "raise_line": 43, "culprit_line": 39, "free_line": 43, "leak": false, "loop_line": 39, "fix": "retain_graph", "fix_also": ["recompute"], "patch": {"43": "        name: flattened(torch.autograd.grad(loss, shared, retain_graph=True))"}, "group": "autograd.grad in a comprehension"}
 # Gradient surgery (PCGrad): the gradients of every task are taken over one shared trunk in a dict comprehension.
+# Mended: Gradient surgery (PCGrad): every task's loss in the dict comes from its own pass through the trunk.
 
 import torch
 import torch.nn.functional as F
@@ -35,8 +36,9 @@ opt = torch.optim.SGD(shared, lr=0.05)
 for step in range(5):
     x = torch.randn(16, 8)
     truth = {name: torch.randn(16, head.out_features) for name, head in heads.items()}
-    features = trunk(x)
-    losses = {name: F.mse_loss(head(features), truth[name]) for name, head in heads.items()}
+    features = trunk(x)  # -
+    losses = {name: F.mse_loss(head(features), truth[name]) for name, head in heads.items()}  # -
+    # + losses = {name: F.mse_loss(head(trunk(x)), truth[name]) for name, head in heads.items()}
     vectors = {
         name: flattened(torch.autograd.grad(loss, shared))
         for name, loss in losses.items()

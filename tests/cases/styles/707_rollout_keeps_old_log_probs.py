@@ -1,5 +1,6 @@
-# expect: {"error": "double_backward", "raise_line": 62, "culprit_line": 44, "culprit_also": [21, 36, 47, 54], "free_line": 62, "hold_line": 54, "leak": false, "loop_line": 57, "fix": "no_grad", "fix_also": ["detach"], "patch": {"54": "    with torch.no_grad():\n        batch = collect(agent)"}, "group": "rollout object"}
+# expect: {"error": "double_backward", "raise_line": 64, "culprit_line": 46, "culprit_also": [22, 38, 49, 56], "free_line": 64, "hold_line": 56, "leak": false, "loop_line": 59, "fix": "no_grad", "fix_also": ["detach"], "patch": {"56": "    with torch.no_grad():\n        batch = collect(agent)"}, "group": "rollout object"}
 # PPO with several epochs over one rollout object, which collected log-probabilities and values while acting.
+# Mended: PPO with several epochs over one rollout object, whose columns come out of it without their graphs.
 
 from types import SimpleNamespace
 
@@ -18,7 +19,8 @@ class Rollout:
         self.steps.append(SimpleNamespace(**fields))
 
     def column(self, name):
-        return torch.stack([getattr(step, name) for step in self.steps])
+        return torch.stack([getattr(step, name) for step in self.steps])  # -
+        # + return torch.stack([getattr(step, name).detach() for step in self.steps])
 
     def as_batch(self):
         return SimpleNamespace(**{name: self.column(name) for name in self.FIELDS})

@@ -1,5 +1,6 @@
-# expect: {"error": "double_backward", "raise_line": 42, "culprit_line": 24, "culprit_also": [23, 28, 38], "free_line": 42, "hold_line": 38, "leak": false, "loop_line": 38, "fix": "recompute", "fix_also": ["sum_losses", "retain_graph"], "patch": {"28": "    return F.mse_loss(model(shard), shard) + 1e-3 * orthogonality(model)"}, "group": "thread pool"}
+# expect: {"error": "double_backward", "raise_line": 46, "culprit_line": 25, "culprit_also": [24, 30, 40], "free_line": 46, "hold_line": 40, "leak": false, "loop_line": 40, "fix": "recompute", "fix_also": ["sum_losses", "retain_graph"], "patch": {"30": "    return F.mse_loss(model(shard), shard) + 1e-3 * orthogonality(model)"}, "group": "thread pool"}
 # Data-parallel shards on a thread pool: every shard's loss includes the orthogonality penalty that was computed once per step.
+# Mended: Data-parallel shards on a thread pool: the pool is handed a freshly computed penalty with every shard.
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,7 +25,8 @@ def orthogonality(model):
     return (gram - torch.eye(len(gram))).square().sum()
 
 
-def shard_loss(model, penalty, shard):
+def shard_loss(model, penalty, shard):  # -
+# + def shard_loss(model, shard, penalty):
     return F.mse_loss(model(shard), shard) + 1e-3 * penalty
 
 
@@ -35,10 +37,12 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 with ThreadPoolExecutor(max_workers=2) as pool:
     for step in range(5):
         shards = torch.randn(24, 12).chunk(3)
-        penalty = orthogonality(model)
+        penalty = orthogonality(model)  # -
+        # + penalties = (orthogonality(model) for _ in shards)
         opt.zero_grad()
         total = 0.0
-        for loss in pool.map(partial(shard_loss, model, penalty), shards):
+        for loss in pool.map(partial(shard_loss, model, penalty), shards):  # -
+        # + for loss in pool.map(partial(shard_loss, model), shards, penalties):
             (loss / len(shards)).backward()
             total += loss.item()
         opt.step()

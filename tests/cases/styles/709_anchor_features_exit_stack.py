@@ -1,6 +1,8 @@
-# expect: {"error": "double_backward", "raise_line": 48, "culprit_line": 25, "culprit_also": [41], "free_line": 48, "hold_line": 41, "leak": false, "loop_line": 45, "fix": "detach", "fix_also": ["no_grad"], "patch": {"30": "    return sum(F.mse_loss(got[name], wanted[name].detach()) for name in wanted) / len(wanted)"}, "group": "ExitStack"}
+# expect: {"error": "double_backward", "raise_line": 53, "culprit_line": 27, "culprit_also": [45], "free_line": 53, "hold_line": 45, "leak": false, "loop_line": 50, "fix": "detach", "fix_also": ["no_grad"], "patch": {"34": "    return sum(F.mse_loss(got[name], wanted[name].detach()) for name in wanted) / len(wanted)"}, "group": "ExitStack"}
 # Feature anchoring: hooks entered on an ExitStack capture a network's layers; the reference features were captured once, before training.
+# Mended: Feature anchoring: the reference features are captured on an ExitStack too, from a frozen copy of the network.
 
+# + import copy
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -26,6 +28,8 @@ def features(net, images, names):
     return found
 
 
+# + def frozen(net):
+# +     return copy.deepcopy(net).requires_grad_(False).eval()
 def distance(got, wanted):
     return sum(F.mse_loss(got[name], wanted[name]) for name in wanted) / len(wanted)
 
@@ -38,7 +42,8 @@ net = nn.Sequential(
 opt = torch.optim.Adam(net.parameters(), lr=1e-3)
 reference = torch.randn(6, 1, 4, 4)
 layers = ["1", "3", "5"]
-anchor = features(net, reference, layers)
+anchor = features(net, reference, layers)  # -
+# + anchor = features(frozen(net), reference, layers)
 
 for step in range(5):
     noisy = reference + 0.1 * torch.randn_like(reference)

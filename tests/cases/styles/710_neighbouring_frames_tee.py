@@ -1,5 +1,6 @@
-# expect: {"error": "double_backward", "raise_line": 33, "culprit_line": 30, "culprit_also": [31], "free_line": 33, "leak": false, "loop_line": 31, "fix": "detach", "fix_also": ["sum_losses", "recompute", "retain_graph"], "patch": {"32": "        loss = F.mse_loss(predictor(code), following.detach())"}, "group": "itertools.tee"}
+# expect: {"error": "double_backward", "raise_line": 35, "culprit_line": 31, "culprit_also": [32], "free_line": 35, "leak": false, "loop_line": 32, "fix": "detach", "fix_also": ["sum_losses", "recompute", "retain_graph"], "patch": {"34": "        loss = F.mse_loss(predictor(code), following.detach())"}, "group": "itertools.tee"}
 # Next-frame prediction in code space: tee() pairs the code of each frame with the code of the next, and every pair is run backward.
+# Mended: Next-frame prediction in code space: the frames are paired with tee(), and each of the pair is encoded anew.
 
 from itertools import chain, islice, tee
 
@@ -27,8 +28,9 @@ opt = torch.optim.Adam(chain(encoder.parameters(), predictor.parameters()), lr=1
 for clip in synthetic_clips(5):
     opt.zero_grad()
     losses = []
-    codes = (encoder(frame) for frame in clip)
-    for code, following in neighbours(codes):
+    codes = (encoder(frame) for frame in clip)  # -
+    for code, following in neighbours(codes):  # -
+    # + for code, following in (map(encoder, pair) for pair in neighbours(clip)):
         loss = F.mse_loss(predictor(code), following)
         loss.backward()
         losses.append(loss.item())

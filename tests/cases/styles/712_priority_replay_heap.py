@@ -1,5 +1,6 @@
-# expect: {"error": "double_backward", "raise_line": 53, "culprit_line": 35, "culprit_also": [23, 37, 47], "free_line": 53, "hold_line": 23, "leak": false, "loop_line": 47, "fix": "no_grad", "fix_also": ["detach"], "patch": {"35": "    with torch.no_grad():\n        target = reward + gamma * q(following).max()"}, "group": "heapq"}
+# expect: {"error": "double_backward", "raise_line": 58, "culprit_line": 39, "culprit_also": [24, 42, 52], "free_line": 58, "hold_line": 24, "leak": false, "loop_line": 52, "fix": "no_grad", "fix_also": ["detach"], "patch": {"39": "    with torch.no_grad():\n        target = reward + gamma * q(following).max()"}, "group": "heapq"}
 # Q-learning with linear features and a priority heap: the bootstrapped target is stored with each transition when it is pushed.
+# Mended: Q-learning with linear features and a priority heap: the stored targets come from a helper that records no graph.
 
 import heapq
 from itertools import count
@@ -28,11 +29,15 @@ class PriorityReplay:
         return [entry[-1] for entry in heapq.nlargest(n, self.heap)]
 
 
+# + @torch.no_grad()
+# + def bootstrap(q, reward, features, gamma):
+# +     return reward + gamma * q(features).max()
 def push_experience(q, replay, gamma=0.9):
     features, following = torch.randn(8), torch.randn(8)
     action = int(q(features).argmax())
     reward = features[action] - 0.1 * features.abs().sum()
-    target = reward + gamma * q(following).max()
+    target = reward + gamma * q(following).max()  # -
+    # + target = bootstrap(q, reward, following, gamma)
     surprise = (target - q(features)[action]).abs().item()
     replay.push(surprise, Transition(features, action, target))
 

@@ -1,5 +1,6 @@
-# expect: {"error": "double_backward", "raise_line": 51, "culprit_line": 30, "culprit_also": [15], "free_line": 51, "hold_line": 30, "leak": false, "loop_line": 49, "fix": "recompute", "patch": {"33": "        return F.cross_entropy(self.log_scale.exp() * similarity, torch.arange(len(a)))"}, "group": "metaclass"}
+# expect: {"error": "double_backward", "raise_line": 55, "culprit_line": 31, "culprit_also": [16], "free_line": 55, "hold_line": 31, "leak": false, "loop_line": 53, "fix": "recompute", "patch": {"37": "        return F.cross_entropy(self.log_scale.exp() * similarity, torch.arange(len(a)))"}, "group": "metaclass"}
 # Metric learning with losses registered by a metaclass, which makes one instance of each; one of them has a learned temperature.
+# Mended: Metric learning with losses registered by a metaclass; the learned temperature is a property, worked out at each call.
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +28,10 @@ class Contrastive(Loss, weight=1.0):
     def __init__(self):
         self.log_scale = torch.full((), 1.5, requires_grad=True)
         self.parameters = (self.log_scale,)
-        self.scale = self.log_scale.exp()
+        self.scale = self.log_scale.exp()  # -
+    # + @property
+    # + def scale(self):
+    # +     return self.log_scale.exp()
     def __call__(self, a, b):
         similarity = F.normalize(a, dim=1) @ F.normalize(b, dim=1).t()
         return F.cross_entropy(self.scale * similarity, torch.arange(len(a)))

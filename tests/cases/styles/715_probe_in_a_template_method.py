@@ -1,5 +1,6 @@
-# expect: {"error": "double_backward", "raise_line": 45, "culprit_line": 17, "culprit_also": [27, 54], "free_line": 29, "hold_line": 17, "leak": false, "loop_line": 54, "fix": "detach", "fix_also": ["recompute"], "patch": {"43": "        logits = self.probe(super().kept_features().detach())"}, "group": "inheritance"}
+# expect: {"error": "double_backward", "raise_line": 47, "culprit_line": 18, "culprit_also": [29, 56], "free_line": 31, "hold_line": 18, "leak": false, "loop_line": 56, "fix": "detach", "fix_also": ["recompute"], "patch": {"45": "        logits = self.probe(super().kept_features().detach())"}, "group": "inheritance"}
 # Self-supervised trainer with a template method; the subclass extends after_backward() with an online linear probe on the kept features.
+# Mended: Self-supervised trainer with a template method; the base class hands the probe of the subclass features without their graph.
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,8 @@ class Trainer:
         self.opt.step()
 
     def kept_features(self):
-        return self.features
+        return self.features  # -
+        # + return self.features.detach()
 
     def step(self, x, y):
         loss = self.compute_loss(x)

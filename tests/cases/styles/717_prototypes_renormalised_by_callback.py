@@ -1,5 +1,6 @@
-# expect: {"error": "inplace", "raise_line": 53, "culprit_line": 30, "culprit_also": [48], "free_line": null, "mutate_line": 35, "leak": false, "loop_line": 48, "fix": "reorder", "patch": {"42": "callbacks.on(\"before_forward\", renormalise)"}, "group": "callbacks"}
+# expect: {"error": "inplace", "raise_line": 55, "culprit_line": 31, "culprit_also": [50], "free_line": null, "mutate_line": 36, "leak": false, "loop_line": 50, "fix": "reorder", "patch": {"43": "callbacks.on(\"before_forward\", renormalise)"}, "group": "callbacks"}
 # Clustering with learned prototypes: callbacks in a dict of lists, one of which renormalises the prototypes after the forward pass.
+# Mended: Clustering with learned prototypes: callbacks in a dict of lists, one of which renormalises the prototypes after each step.
 
 from collections import defaultdict
 
@@ -39,7 +40,8 @@ torch.manual_seed(59)
 model = Clusterer()
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 callbacks, usage = Callbacks(), []
-callbacks.on("after_forward", renormalise)
+callbacks.on("after_forward", renormalise)  # -
+# + callbacks.on("after_step", renormalise)
 callbacks.on("after_step", lambda m: usage.append(round(m.prototypes.norm().item(), 3)))
 
 for step in range(5):

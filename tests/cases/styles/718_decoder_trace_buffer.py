@@ -1,5 +1,6 @@
-# expect: {"error": "inplace", "raise_line": 52, "culprit_line": 32, "culprit_also": [31, 38, 39], "free_line": null, "mutate_line": 17, "leak": false, "loop_line": 50, "fix": "clone", "patch": {"21": "        return self.buffer[: self.filled].clone()"}, "group": "dataclass buffers"}
+# expect: {"error": "inplace", "raise_line": 56, "culprit_line": 36, "culprit_also": [35, 42, 43], "free_line": null, "mutate_line": 19, "leak": false, "loop_line": 54, "fix": "clone", "patch": {"24": "        return self.buffer[: self.filled].clone()"}, "group": "dataclass buffers"}
 # Autoregressive decoder with a preallocated trace: a dataclass buffer, made by default_factory, is filled row by row and attended to.
+# Mended: Autoregressive decoder with a trace: a dataclass list, made by default_factory, grows row by row and is stacked to be attended to.
 
 from dataclasses import dataclass, field
 
@@ -10,15 +11,18 @@ from torch import nn
 
 @dataclass
 class Trace:
-    buffer: torch.Tensor = field(default_factory=lambda: torch.zeros(8, 6))
+    buffer: torch.Tensor = field(default_factory=lambda: torch.zeros(8, 6))  # -
+    # + rows: list = field(default_factory=list)
     filled: int = 0
 
     def write(self, row):
-        self.buffer[self.filled] = row
+        self.buffer[self.filled] = row  # -
+        # + self.rows.append(row)
         self.filled += 1
 
     def read(self):
-        return self.buffer[: self.filled]
+        return self.buffer[: self.filled]  # -
+        # + return torch.stack(self.rows[: self.filled])
 
 
 class Decoder(nn.Module):

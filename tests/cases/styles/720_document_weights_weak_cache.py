@@ -1,5 +1,6 @@
-# expect: {"error": "inplace", "raise_line": 53, "culprit_line": 37, "culprit_also": [50], "free_line": null, "mutate_line": 25, "leak": false, "loop_line": 50, "fix": "clone", "patch": {"26": "        return weights.clone()"}, "group": "weakref cache"}
+# expect: {"error": "inplace", "raise_line": 56, "culprit_line": 38, "culprit_also": [53], "free_line": null, "mutate_line": 26, "leak": false, "loop_line": 53, "fix": "clone", "patch": {"27": "        return weights.clone()"}, "group": "weakref cache"}
 # Document ranking: per-document attention weights in a WeakKeyDictionary decay each time a document is looked up.
+# Mended: Document ranking: the fading weights in a WeakKeyDictionary are looked up once per document between two backward calls.
 
 import random
 import weakref
@@ -45,8 +46,10 @@ ranker = Ranker()
 opt = torch.optim.Adagrad(ranker.parameters(), lr=0.05)
 
 for query in range(5):
-    better = rng.choices(library, k=4)
-    worse = rng.choices(library, k=4)
+    better = rng.choices(library, k=4)  # -
+    worse = rng.choices(library, k=4)  # -
+    # + better, worse = torch.tensor(rng.sample(range(5), k=4)).chunk(2)
+    # + better, worse = [library[i] for i in better], [library[i] for i in worse]
     margins = torch.cat([ranker(a) - ranker(b) for a, b in zip(better, worse)])
     loss = F.softplus(-margins).mean()
     opt.zero_grad()

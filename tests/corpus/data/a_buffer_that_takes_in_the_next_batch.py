@@ -2,7 +2,6 @@
 # gradients: wrong
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 w, batch = torch.randn(3, requires_grad=True), torch.ones(3)

@@ -2,7 +2,6 @@
 # gradients: wrong
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 ws = [torch.rand(3, requires_grad=True) for _ in range(3)]

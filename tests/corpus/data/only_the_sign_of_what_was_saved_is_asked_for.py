@@ -2,7 +2,6 @@
 # gradients: right
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 w = torch.randn(5, 4, requires_grad=True)

@@ -4,7 +4,6 @@ import torch
 from torch import nn
 torch.manual_seed(0)
 
-import sys, types
 class Net(nn.Module):
     def __init__(self):
         super().__init__()

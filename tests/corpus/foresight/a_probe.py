@@ -1,7 +1,6 @@
 """A probe."""
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 w = torch.randn(4, requires_grad=True)

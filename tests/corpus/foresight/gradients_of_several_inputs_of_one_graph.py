@@ -1,7 +1,6 @@
 """Gradients of several inputs of one graph."""
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 w = torch.randn(4, requires_grad=True)

@@ -1,7 +1,6 @@
 """Shared part saves nothing."""
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 x = torch.randn(4, requires_grad=True)

@@ -1,7 +1,6 @@
 """A shared part that saves nothing."""
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 x, keep = torch.randn(4, requires_grad=True), False

@@ -1,7 +1,6 @@
 """A custom function."""
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 class Exp(torch.autograd.Function):

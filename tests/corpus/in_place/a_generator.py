@@ -1,7 +1,6 @@
 """A generator."""
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 def frames(w):

@@ -1,7 +1,6 @@
 """A worker thread."""
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 import threading

@@ -1,7 +1,6 @@
 """Changed in a return."""
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 def act(x):

@@ -1,7 +1,6 @@
 """Clamped in a function."""
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 def squash(z):

@@ -1,7 +1,6 @@
 """In a thread, the error caught."""
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 import threading

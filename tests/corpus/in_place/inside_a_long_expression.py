@@ -1,7 +1,6 @@
 """Inside a long expression."""
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 def double(t):

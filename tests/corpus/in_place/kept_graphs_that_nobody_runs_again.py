@@ -1,7 +1,6 @@
 """Kept graphs that nobody runs again."""
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 w, scale = torch.randn(3, requires_grad=True), torch.ones(3)

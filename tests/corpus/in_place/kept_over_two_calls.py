@@ -1,7 +1,6 @@
 """Kept over two calls."""
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 w = torch.randn(3, requires_grad=True)

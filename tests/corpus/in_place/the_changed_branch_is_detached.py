@@ -1,7 +1,6 @@
 """The changed branch is detached."""
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 w = torch.randn(4, requires_grad=True)

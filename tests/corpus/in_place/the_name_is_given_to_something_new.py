@@ -1,7 +1,6 @@
 """The name is given to something new."""
 
 import torch
-from torch import nn
 torch.manual_seed(0)
 
 w = torch.randn(3, requires_grad=True)

@@ -1,7 +1,6 @@
 """A weight stepped by hand: create_graph=True and no cut, so that each weight holds all before it."""
 
 import torch
-from torch import nn
 
 torch.manual_seed(0)
 w = torch.randn(30, 30, requires_grad=True)

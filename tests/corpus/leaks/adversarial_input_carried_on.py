@@ -1,10 +1,7 @@
 """Adversarial input carried on."""
 
-import copy, gc
-from collections import deque
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 net = nn.Sequential(nn.Linear(5, 8), nn.Softplus(), nn.Linear(8, 1))

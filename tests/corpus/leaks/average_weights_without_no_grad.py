@@ -1,10 +1,7 @@
 """Average weights without no grad."""
 
-import copy, gc
-from collections import deque
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 student = nn.Linear(4, 4)

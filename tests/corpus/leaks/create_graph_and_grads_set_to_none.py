@@ -1,10 +1,7 @@
 """Create graph and grads set to none."""
 
-import copy, gc
-from collections import deque
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 net = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))

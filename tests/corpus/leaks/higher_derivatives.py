@@ -1,7 +1,6 @@
 """A function's first ten derivatives, each of the one before."""
 
 import torch
-from torch import nn
 
 torch.manual_seed(0)
 for start in range(3):

@@ -1,10 +1,7 @@
 """Inner loop of meta learning."""
 
-import copy, gc
-from collections import deque
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 net = nn.Linear(4, 1)

@@ -1,7 +1,6 @@
 """Meta-learning with inner loops of many steps, each of them run backward in the end."""
 
 import torch
-from torch import nn
 
 torch.manual_seed(0)
 start = torch.randn(6, 1, requires_grad=True)

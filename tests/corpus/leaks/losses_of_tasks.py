@@ -1,10 +1,7 @@
 """Losses of tasks: each iteration has a key of its own."""
 
-import copy, gc
-from collections import deque
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 heads = nn.ModuleDict({f"t{i}": nn.Linear(4, 1) for i in range(5)})

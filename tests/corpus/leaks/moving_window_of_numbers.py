@@ -1,10 +1,8 @@
 """Moving window of numbers."""
 
-import copy, gc
 from collections import deque
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 net, window = nn.Linear(4, 1), deque(maxlen=5)

@@ -1,10 +1,8 @@
 """New model every time with create graph."""
 
-import copy, gc
-from collections import deque
+import gc
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 gc.disable()

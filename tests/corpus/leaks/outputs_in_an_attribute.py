@@ -1,7 +1,5 @@
 """Outputs in an attribute."""
 
-import copy, gc
-from collections import deque
 import torch
 from torch import nn
 import torch.nn.functional as F

@@ -1,10 +1,7 @@
 """Recurrent state with retain graph."""
 
-import copy, gc
-from collections import deque
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 class Tagger(nn.Module):

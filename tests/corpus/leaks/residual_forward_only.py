@@ -1,10 +1,7 @@
 """Residual forward only."""
 
-import copy, gc
-from collections import deque
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(40))

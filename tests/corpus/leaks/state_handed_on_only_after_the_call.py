@@ -1,10 +1,7 @@
 """State handed on only after the call."""
 
-import copy, gc
-from collections import deque
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 cell, h = nn.RNNCell(3, 5), torch.zeros(2, 5)

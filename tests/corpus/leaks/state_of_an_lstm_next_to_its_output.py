@@ -1,10 +1,7 @@
 """State of an lstm next to its output."""
 
-import copy, gc
-from collections import deque
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 lstm, head = nn.LSTM(3, 5), nn.Linear(5, 1)

@@ -1,10 +1,7 @@
 """Statistic buffer updated with graph."""
 
-import copy, gc
-from collections import deque
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 class Quantizer(nn.Module):

@@ -1,10 +1,7 @@
 """Unrolled recurrence."""
 
-import copy, gc
-from collections import deque
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 cell, head = nn.GRUCell(3, 8), nn.Linear(8, 1)

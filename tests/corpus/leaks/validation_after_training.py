@@ -1,10 +1,7 @@
 """Validation after training."""
 
-import copy, gc
-from collections import deque
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))

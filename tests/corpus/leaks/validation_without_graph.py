@@ -1,10 +1,7 @@
 """Validation without graph."""
 
-import copy, gc
-from collections import deque
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 net, total = nn.Linear(4, 1), 0

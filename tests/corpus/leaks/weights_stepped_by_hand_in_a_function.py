@@ -1,7 +1,6 @@
 """Weights in a list, stepped by hand in a function: its variables are gone in the end."""
 
 import torch
-from torch import nn
 
 torch.manual_seed(0)
 

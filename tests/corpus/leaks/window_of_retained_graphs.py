@@ -1,10 +1,7 @@
 """Window of retained graphs."""
 
-import copy, gc
-from collections import deque
 import torch
 from torch import nn
-import torch.nn.functional as F
 torch.manual_seed(0)
 
 cell = nn.GRUCell(3, 8)

@@ -22,9 +22,7 @@ RECOGNIZED = "the loop is recognized at another call; from then on totals are es
 CASTS = "autocast casts other operators on each kind of device"
 NEIGHBOURS = "which thread has built a node that saved nothing is told by its neighbours"
 DIFFERENT = {
-    **dict.fromkeys(
-        ("threads", "processes_fork", "processes_spawn"), "who does what varies from run to run"
-    ),
+    **dict.fromkeys(("threads", "processes"), "who does what varies from run to run"),
     **dict.fromkeys(("a_checkpointed_part", "134_weights_replaced_one_by_one"), RECOGNIZED),
     **dict.fromkeys(("amp", "131_amp_scaler_cpu"), CASTS),
     **dict.fromkeys(

@@ -1,4 +1,4 @@
-"""multiprocessing by spawn: training in children, a pool, a failing child."""
+"""multiprocessing by fork and by spawn: training in children, a pool, a failing child."""
 
 import torch
 import torch.multiprocessing as mp
@@ -26,10 +26,10 @@ def failing():
     raise SystemExit(9)
 
 
-def main():
+def main(start):
     torch.set_num_threads(1)
     w = small(3).requires_grad_()
-    context = mp.get_context("spawn")
+    context = mp.get_context(start)
     with context.Pool(2) as pool:
         for gradient in pool.map(train, range(4)):
             print([number.hex() for number in gradient])
@@ -48,4 +48,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main("fork")
+    main("spawn")

@@ -1,4 +1,4 @@
-"""A DataLoader whose workers are started by fork, and which build graphs themselves."""
+"""A DataLoader whose workers are started by fork and by spawn, and which build graphs themselves."""
 
 import torch
 from _show import show, small
@@ -15,9 +15,9 @@ class Numbers(Dataset):
         return x.grad, index
 
 
-def main():
+def main(start):
     w = small(4).requires_grad_()
-    loader = DataLoader(Numbers(), batch_size=3, num_workers=2, multiprocessing_context="fork")
+    loader = DataLoader(Numbers(), batch_size=3, num_workers=2, multiprocessing_context=start)
     for x, index in loader:
         (x @ w).sin().sum().backward()
         show(str(index.tolist()), x, w.grad)
@@ -26,4 +26,5 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main("fork")
+    main("spawn")

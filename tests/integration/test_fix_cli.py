@@ -23,6 +23,7 @@ from tests import known
 from tests.command import ENVIRONMENT, ROOT, ran_well
 from tests.command import gradscope as run_gradscope
 from tests.integration.test_branches import HEAD, NOT_TAKEN
+from tests.integration.test_rehearsing import rehearsed
 
 CASES = ROOT / "tests" / "cases"
 
@@ -52,11 +53,6 @@ def gradscope(
 ) -> subprocess.CompletedProcess[str]:
     environment["PYTHONDONTWRITEBYTECODE"] = ""
     return run_gradscope(*args, cwd=cwd, executable=executable, **environment)
-
-
-def rehearsed(*args: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command that rehearses the program."""
-    return gradscope(*args, cwd=cwd, executable=sys.executable, GRADSCOPE_NO_REHEARSAL="")
 
 
 def recorded(folder: Path, *program: str, cwd: Path | None = None) -> Path:

@@ -15,6 +15,7 @@ from gradscope.fixing.runs import Bounds, rehearse
 from gradscope.launch.interpreter import header_of
 from gradscope.model import Outcome, Recording
 from tests.command import gradscope, ran_well
+from tests.zygote import python
 
 CASES = Path(__file__).parents[1] / "cases"
 
@@ -539,9 +540,11 @@ for step in range(40):
 }
 
 
-def rehearsed(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def rehearsed(
+    *args: str | Path, cwd: Path, executable: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a command that rehearses the program."""
-    return gradscope(*args, cwd=cwd, executable=sys.executable, GRADSCOPE_NO_REHEARSAL="")
+    return gradscope(*args, cwd=cwd, executable=executable, GRADSCOPE_NO_REHEARSAL="")
 
 
 def _ran(program: str, folder: Path, *options: str) -> dict[str, Any]:
@@ -574,7 +577,7 @@ def test_what_is_called_safe_runs_to_its_end(number: str, tmp_path: Path) -> Non
     assert fix["edits"]
     assert fix["applicability"] == "machine-applicable"
     (tmp_path / "mended.py").write_text(_edited(report, tmp_path))
-    ran_well(sys.executable, tmp_path / "mended.py")
+    ran_well(python(), tmp_path / "mended.py")
 
 
 def test_a_gan_gets_its_pair_of_edits(tmp_path: Path) -> None:
@@ -621,7 +624,7 @@ def test_the_state_of_a_closure_is_cut_between_windows_alone(tmp_path: Path) -> 
     assert "place = place.detach()" in between
     assert "speed = speed.detach()" in between
     assert mended.count(".detach()") == 2
-    ran_well(sys.executable, "-c", mended)
+    ran_well(python(), "-c", mended)
 
 
 @pytest.mark.full
@@ -629,7 +632,7 @@ def test_the_state_of_a_closure_is_cut_between_windows_alone(tmp_path: Path) -> 
 def test_the_first_fix_is_the_right_one(program: str, text: str, tmp_path: Path) -> None:
     mended = _edited(_ran(SEEDED + program, tmp_path), tmp_path)
     assert text in mended
-    ran_well(sys.executable, "-c", mended)
+    ran_well(python(), "-c", mended)
 
 
 def test_a_step_uses_what_its_closure_has_made(tmp_path: Path) -> None:
@@ -663,7 +666,7 @@ def test_a_rehearsal_can_be_left_out(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_a_script_can_be_named_in_place_of_a_recording(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(GAN)
-    done = rehearsed("fix", "train.py", cwd=tmp_path)
+    done = rehearsed("fix", "train.py", cwd=tmp_path, executable=sys.executable)
     assert done.returncode == 0, done.stderr
     assert "+    pred = D(fake.detach())" in done.stdout
     assert (tmp_path / "train.py").read_text() == GAN

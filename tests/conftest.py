@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from tests import rounds
+from tests import as_a_module, rounds
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Rehearsals run a program a few times more: the tests of rehearsals ask for them.
@@ -29,6 +31,16 @@ def folders_of_notebooks(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Give IPython and Jupyter folders to write to: the home may be read-only."""
     for name in ("IPYTHONDIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         os.environ[name] = str(tmp_path_factory.mktemp(name.lower()))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_was_there_before() -> None:
+    """Spare Python's collector what is there before a file of tests.
+
+    Who asks for all objects or for those that refer to one would else look at a million: the tests, torch's functions,
+    and what gradscope has read of their sources.
+    """
+    gc.freeze()
 
 
 def state_of_the_host() -> dict[str, object]:
@@ -99,6 +111,12 @@ def nothing_is_left() -> Iterator[None]:
         assert after["top hooks"] is None
         assert "gradscope" not in repr(after)
     assert state_of_python() == python
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
+    names = pyfuncitem._fixtureinfo.argnames
+    as_a_module(partial(pyfuncitem.obj, **{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

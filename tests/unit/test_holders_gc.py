@@ -48,6 +48,14 @@ def no_collection() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.fixture
+def every_object() -> Iterator[None]:
+    """Have what was there before the tests of this file looked at as well."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
 # --- a scan keeps nothing
 
 
@@ -199,6 +207,7 @@ def test_a_leaf_may_be_asked_about() -> None:
     assert paths(found) == {"layer.weight"}
 
 
+@pytest.mark.usefixtures("every_object")
 def test_an_installed_modules_cache_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     t = made()
     monkeypatch.setattr(torch.nn.functional, "_cache_for_test", {"k": [t]}, raising=False)
@@ -464,6 +473,7 @@ NOTEBOOK = [
 ]
 
 
+@pytest.mark.usefixtures("every_object")
 def test_what_ipython_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     shells = pytest.importorskip("IPython.core.interactiveshell")
     for name in ("last_exc", "last_value", "last_traceback", "last_type"):

@@ -22,7 +22,7 @@ from gradscope.collect import backward, lifting
 from gradscope.collect.lifting import Lifting
 from gradscope.model import Finding, Summary
 from gradscope.record.file import load
-from tests import known
+from tests import as_a_module, known
 from tests.needs import SAVED_IS_TOLD, has
 
 HEAD = """
@@ -308,7 +308,7 @@ def lifted() -> Iterator[tuple[Loop, Scope]]:
     """A loop in a watch whose hooks are lifted."""
     loop = Loop()
     with gradscope.watch() as scope:
-        loop.iterate()
+        as_a_module(loop.iterate)
         assert lifting_of(scope).on
         yield loop, scope
     assert top() is None

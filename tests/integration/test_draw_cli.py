@@ -62,9 +62,15 @@ def recorded(folder: Path, program: str, *options: str) -> Path:
     return folder / "run.gscope"
 
 
-def test_the_finding_is_drawn_with_the_graph_that_freed_it(tmp_path: Path) -> None:
-    recorded(tmp_path, TWO_LOSSES, "--draw", "shared.svg")
-    said = texts(tmp_path / "shared.svg")
+@pytest.fixture(scope="module")
+def two_losses(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording, with a picture and a page beside it that the run has written."""
+    folder = tmp_path_factory.mktemp("two_losses")
+    return recorded(folder, TWO_LOSSES, "--draw", "live.svg", "--html", "live.html")
+
+
+def test_the_finding_is_drawn_with_the_graph_that_freed_it(two_losses: Path) -> None:
+    said = texts(two_losses.with_name("live.svg"))
     assert "Backward graph of loss_a (call 1), loss_b (call 2)" in said
     assert any(text.endswith("as backward call 2 found it (train.py:11)") for text in said)
     assert any(text.startswith("SHARED by loss_a (call 1) and loss_b (call 2)") for text in said)
@@ -89,12 +95,12 @@ def test_a_suppressed_finding_is_not_what_is_drawn(tmp_path: Path) -> None:
     assert (done.returncode, "did you mean 'ignore'?" in done.stderr) == (2, True)
 
 
-def test_a_recording_gives_the_same_picture_as_the_run(tmp_path: Path) -> None:
-    run = recorded(tmp_path, TWO_LOSSES, "--draw", "live.svg")
-    done = gradscope("draw", run, "-o", tmp_path / "later.svg")
+def test_a_recording_gives_the_same_picture_as_the_run(two_losses: Path, tmp_path: Path) -> None:
+    done = gradscope("draw", two_losses, "-o", tmp_path / "later.svg")
     said = f"picture: {tmp_path / 'later.svg'}\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
-    assert (tmp_path / "later.svg").read_bytes() == (tmp_path / "live.svg").read_bytes()
+    live = two_losses.with_name("live.svg")
+    assert (tmp_path / "later.svg").read_bytes() == live.read_bytes()
 
 
 def test_iterations_meet_in_the_one_shared_y(tmp_path: Path) -> None:
@@ -111,9 +117,8 @@ def test_iterations_meet_in_the_one_shared_y(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("suffix", "begins"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("dot", b"digraph gradscope {")]
 )
-def test_formats(tmp_path: Path, suffix: str, begins: bytes) -> None:
-    run = recorded(tmp_path, TWO_LOSSES)
-    assert gradscope("draw", run, "-o", tmp_path / f"graph.{suffix}").returncode == 0
+def test_formats(two_losses: Path, tmp_path: Path, suffix: str, begins: bytes) -> None:
+    assert gradscope("draw", two_losses, "-o", tmp_path / f"graph.{suffix}").returncode == 0
     assert (tmp_path / f"graph.{suffix}").read_bytes().startswith(begins)
 
 
@@ -125,22 +130,21 @@ def drawn(run: Path, *options: str) -> list[str]:
     return texts(picture)
 
 
-def test_an_earlier_call_is_drawn_as_it_was(tmp_path: Path) -> None:
-    first = drawn(recorded(tmp_path, TWO_LOSSES), "--call", "1", "--sites")
+def test_an_earlier_call_is_drawn_as_it_was(two_losses: Path) -> None:
+    first = drawn(two_losses, "--call", "1", "--sites")
     assert first[0] == "Backward graph of loss_a"
     assert first[1].endswith("as backward call 1 found it (train.py:10)")
     assert "freed" not in first
     assert "train.py:7 in <module>" in first
 
 
-def test_the_options_reach_the_picture(tmp_path: Path) -> None:
-    run = recorded(tmp_path, TWO_LOSSES)
-    assert drawn(run, "--no-fold").count("encoder.weight") == 1
-    focused = drawn(run, "--focus", "finding")
+def test_the_options_reach_the_picture(two_losses: Path, tmp_path: Path) -> None:
+    assert drawn(two_losses, "--no-fold").count("encoder.weight") == 1
+    focused = drawn(two_losses, "--focus", "finding")
     assert "backward stops here" in focused
     assert "nodes folded" in focused[1]
-    assert "head_b · Linear" in drawn(run, "--focus", "head_b", "--call", "2")
-    unknown = gradscope("draw", run, "--focus", "head_c", "-o", tmp_path / "graph.svg")
+    assert "head_b · Linear" in drawn(two_losses, "--focus", "head_b", "--call", "2")
+    unknown = gradscope("draw", two_losses, "--focus", "head_c", "-o", tmp_path / "graph.svg")
     refused(
         unknown, "gradscope: nothing in this graph is called 'head_c'; did you mean 'head_b'?\n"
     )
@@ -153,13 +157,12 @@ def test_a_folded_row_stands_for_all_its_calls(tmp_path: Path) -> None:
     assert "the first of 4 alike" in drawn(run)[1]
 
 
-def test_a_page_from_a_run_and_from_its_recording(tmp_path: Path) -> None:
-    run = recorded(tmp_path, TWO_LOSSES, "--html", "live.html")
-    done = gradscope("report", run, "--html", tmp_path / "later.html")
+def test_a_page_from_a_run_and_from_its_recording(two_losses: Path, tmp_path: Path) -> None:
+    done = gradscope("report", two_losses, "--html", tmp_path / "later.html")
     said = f"page: {tmp_path / 'later.html'}\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, said, "")
     page = (tmp_path / "later.html").read_text(encoding="utf-8")
-    assert page == (tmp_path / "live.html").read_text(encoding="utf-8")
+    assert page == two_losses.with_name("live.html").read_text(encoding="utf-8")
     assert page.lower().startswith("<!doctype html>")
     assert "default-src 'none'" in page
 
@@ -242,11 +245,10 @@ def test_a_file_that_was_there_is_left_alone_when_nothing_is_drawn(tmp_path: Pat
     assert (tmp_path / "graph.svg").read_text() == "mine"
 
 
-def test_drawing_a_recording_does_not_import_torch(tmp_path: Path) -> None:
-    run = recorded(tmp_path, TWO_LOSSES)
+def test_drawing_a_recording_does_not_import_torch(two_losses: Path, tmp_path: Path) -> None:
     code = f"""
 import sys
-sys.argv = ["gradscope", "draw", {str(run)!r}, "-o", {str(tmp_path / "graph.svg")!r}]
+sys.argv = ["gradscope", "draw", {str(two_losses)!r}, "-o", {str(tmp_path / "graph.svg")!r}]
 from gradscope.cli import main
 main()
 print("torch" in sys.modules)

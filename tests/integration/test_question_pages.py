@@ -26,9 +26,11 @@ if not hasattr(os, "fork"):
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[str, Any]:
-    """All pages with what their programs print and draw now."""
-    done = ran_well(sys.executable, DOCS / "make_questions.py", "--json")
+def made(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """All pages that this run asks for, with what their programs print and draw now."""
+    items = [item for item in request.session.items if item.path == request.path]
+    asked = {name for name in PAGES if any(name in item.name for item in items)}
+    done = ran_well(sys.executable, DOCS / "make_questions.py", "--json", *sorted(asked))
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 

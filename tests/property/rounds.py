@@ -56,8 +56,8 @@ class Round:
 rounds = pytest.mark.parametrize(
     "programs_of",
     [
-        pytest.param(Round(0.75, None), id="fixed", marks=pytest.mark.full),
-        pytest.param(Round(0.25, SEED), id="fresh"),
+        pytest.param(Round(0.9, None), id="fixed", marks=pytest.mark.full),
+        pytest.param(Round(0.1, SEED), id="fresh"),
         pytest.param(Round(LONG / 100, SEED), id="long", marks=pytest.mark.long),
     ],
 )

@@ -76,6 +76,7 @@ def test_nodes_and_bytes_are_told_apart(tmp_path: Path) -> None:
     assert known(retained.fix).kind == "item"
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     "store",
     [
@@ -121,6 +122,7 @@ LOGGED = """
     """
 
 
+@pytest.mark.full(but=2)
 @pytest.mark.parametrize(
     ("first", "store", "steps"),
     [

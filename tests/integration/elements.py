@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import runpy
 from pathlib import Path
 
 import torch
 
-import gradscope
 from gradscope.model import Finding, Severity
+from tests import watching
 
 HEAD = """\
 import collections
@@ -31,14 +30,8 @@ def found_in(body: str, folder: Path, error: str = "") -> list[Finding]:
     path.write_text(HEAD + body, encoding="utf-8")
     torch.manual_seed(2)
     random.seed(0)
-    raised = ""
-    with gradscope.watch() as scope:
-        try:
-            runpy.run_path(str(path), run_name="__main__")
-        except RuntimeError as caught:
-            raised = str(caught)
-        assert not scope.recording().summary.notes
+    found, raised, _ = watching.found_in(path)
     assert error in raised
     assert bool(error) == bool(raised)
-    found = [f for f in scope.findings if f.severity is not Severity.ADVICE]
-    return [f for f in found if not f.code.startswith("GS3")]
+    loud = [f for f in found if f.severity is not Severity.ADVICE]
+    return [f for f in loud if not f.code.startswith("GS3")]

@@ -15,7 +15,6 @@ found but advice is healthy. What is said in the program's own process never has
 
 from __future__ import annotations
 
-import linecache
 import re
 import runpy
 import sys
@@ -28,10 +27,10 @@ from typing import Any
 import pytest
 import torch
 
-import gradscope
 from gradscope.model import Certainty, Finding, Severity, Site
 from tests import known
 from tests.needs import since
+from tests.watching import found_in
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 PROGRAMS = sorted(CORPUS.glob("*/*.py"))
@@ -107,21 +106,14 @@ def announced(findings: Iterable[Finding], path: Path) -> Said:
 
 def run(path: Path) -> dict[str, Any]:
     torch.manual_seed(0)
-    linecache.checkcache(str(path))
     return runpy.run_path(str(path), run_name="__main__")
 
 
 def watched(path: Path) -> tuple[list[Finding], str, list[torch.Tensor]]:
     """Run a program; return what was found, what it raised, and the results it left."""
-    raised, results = "", list[torch.Tensor]()
-    with gradscope.watch() as scope:
-        try:
-            results = left_by(run(path))
-        except RuntimeError as error:
-            raised = str(error)
-        assert not scope.recording().summary.notes
-    assert sys.gettrace() is None
-    return scope.findings, raised, results
+    torch.manual_seed(0)
+    found, raised, left = found_in(path)
+    return found, raised, left_by(left)
 
 
 def left_by(variables: dict[str, Any]) -> list[torch.Tensor]:
@@ -213,10 +205,3 @@ def test_a_finding_offers_a_choice(code: str) -> None:
     assert len(found) == 1
     fixes = found[0].fixes
     assert 2 <= len({(fix.kind, fix.message) for fix in fixes}) == len(fixes) <= 4
-
-
-def test_kinds_of_programs() -> None:
-    kinds = Counter(path.parent.name for path in PROGRAMS)
-    assert kinds.keys() == {"data", "foresight", "freed", "in_place", "leaks"}
-    healthy = [path for path in PROGRAMS if not annotated(path.read_text("utf-8")).findings]
-    assert len(healthy) >= 80

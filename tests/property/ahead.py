@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-import runpy
 from pathlib import Path
 
-import gradscope
 from gradscope.model import Finding, Severity
+from tests.watching import found_in
 
 RAISED = {"second time": "GS101", "inplace operation": "GS201"}
 AHEAD = ("GS102", "GS103", "GS202")
@@ -24,21 +23,14 @@ class Told(enum.Enum):
     BROKEN = "ended by another error"
 
 
-def found_in(path: Path) -> tuple[list[Finding], str]:
-    """Run a program; return what was found, and the words of what it raised."""
-    raised = ""
-    with gradscope.watch() as scope:
-        try:
-            runpy.run_path(str(path))
-        except RuntimeError as error:
-            raised = str(error)
-        assert not scope.recording().summary.notes
-    return scope.findings, raised
-
-
 def told_of(path: Path) -> Told:
     """Run a program; return what was told of it in time."""
-    found, raised = found_in(path)
+    found, raised, _ = found_in(path)
+    return told(found, raised)
+
+
+def told(found: list[Finding], raised: str) -> Told:
+    """Return what was told in time of what a program raised."""
     loud = [each for each in found if each.severity is not Severity.ADVICE]
     code = next((code for words, code in RAISED.items() if words in raised), None)
     if raised and code is None:

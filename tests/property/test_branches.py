@@ -11,7 +11,7 @@ import torch
 
 from gradscope.model import Severity
 from tests import known
-from tests.property.ahead import found_in
+from tests.watching import found_in
 
 HEAD = """\
 import argparse
@@ -96,7 +96,7 @@ def check(seed: int, folder: Path) -> tuple[int, int]:
     """Return how many failures were predicted as warnings, and how many there were."""
     path = folder / f"random_{seed}.py"
     path.write_text(program(seed), encoding="utf-8")
-    found, raised = found_in(path)
+    found, raised, _ = found_in(path)
     errors = [f for f in found if f.severity is Severity.ERROR]
     assert bool(errors) == ("second time" in raised), program(seed)
     warned = [f for f in found if f.severity is Severity.WARNING and f.code in ("GS102", "GS103")]

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import gc
-import runpy
 import textwrap
 from pathlib import Path
 
-from gradscope import watch
 from gradscope.model import Finding, Fix
 from tests import known
+from tests.watching import found_in
 
 
 def findings_of(source: str, folder: Path) -> tuple[list[Finding], str]:
     """Return what is found in a program, and the error that ended it."""
     script = folder / "example.py"
     script.write_text(textwrap.dedent(source), encoding="utf-8")
-    raised = ""
-    try:
-        with watch() as scope:
-            try:
-                runpy.run_path(str(script), run_name="__main__")
-            except RuntimeError as error:
-                raised = str(error)
-    finally:
-        gc.enable()
-    assert scope.recording().summary.notes == ()
-    return scope.findings, raised
+    found, raised, _ = found_in(script)
+    return found, raised
 
 
 def check_wording(finding: Finding) -> None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import ast
 import dis
-import linecache
-import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import gradscope
 from gradscope.code import changes, source
 from gradscope.model import Finding, Site
 from gradscope.program.sites import place_at
-from tests import known
+from tests import known, watching
 
 OPENING = """\
 import torch
@@ -91,13 +88,9 @@ def spelt(text: str) -> str:
 
 def found_in(program: str, script: Path) -> list[Finding]:
     script.write_text(OPENING + program, encoding="utf-8")
-    linecache.checkcache(str(script))
-    with gradscope.watch() as scope:
-        try:
-            runpy.run_path(str(script), run_name="__main__")
-        except RuntimeError as error:
-            assert "a second time" in str(error) or "inplace" in str(error)
-    return list(scope.findings)
+    found, raised, _ = watching.found_in(script)
+    assert not raised or "a second time" in raised or "inplace" in raised
+    return found
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")

@@ -12,11 +12,9 @@ import json
 import os
 import re
 import runpy
-import signal
 import sys
 import tempfile
 import threading
-import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from tests import device, known
+from tests.forked import in_fork
 
 TESTS = Path(__file__).parents[1]
-TIMEOUT = 120  # seconds for one run of one program
 DEVICES = ("cpu", "sim")
 
 Difference = tuple[str, str]
@@ -57,21 +55,14 @@ def run(program: Path, where: str, *, watched: bool, devices: int = 1) -> Ran | 
     import gradscope.cli  # noqa: F401
 
     with tempfile.TemporaryDirectory() as folder:
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                signal.alarm(TIMEOUT)
-                os.dup2(os.open(os.path.join(folder, "errors"), os.O_WRONLY | os.O_CREAT), 2)
-                found = _run_here(program, where, watched, devices, folder)
-                Path(folder, "ran").write_text(json.dumps(found))
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        os.waitpid(child, 0)
         ran = Path(folder, "ran")
+
+        def work() -> None:
+            os.dup2(os.open(os.path.join(folder, "errors"), os.O_WRONLY | os.O_CREAT), 2)
+            ran.write_text(json.dumps(_run_here(program, where, watched, devices, folder)))
+
+        with contextlib.suppress(AssertionError):
+            in_fork(work)
         return Ran(**json.loads(ran.read_text())) if ran.exists() else None
 
 

@@ -17,7 +17,9 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,7 +35,8 @@ from gradscope.collect.observers import Observer
 from gradscope.model import BackwardCall, Finding
 from gradscope.render.machine.json import to_json
 from tests import device
-from tests.device.running import DEVICES, TIMEOUT, Comparison, judged
+from tests.device.running import DEVICES, Comparison, judged
+from tests.forked import TIMEOUT, in_fork
 from tests.property.agreement import Comparison as Agreement
 from tests.property.agreement import comparable
 from tests.property.programs import Outcome, Program, random_program, run
@@ -167,19 +170,12 @@ def run_all(seeds: range, where: str) -> Iterator[Ran | None]:
         done = 0
         while done < len(seeds):
             batch = seeds[done : done + BATCH]
-            child = os.fork()
-            if child == 0:
-                status = 1
-                try:
-                    _run_here(batch, where, file)
-                    status = 0
-                finally:
-                    os._exit(status)
-            ended = os.waitpid(child, 0)[1]
+            with suppress(AssertionError):
+                in_fork(partial(_run_here, batch, where, file))
             found = [json.loads(line) for line in file.read_text().splitlines()]
             yield from found
             done += len(found)
-            if ended and len(found) < len(batch):
+            if len(found) < len(batch):
                 yield None
                 done += 1
 

@@ -15,6 +15,7 @@ import pytest
 from gradscope.model import Finding
 from gradscope.model.finding import by_weight
 from tests.command import gradscope
+from tests.forked import in_fork
 
 CASES = Path(__file__).parent.parent / "cases"
 CODES = {"double_backward": "GS101", "inplace": "GS201", "donated_buffer": "GS104"}
@@ -32,35 +33,30 @@ def run_in_child(path: Path, watched: bool, out: Path) -> dict[str, Any]:
     from gradscope.api.watch import watch
 
     results = out / f"result-{watched}.json"
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            stdout = os.open(out / f"stdout-{watched}", os.O_WRONLY | os.O_CREAT)
-            os.dup2(stdout, 1)
-            torch.manual_seed(0)
-            error = None
-            with watch() if watched else nullcontext() as scope:
-                try:
-                    runpy.run_path(str(path), run_name="__main__")
-                except Exception as raised:
-                    error = f"{type(raised).__name__}: {raised}"
-                    if scope:
-                        scope.explain(raised)
-            assert sys.gettrace() is None
-            sys.stdout.flush()
-            found = scope.findings if scope else []
-            told = {
-                "error": error,
-                "findings": [told_of(each) for each in found],
-                "fixes": [each.fix and each.fix.kind for each in by_weight(found)],
-                "notes": scope.recording().summary.notes if scope else (),
-            }
-            results.write_text(json.dumps(told))
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def work() -> None:
+        os.dup2(os.open(out / f"stdout-{watched}", os.O_WRONLY | os.O_CREAT), 1)
+        torch.manual_seed(0)
+        error = None
+        with watch() if watched else nullcontext() as scope:
+            try:
+                runpy.run_path(str(path), run_name="__main__")
+            except Exception as raised:
+                error = f"{type(raised).__name__}: {raised}"
+                if scope:
+                    scope.explain(raised)
+        assert sys.gettrace() is None
+        sys.stdout.flush()
+        found = scope.findings if scope else []
+        told = {
+            "error": error,
+            "findings": [told_of(each) for each in found],
+            "fixes": [each.fix and each.fix.kind for each in by_weight(found)],
+            "notes": scope.recording().summary.notes if scope else (),
+        }
+        results.write_text(json.dumps(told))
+
+    in_fork(work)
     return json.loads(results.read_text()) | {"stdout": (out / f"stdout-{watched}").read_bytes()}  # type: ignore[no-any-return]
 
 
@@ -127,6 +123,7 @@ def told_early(expected: dict[str, Any], found: list[dict[str, Any]]) -> None:
     assert found[0]["fix"] in {expected["fix"], *expected.get("fix_also", ())}
 
 
+@pytest.mark.full
 def test_what_a_program_leaves_in_its_variables_is_no_leak() -> None:
     """The command looks at them when the program has ended, with hooks of none of the last nodes."""
     (case,) = CASES.glob("134_*")

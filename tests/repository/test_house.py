@@ -55,37 +55,6 @@ def test_code_is_counted_without_blanks_comments_and_docstrings(tmp_path: Path) 
     )
 
 
-@pytest.mark.parametrize(
-    ("code", "files", "status", "says"),
-    [
-        (3, 2, 0, []),
-        (5, 3, 0, ["lines of code can be lowered by 2", "files can be lowered by 1"]),
-        (2, 2, 1, []),
-        (3, 1, 1, []),
-    ],
-)
-def test_the_budget_is_a_limit_and_can_be_lowered(
-    code: int,
-    files: int,
-    status: int,
-    says: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    text = '"""One sentence."""\nx = 1\n'
-    small = built(tmp_path, {"a.py": text, "b.py": f"{text}y = 2\n"})
-    monkeypatch.setattr(House, "contract_faults", lambda self: [])
-    monkeypatch.setattr(house, "House", lambda: small)
-    monkeypatch.setattr(house, "CODE", code)
-    monkeypatch.setattr(house, "FILES", files)
-    assert house.main() == status
-    lines = capsys.readouterr().out.splitlines()
-    told = [line.removeprefix("the budget of ") for line in lines if line.startswith("the budget")]
-    assert told == says
-    assert any(line.endswith("over") for line in lines) == bool(status)
-
-
 def test_circles_are_found_wherever_the_import_stands(tmp_path: Path) -> None:
     files = {
         "__init__.py": "",

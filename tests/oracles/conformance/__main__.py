@@ -31,41 +31,29 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("folder", type=Path, help="the folder `test` of a PyTorch checkout")
     add("files", nargs="*", help=f"files in it, or FILE::PATTERN of test names ({FILES[0]})")
-    add("--ways", default=",".join(way.name for way in WATCHED), help="which, by commas", type=str)
+    ways = [way.name for way in WATCHED]
+    add("--ways", nargs="+", choices=ways, default=ways, help="how to watch them")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     add("--shard", type=int, default=100, help="tests in one process")
     add("--bound", type=float, default=120, help="seconds for one test")
     add("--skip", action="append", default=[], help="a name or pattern of tests to leave out")
-    add("--skip-list", type=Path, help="a file of such names, one a line")
+    add("--skip-list", type=argparse.FileType(), help="a file of such names, one a line")
     add("--json", type=Path, help="write each test as it ends, a line of JSON each")
     add("--resume", action="store_true", help="go on with what --json has already")
     add("--log", default=os.devnull, help="where the tests' own output goes")
-    return parser.parse_args(given)
-
-
-def problem_with(given: argparse.Namespace) -> str | None:
-    """Say what is wrong with the command line: what, where, and what to do next."""
-    if not hasattr(os, "fork"):
-        return "the tests run in forks, and this system has none: use Linux or macOS"
-    folder: Path = given.folder
-    if not folder.is_dir():
-        return f"{folder} is not a folder: give the path of the folder `test` of a PyTorch checkout"
-    for file in given.files:
-        path = folder / file.partition("::")[0]
+    asked = parser.parse_args(given)
+    if not asked.folder.is_dir():
+        parser.error(
+            f"{asked.folder} is not a folder: give the folder `test` of a PyTorch checkout"
+        )
+    for path in (asked.folder / file.partition("::")[0] for file in asked.files):
         if not path.is_file():
-            there = (
-                ", ".join(sorted(p.name for p in folder.glob("test_*.py"))[:5]) or "no test_*.py"
-            )
-            return f"{path} is not there: name files relative to {folder} (which has {there}, …)"
-    unknown = set(given.ways.split(",")) - {way.name for way in WATCHED}
-    if unknown:
-        known = ", ".join(way.name for way in WATCHED)
-        return f"--ways {','.join(sorted(unknown))!r}: say some of {known}"
-    if given.skip_list is not None and not given.skip_list.is_file():
-        return f"--skip-list {given.skip_list} is not there: give a file of test names"
-    if given.resume and given.json is None:
-        return "--resume needs --json FILE, the file to go on with"
-    return None
+            parser.error(f"{path} is not there: name files relative to {asked.folder}")
+    if asked.resume and asked.json is None:
+        parser.error("--resume needs --json FILE, the file to go on with")
+    if asked.skip_list is not None:
+        asked.skip += asked.skip_list.read().split()
+    return asked
 
 
 def run_file(given: argparse.Namespace, asked: str, journal: Journal) -> None:
@@ -98,13 +86,10 @@ def _run_here(given: argparse.Namespace, asked: str, journal: Journal) -> None:
         return
     finally:
         sys.stdout, sys.stderr = streams
-    left_out = list(given.skip)
-    if given.skip_list is not None:
-        left_out += given.skip_list.read_text().split()
     names = [
         name
         for name in cases
-        if fnmatch(name, f"*{pattern}*") and not any(fnmatch(name, each) for each in left_out)
+        if fnmatch(name, f"*{pattern}*") and not any(fnmatch(name, each) for each in given.skip)
     ]
     if not names:
         journal.problem(asked, "it has no tests of that name")
@@ -112,7 +97,7 @@ def _run_here(given: argparse.Namespace, asked: str, journal: Journal) -> None:
     known = journal.read().get(asked, FileRun(asked)).ran
     shards = []
     for i in range(0, len(names), given.shard):
-        for way in (PLAIN, *(WAYS[name] for name in given.ways.split(",")), AGAIN):
+        for way in (PLAIN, *(WAYS[name] for name in given.ways), AGAIN):
             left = [n for n in names[i : i + given.shard] if n not in known.get(way.name, {})]
             shards += [(way, left)] if left else []
     gc.collect()
@@ -128,13 +113,9 @@ def _run_here(given: argparse.Namespace, asked: str, journal: Journal) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run the command; return 1 where something differs, 2 where it was used wrongly."""
+    """Run the command; return 1 where something differs."""
     asked = arguments(given)
     asked.files = asked.files or list(FILES)
-    problem = problem_with(asked)
-    if problem is not None:
-        print(problem, file=sys.stderr)
-        return 2
     with tempfile.TemporaryDirectory(prefix="conformance") as folder:
         journal = Journal(asked.json or Path(folder, "journal"), keep=asked.resume)
         for file in asked.files:

@@ -6,6 +6,7 @@ import gc
 import linecache
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,18 @@ import gradscope
 from gradscope.model import Finding
 
 
-def found_in(path: Path) -> tuple[list[Finding], str, dict[str, Any]]:
-    """Run a program; return what was found, the words of what it raised, and the variables that it left."""
-    raised, left = "", dict[str, Any]()
+def found_in(
+    path: Path, keep: Callable[[dict[str, Any]], Any] = lambda variables: None
+) -> tuple[list[Finding], str, Any]:
+    """Run a program; return what was found, the words of what it raised, and what is to be kept of its variables."""
+    raised, kept = "", None
     linecache.checkcache(str(path))
     with gradscope.watch() as scope:
         try:
-            left = runpy.run_path(str(path), run_name="__main__")
+            kept = keep(runpy.run_path(str(path), run_name="__main__"))
         except RuntimeError as error:
             raised = str(error)
         assert not scope.recording().summary.notes
     gc.enable()  # the program may have turned it off
     assert sys.gettrace() is None
-    return scope.findings, raised, left
+    return scope.findings, raised, kept

@@ -112,8 +112,8 @@ def run(path: Path) -> dict[str, Any]:
 def watched(path: Path) -> tuple[list[Finding], str, list[torch.Tensor]]:
     """Run a program; return what was found, what it raised, and the results it left."""
     torch.manual_seed(0)
-    found, raised, left = found_in(path)
-    return found, raised, left_by(left)
+    found, raised, left = found_in(path, left_by)
+    return found, raised, left or []
 
 
 def left_by(variables: dict[str, Any]) -> list[torch.Tensor]:

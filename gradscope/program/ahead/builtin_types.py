@@ -340,8 +340,7 @@ def _made_by_torch(m: Machine, cls: type, given: Given, named: Named) -> Any:
         return torch.Size(found) if v.is_plain(found) else v.Unknown(why="a size")
     if derives(cls, torch.nn.Parameter):
         data = argument(given, named, 0, "data")
-        shape = tensors.twin(data) if v.is_tensor(data) else v.NO_TWIN
-        return v.Ahead(v.NO_MARKS, shape, True)
+        return v.Ahead(v.NO_MARKS, tensors.twin(data), True)
     if derives(cls, torch.Tensor):
         return v.Ahead(v.unsure(m.held(given)))
     if cls is torch.device or cls is torch.Generator:

@@ -116,7 +116,7 @@ def write(m: Machine, tensor: Any, marks: v.Marks, *, cut: bool = False) -> None
     before = v.NO_MARKS if cut else m.marks(tensor)
     if not (marks or before or cut):
         return
-    after = v.Ahead(before | marks, v.Twin(lambda: _meta(tensor)))
+    after = v.Ahead(before | marks, functools.cache(lambda: _meta(tensor)))
     m.written[id(tensor)] = tensor, after
     with DisableTorchFunction():
         base = tensor._base if tensor._is_view() else None
@@ -176,7 +176,7 @@ class _NoShape(Exception):  # noqa: N818 - no error
 
 def twin(tensor: Any) -> v.Twin:
     """Return the shape of a tensor, to be found when it is asked for."""
-    return tensor.twin if type(tensor) is v.Ahead else v.Twin(lambda: _meta(tensor))
+    return tensor.twin if type(tensor) is v.Ahead else functools.cache(lambda: _meta(tensor))
 
 
 def _twin_of(m: Machine, function: Any, given: v.Given, named: v.Named) -> v.Twin:
@@ -189,7 +189,7 @@ def _twin_of(m: Machine, function: Any, given: v.Given, named: v.Named) -> v.Twi
         }
     except _NoShape:
         return v.NO_TWIN
-    makes = not any(type(each) is v.Twin for each in (*arguments, *options.values()))
+    makes = not any(_is_twin(each) for each in (*arguments, *options.values()))
 
     def make() -> Any:
         try:
@@ -202,15 +202,19 @@ def _twin_of(m: Machine, function: Any, given: v.Given, named: v.Named) -> v.Twi
         except Exception:  # whatever an operator raises on the meta device: the shape is not known
             return None
 
-    return v.Twin(make)
+    return functools.cache(make)
 
 
 _NO_OPTIONS: Final = ("out", "pin_memory", "generator", "device")
 
 
+def _is_twin(value: Any) -> bool:
+    return type(value) is type(v.NO_TWIN)
+
+
 def _holds_twin(value: Any) -> bool:
     is_sequence = type(value) is tuple or type(value) is list
-    return is_sequence and any(type(each) is v.Twin or _holds_twin(each) for each in value)
+    return is_sequence and any(_is_twin(each) or _holds_twin(each) for each in value)
 
 
 def _shaped(m: Machine, value: Any) -> Any:
@@ -225,8 +229,8 @@ def _shaped(m: Machine, value: Any) -> Any:
 
 
 def _got(value: Any) -> Any:
-    if type(value) is v.Twin:
-        found = value.get()
+    if _is_twin(value):
+        found = value()
         if found is None:
             raise _NoShape
         return found
@@ -239,13 +243,13 @@ def shape(tensor: Any) -> Any:
     """Return a tensor without memory of the same shape; None if unknown."""
     if is_a(tensor, Tensor):
         return _meta(tensor)
-    found = tensor.twin.get()
+    found = tensor.twin()
     return found if is_a(found, Tensor) else None
 
 
 def rows(m: Machine, tensor: Any) -> int | None:
     """Return how many rows a tensor has, or how many tensors a result; None if unknown."""
-    found = _meta(tensor) if is_a(tensor, Tensor) else tensor.twin.get()
+    found = _meta(tensor) if is_a(tensor, Tensor) else tensor.twin()
     if is_a(found, tuple, list):
         return len(found)
     return int(found.shape[0]) if is_a(found, Tensor) and found.dim() else None
@@ -256,10 +260,10 @@ def part(m: Machine, tensor: Any, at: int) -> Any:
     whole = twin(tensor)
 
     def make() -> Any:
-        found = whole.get()
+        found = whole()
         return None if found is None else found[at]
 
-    made = v.Ahead(m.marks(tensor), v.Twin(make), _requires_grad(tensor))
+    made = v.Ahead(m.marks(tensor), functools.cache(make), _requires_grad(tensor))
     made.base = tensor if type(tensor) is v.Ahead else None
     return made
 
@@ -294,7 +298,7 @@ def attribute(m: Machine, tensor: Any, name: str) -> Any:
     if name == "__class__":
         return v.kind_of(tensor)
     if on_class is MISSING:
-        is_known = type(tensor) is not v.Ahead or type(tensor.twin.get()) is not tuple
+        is_known = type(tensor) is not v.Ahead or type(tensor.twin()) is not tuple
         return MISSING if is_known else v.Ahead(tensor.marks)
     if type(on_class) is types.FunctionType:
         return types.MethodType(on_class, tensor)
@@ -305,7 +309,7 @@ def set_attribute(m: Machine, tensor: Any, name: str, value: Any) -> None:
     """Store an attribute of a tensor."""
     if name == "data":
         if type(tensor) is v.Ahead:
-            tensor.twin = twin(value) if v.is_tensor(value) else v.NO_TWIN
+            tensor.twin = twin(value)
         return
     if name == "grad" and value is None:
         m.events.append(GradEvent(What.ZERO, tensor))

@@ -64,10 +64,7 @@ def _grad(m: Machine, given: Given, named: Named) -> Any:
     _of_backward(m, roots, v.OwnList(each))
     creates = m.known_truth(argument(given, named, 4, "create_graph", False))
     marks = v.unsure(m.held(roots)) if creates else v.NO_MARKS
-    return tuple(
-        v.Ahead(marks, tensors.twin(one) if v.is_tensor(one) else v.NO_TWIN, creates)
-        for one in each
-    )
+    return tuple(v.Ahead(marks, tensors.twin(one), creates) for one in each)
 
 
 # whether graphs are built

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CellType, CodeType, FunctionType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 
@@ -143,24 +144,11 @@ def known(found: Any, why: str) -> Any:
     return Unknown(why=why) if found is None else found
 
 
-class Twin:
-    """The shape of a tensor, found on the meta device when it is first asked for."""
-
-    __slots__ = ("_make", "_value")
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make: Callable[[], Any] | None = make
-        self._value: Any = None
-
-    def get(self) -> Any:
-        """Return a tensor without memory, or a tuple of them; None if unknown."""
-        make, self._make = self._make, None
-        if make is not None:
-            self._value = make()
-        return self._value
-
-
-NO_TWIN: Final = Twin(lambda: None)
+Twin: TypeAlias = "functools._lru_cache_wrapper[Any]"
+"""The shape of a tensor, found on the meta device when it is first asked for: it gives a tensor
+without memory, or a tuple of them; None if unknown.
+"""
+NO_TWIN: Final[Twin] = functools.cache(lambda: None)
 
 
 class Ahead(Made):

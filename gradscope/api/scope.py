@@ -318,7 +318,7 @@ class Scope(Printed):
         self._suppressor = suppressor
         self._session: Session | None = None
         self._first_call = 0
-        self._is_stopped = False
+        self.is_stopped = False
         self._notes: tuple[str, ...] = ()
 
     def join(self, session: Session) -> None:
@@ -381,11 +381,6 @@ class Scope(Printed):
         """Note how the program ended; the watch itself ends with its ``with`` block."""
         self.outcome = outcome
 
-    def note_stop(self) -> None:
-        """Note that the program has ended where ``--stop-after`` wanted it to."""
-        made = counted(self._stop_after or 0, "backward call")
-        self._notes = (f"the program was stopped after {made}, as --stop-after asked",)
-
     def look_back(self, main: ModuleType) -> None:
         """Look at what a program whose code has run leaves in the variables of its main module."""
         if self._session is not None and self._session.process == os.getpid():
@@ -419,7 +414,7 @@ class Scope(Printed):
 
     def withdraw(self) -> None:
         """Withdraw what was predicted and did not come, if the program has run to its end."""
-        if self.outcome is not None and not self._is_stopped:
+        if self.outcome is not None and not self.is_stopped:
             self._found.withdraw(self.outcome)
 
     def with_predictions(self, summary: Summary) -> Summary:
@@ -455,7 +450,9 @@ class Scope(Printed):
             and call.exception is None
             and call.number - self._first_call >= self._stop_after
         ):
-            self._is_stopped = True
+            self.is_stopped = True
+            made = counted(self._stop_after, "backward call")
+            self._notes = (f"the program was stopped after {made}, as --stop-after asked",)
             raise StopRun
 
 

@@ -33,25 +33,24 @@ from gradscope.fixing.edits import (
     uncached,
     unguarded,
     variable_at,
-    waits,
     with_call,
     with_flag,
     with_followers,
     without_graph,
 )
-from gradscope.fixing.marks import Span
+from gradscope.fixing.marks import Span, waits
 from gradscope.fixing.pieces import Pieces, all_of, block_with, written
 from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Finding, Fix, FixKind
 from gradscope.rules.gs102 import CARRIED
 from gradscope.units import lines_told, listed
 
-_MOST = 3
+MOST = 3
 _NUMBER: frozenset[Kind] = frozenset({"number"})
 _CHANGES = Applicability.MAYBE_INCORRECT
 CONSTANT = "it is a constant then: each loss trains what it does now, by its other ways alone"
 SPOILT = "what an earlier call has freed is trained through it no more"
-_UNSPOILT = "every gradient that a step needs stays as it is"
+UNSPOILT = "every gradient that a step needs stays as it is"
 _MOST_CUTS = 400
 
 
@@ -61,33 +60,6 @@ def is_constant(finding: Finding) -> bool:
     if first is None or first.kind is not FixKind.DETACH or finding.code not in ("GS101", "GS102"):
         return False
     return first.reason not in ("", CARRIED)
-
-
-def of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
-    """Return what lets go of the graphs that a line keeps."""
-    found: dict[FixKind, list[Fix]] = defaultdict(list)
-    search = Search(record, ("", 0))
-    if finding.code == "GS301":
-        found[FixKind.DETACH] += search.let_go()
-    sites = [finding.site, *(each.site for each in finding.related if each.role == "held_by")]
-    lines = {(site.file, site.line): None for site in sites if site is not None}
-    graphs = set(record.identities.values())
-    near = [n for n, p in enumerate(record.places) if n in graphs and (p.file, p.line) in lines]
-    effects = {number: search.effect(number) for number in near}
-    is_chain = finding.code == "GS301"  # it is cut where gradients go on
-    at = [n for n, e in effects.items() if (e.is_fruitful if is_chain else e.is_harmless)]
-    single = [[n] for n in sorted(at, key=lambda n: (len(text_at(record.places[n])), n))]
-    for several in single or [search.kept_at()]:
-        texts = listed([f"`{text_at(record.places[n])}`" for n in several])
-        forms = [(FixKind.DETACH, "detach", f"store {texts} detached")]
-        if all(record.kinds.get(n) == _NUMBER for n in several):
-            forms.append((FixKind.ITEM, "item", f"store the value of {texts}, with item()"))
-        for kind, method, message in forms:
-            edits = all_of(with_call(record.places[n], record.kinds[n], method) for n in several)
-            if edits:
-                found[kind].append(Fix(kind, message, edits, _CHANGES))
-    found[FixKind.NO_GRAD] = search.without_graph(lines)
-    return {kind: fixes[:_MOST] for kind, fixes in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +133,7 @@ class Search:
         cuts = {place: self.effect(place) for place in places}
         left = {p: e.hazards for p, e in cuts.items() if e.mends and e.is_fruitful}
         fixes = (self._detach([p]) for p in sorted(left, key=lambda p: (left[p], *self._worth(p))))
-        found = [fix for fix in fixes if fix is not None][:_MOST]
+        found = [fix for fix in fixes if fix is not None][:MOST]
         return [replace(fix, effects=effects) for fix in found] if effects else found
 
     def counted(self) -> list[Fix]:
@@ -173,7 +145,7 @@ class Search:
                 edits, where = self._edits_at([each], "item")
                 message = f"use the value of {where}, with item()"
                 fixes.append(self._fix(FixKind.ITEM, message, edits, changed))
-        return [fix for fix in fixes if fix.edits][:_MOST]
+        return [fix for fix in fixes if fix.edits][:MOST]
 
     def detached_together(self) -> list[Fix]:
         """Return the fix that detaches in the fewest places, where one is not enough."""
@@ -256,7 +228,7 @@ class Search:
         """
         record, fixes = self._record, []
         calls = [i for i in record.calls if i <= self._fail]
-        for first, second in ((i, self._fail) for i in calls[-_MOST - 1 : -1]):
+        for first, second in ((i, self._fail) for i in calls[-MOST - 1 : -1]):
             one, other = record.events[first], record.events[second]
             between = record.events[first + 1 : second]
             trained = record.leaves_of(self._base.ran[first])
@@ -290,6 +262,7 @@ class Search:
             changed |= dict.fromkeys(Span.of(file, e) for e in between if waits(e))
         following = record.events[self._fail :]
         steps = [each for each in following if each.kind == "step"]
+        goals = dict.fromkeys(each for e in (*steps[:1], *following[:1]) for each in e.levels)
         trained = record.leaves_of(self._base.ran.get(self._fail, ()))
         for site in changed:
             at = (site.file, site.line)
@@ -302,15 +275,13 @@ class Search:
                 continue  # the gradient that it would step with is set to zero by then
             other = f"the gradient of {'the second loss' if gone else 'both losses'}"
             effects = (f"it would step with {other}",) if stepped & trained else ()
-            for goal in dict.fromkeys(
-                each for e in (*steps[:1], *following[:1]) for each in e.levels
-            ):
+            for goal in goals:
                 if edits := written(*moved(site, goal)):
                     message = f"move line {site.line} after line {goal.line}"
                     fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES, effects))
-        harmless = [fix for fix in fixes if not fix.effects]
-        sooner = (*self._sooner(), *self._built_later(changed))
-        return [*dict.fromkeys((*harmless[:_MOST], *sooner, *fixes[:_MOST]))]
+        first = [fix for fix in fixes if not fix.effects][:MOST]
+        others = (*self._sooner(), *self._built_later(changed), *fixes[:MOST])
+        return [*dict.fromkeys((*first, *others))]
 
     def _since_built(self) -> Iterator[tuple[Spot, list[ast.stmt], list[ast.stmt], ast.stmt]]:
         """Yield, for the call that fails and for its callers, the statements of its block that
@@ -387,7 +358,7 @@ class Search:
         record = self._record
         inner = record.reached(n for node in record.kept for n in record.after[node])
         given = Counter(record.identities[node] for node in record.kept if node not in inner)
-        often = [place for place, times in given.most_common(_MOST) if times > _MOST]
+        often = [place for place, times in given.most_common(MOST) if times > MOST]
         return [place for place in often if self.effect(place).is_harmless]
 
     def rebound(self) -> list[Fix]:
@@ -411,7 +382,7 @@ class Search:
                     harmless.remove(name)
             chosen = {name: names[name] for name in harmless}
             fixes += self._rebinding(place, chosen, changed, "a state is carried on")
-        return fixes[:_MOST]
+        return fixes[:MOST]
 
     @cached_property
     def _calls_at(self) -> frozenset[Span]:
@@ -431,7 +402,7 @@ class Search:
             if any(node < begun and record.saves[node] for node in last):
                 continue
             fixes += self._rebinding(place, names, changed, "it leads to all earlier runs")
-        return fixes[:_MOST]
+        return fixes[:MOST]
 
     def _rebinding(
         self, place: Span, names: dict[str, frozenset[int]], changed: Simulation, why: str
@@ -451,7 +422,7 @@ class Search:
         by = {event for _, event, _ in self._stale}
         if any(each < 0 or self._record.events[each].kind == "step" for each in by):
             return []  # a step comes too early
-        if not places or min(places) < 0 or self._freed or len(places) > _MOST:
+        if not places or min(places) < 0 or self._freed or len(places) > MOST:
             return []
         if not self._mends(self._run(Option(clones=frozenset(places)))):
             return []
@@ -476,9 +447,8 @@ class Search:
     def _built_by(self, file: str, node: ast.AST) -> frozenset[int]:
         """Return the nodes that a statement or function has built, by whatever it called."""
         if node not in self._built:
-            places, runs = self._record.places, self._record.runs
-            own = (times for n, times in runs.items() if is_in(places[n], file, node))
-            self._built[node] = frozenset(chain(*(range(*each) for times in own for each in times)))
+            runs = chain(*self._runs_of(file, node))
+            self._built[node] = frozenset(chain(*(range(*run) for run in runs)))
         return self._built[node]
 
     def _builds(self, file: str, node: ast.AST) -> bool:
@@ -580,7 +550,7 @@ class Search:
             waiting = [
                 n for n in self._record.given if expression_at(record.places[n]) is node.value
             ]
-            known, pieces, lines = set[int](), list[Pieces](), set[int]()
+            known, pieces, late = set[int](), list[Pieces](), set[int]()
             while waiting:
                 reads = self._readers.get(waiting.pop(), set()) - known
                 known |= reads
@@ -588,17 +558,35 @@ class Search:
                     is_late = all(self._is_late(read, call) for call in self._meant)
                     if is_late and (piece := computed_at(file, node, record.places[read])):
                         pieces.append(piece)
-                        lines.add(record.places[read].line)
+                        late.add(read)
                     else:  # where its value is read in turn, or read too early
                         waiting.append(read)
             nodes = {own for number in known for own in self._record.given[number]}
             calls = {i for i in record.calls if not nodes.isdisjoint(self._base.ran[i])}
-            for cuts, changed in self._made_twice(file, [node], calls) if pieces else ():
+            is_new = all(self._is_computed_by(call, file, node, late) for call in self._meant)
+            for cuts, changed in self._made_twice(file, [node], calls) if is_new else ():
                 edits, also = self._with_cuts(cuts, *pieces)
                 if edits:
-                    what = f"compute `{ast.unparse(node.value)}` again at {lines_told(lines)}"
+                    lines = lines_told({record.places[n].line for n in late})
+                    what = f"compute `{ast.unparse(node.value)}` again at {lines}"
                     yield self._fix(FixKind.RECOMPUTE, f"{what}{also}", edits, changed)
                     return
+
+    def _is_computed_by(self, call: int, file: str, node: ast.stmt, places: Iterable[int]) -> bool:
+        """Return whether all that makes a call fail is of such runs of a statement as have given
+        what is read at some places for the call.
+        """
+        record, own = self._record, self._base.ran[call]
+        broken = self._bad([call]) | {n for n, _, _ in record.events[call].stale}
+        values = {record.value(n) for each in places for n in record.given[each] if n in own}
+        for runs in self._runs_of(file, node):
+            broken -= {n for run in runs if values & {*range(*run)} for n in range(*run)}
+        return bool(values) and not broken
+
+    def _runs_of(self, file: str, node: ast.AST) -> list[list[tuple[int, int]]]:
+        """Return the runs of the expressions of a statement or function."""
+        places, runs = self._record.places, self._record.runs
+        return [times for n, times in runs.items() if is_in(places[n], file, node)]
 
     def _is_late(self, place: int, call: int) -> bool:
         """Return whether a place is read for a call that fails after what makes it fail."""
@@ -796,5 +784,5 @@ class Search:
         lost = self._base.trained_lines - changed.trained_lines
         names = self._record.leaves
         told = [f"{names[n]} would get no gradient from line {at[1]}" for at, n in lost if names[n]]
-        kept = SPOILT if changed.cut_in(self._base.used_nodes) else _UNSPOILT
-        return (*sorted(told)[:_MOST], kept)
+        kept = SPOILT if changed.cut_in(self._base.used_nodes) else UNSPOILT
+        return (*sorted(told)[:MOST], kept)

@@ -580,11 +580,6 @@ def moved_into(file: str, node: ast.stmt, owner: ast.With | ast.AsyncWith) -> Pi
     return together(removed(node, file), after(owner.body[-1], file, lines_of(node, file)))
 
 
-def waits(node: ast.AST) -> bool:
-    """Return whether a part of the program gives way to others."""
-    return any(isinstance(e, ast.Await | ast.Yield | ast.YieldFrom) for e in ast.walk(node))
-
-
 def _may_swap(node: ast.stmt, later: ast.stmt) -> bool:
     """Return whether a statement can come after a later one: neither binds what the other needs,
     and not both draw.

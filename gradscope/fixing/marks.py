@@ -25,7 +25,6 @@ _LEFT = (
 _OF_TENSOR = frozenset({"data", "grad", "requires_grad", "grad_fn", "_version", "is_leaf", "shape"})
 _BY_OBJECT = frozenset({"retain_grad", "register_hook", "is_tensor", "id", "isinstance", "type"})
 """Calls that mean the object that they are handed, not its value."""
-_WAITS = (ast.Await, ast.Yield, ast.YieldFrom)
 _STEPS: dict[type[ast.operator], str] = {
     ast.Add: "iadd",
     ast.Sub: "isub",
@@ -171,9 +170,14 @@ class Marker(ast.NodeTransformer):
         return len(self.places) - 1
 
     def _mark(self, node: ast.expr) -> ast.AST:
-        is_apart = isinstance(node, ast.Name) or any(isinstance(e, _WAITS) for e in ast.walk(node))
+        is_apart = isinstance(node, ast.Name) or waits(node)
         begun = ast.Constant(None) if is_apart else _call(node, BEGIN)
         return _call(node, MARK, ast.Constant(self._number(node)), begun, node)
+
+
+def waits(node: ast.AST) -> bool:
+    """Return whether a part of the program gives way to others."""
+    return any(isinstance(e, ast.Await | ast.Yield | ast.YieldFrom) for e in ast.walk(node))
 
 
 def _is_declaration(each: ast.stmt) -> bool:

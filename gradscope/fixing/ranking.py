@@ -5,16 +5,20 @@ finds.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing.candidates import CONSTANT, SPOILT, Search, is_constant, of_leak
+from gradscope.fixing.candidates import CONSTANT, MOST, SPOILT, UNSPOILT, Search, is_constant
+from gradscope.fixing.edits import text_at, with_call
+from gradscope.fixing.pieces import all_of
 from gradscope.fixing.plan import Plan, plan, replanned
 from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import REFUSED, Bounds, Run, Start, check, rehearse, run, start_process
 from gradscope.fixing.verify import Verdict, compared, default_calls
 from gradscope.model import Applicability, Finding, Fix, FixKind, Recording, Severity
+from gradscope.units import listed
 
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
 _LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
@@ -35,7 +39,7 @@ def with_options(recording: Recording, record: Record) -> Recording:
 def _with(finding: Finding, record: Record) -> Finding:
     if finding.code in _LEAKS:
         # What reads the value later may want a tensor.
-        order = _ordered(finding.fixes, of_leak(finding, record), (FixKind.DETACH,), meant=())
+        order = _ordered(finding.fixes, _of_leak(finding, record), (FixKind.DETACH,), meant=())
     elif finding.code in _HAZARDS and (spot := _fails_at(finding)) is not None:
         search = Search(record, spot)
         if not search.fails:  # in the rehearsal nothing went wrong: there is nothing to mend
@@ -50,6 +54,35 @@ def _with(finding: Finding, record: Record) -> Finding:
         return finding
     fixes = [*{fix.edits or fix: fix for fix in reversed([*order])}.values()][::-1]
     return replace(finding, fix=fixes[0], alternatives=tuple(fixes[1:])) if fixes else finding
+
+
+def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
+    """Return what lets go of the graphs that a line keeps."""
+    found: dict[FixKind, list[Fix]] = defaultdict(list)
+    search = Search(record, ("", 0))
+    is_chain = finding.code == "GS301"  # it is cut where gradients go on
+    effects = () if is_chain else (UNSPOILT,)
+    if is_chain:
+        found[FixKind.DETACH] += search.let_go()
+    sites = [finding.site, *(each.site for each in finding.related if each.role == "held_by")]
+    lines = {(site.file, site.line): None for site in sites if site is not None}
+    near = [n for n in record.given if (record.places[n].file, record.places[n].line) in lines]
+    cuts = {number: search.effect(number) for number in near}
+    at = [n for n, e in cuts.items() if (e.is_fruitful if is_chain else e.is_harmless)]
+    single = [[n] for n in sorted(at, key=lambda n: (len(text_at(record.places[n])), n))]
+    for several in single or [search.kept_at()]:
+        texts = listed([f"`{text_at(record.places[n])}`" for n in several])
+        forms = [(FixKind.DETACH, "detach", f"store {texts} detached")]
+        if all(record.kinds.get(n) == frozenset({"number"}) for n in several):
+            forms.append((FixKind.ITEM, "item", f"store the value of {texts}, with item()"))
+        for kind, method, message in forms:
+            edits = all_of(with_call(record.places[n], record.kinds[n], method) for n in several)
+            if edits:
+                found[kind].append(
+                    Fix(kind, message, edits, Applicability.MAYBE_INCORRECT, effects)
+                )
+    found[FixKind.NO_GRAD] = search.without_graph(lines)
+    return {kind: fixes[:MOST] for kind, fixes in found.items()}
 
 
 def _ordered(

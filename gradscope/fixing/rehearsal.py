@@ -161,6 +161,12 @@ class Record:
             found[place].append(node)
         return found
 
+    def value(self, node: int) -> int:
+        """Return the node of the tensor that was read, of one that stands for a place."""
+        while node in self.identities:
+            node = self.after[node][0]
+        return node
+
     @cached_property
     def calls(self) -> tuple[int, ...]:
         """The indices of the engine calls."""

@@ -87,11 +87,6 @@ class Verdict:
         ends = [(run.exit_status, run.exception) for run in (self.before, self.after)]
         return self.after.exit_status not in (None, 0) and ends[0] != ends[1]
 
-    @property
-    def is_worse(self) -> bool:
-        """Whether the changed program has a finding that is more than advice, and is new."""
-        return any(finding.severity is not Severity.ADVICE for finding in self.new)
-
     @cached_property
     def refused(self) -> tuple[Difference, ...]:
         """What the fix does to the training that no fix may do, or none that does not say so."""
@@ -121,7 +116,8 @@ class Verdict:
     def mends(self, proposal: Proposal) -> bool:
         """Whether the hazard of one proposal showed and is gone, and nothing else fails."""
         gone = self.met(proposal) is not None and self.left(proposal) is None
-        return gone and self.reached and not self.fails and not self.is_worse
+        is_worse = any(finding.severity is not Severity.ADVICE for finding in self.new)
+        return gone and self.reached and not self.fails and not is_worse
 
     def holds_for(self, proposal: Proposal) -> bool:
         """Whether one proposal mends its hazard, and the program trains what it did."""

@@ -56,6 +56,7 @@ _CALLS_AFTER = 14
 """Engine calls that are watched after the first one that would fail."""
 
 _CONTAINERS = (tuple, list, dict)
+_TOLD = (*_CONTAINERS, int, float, bool, str, type(None))
 _MOST_SEARCHES = 50  # for names
 _OLD = 8  # events: what is older is of an earlier iteration
 _MOST_PARTS = 64  # of a container that are looked at
@@ -206,20 +207,15 @@ class Rehearsal(TorchFunctionMode):
             self._record.runs.setdefault(number, []).append((begun, now))
 
     def _noted(self, number: int, value: Any) -> Any:
-        kind = type(value)
         if isinstance(value, torch.Tensor):
             self._note_kind(number, value)
             return self._marked(number, value)
-        if kind in _CONTAINERS:
+        kind, fields = type(value), _fields_of(value)
+        if fields or kind in _TOLD:
             self._note_kind(number, value)
-            self._hold(number, _tensors_in(value))
-            if kind is tuple and any(isinstance(each, torch.Tensor) for each in value):
-                return tuple(self._marked(number, each) for each in value)
-        elif value is None or kind in (int, float, bool, str):
-            self._note_kind(number, value)
-        elif fields := _fields_of(value):
-            self._note_kind(number, value)
-            self._hold(number, _tensors_in([*fields.values()]))
+            self._hold(number, _tensors_in([*fields.values()] if fields else value))
+        if kind is tuple and any(isinstance(each, torch.Tensor) for each in value):
+            return tuple(self._marked(number, each) for each in value)
         return value
 
     def _hold(self, number: int, tensors: Iterable[Any]) -> None:
@@ -444,11 +440,9 @@ class Rehearsal(TorchFunctionMode):
         """Forget what the step was to change; if it ran a closure, it used what that has made."""
         with self._lock:
             self._stepped.clear()
-            began = self._began
-            if any(each.kind == "call" for each in self._record.events[began:]):
-                self._record.events[began] = replaced(
-                    self._record.events[began], leaves=(), optimizer=-1
-                )
+            began, events = self._began, self._record.events
+            if any(each.kind == "call" for each in events[began:]):
+                events[began] = replaced(events[began], leaves=(), optimizer=-1)
                 self._note_step(*self.meet(optimizer))
 
     def _learn_names(self, frame: FrameType) -> None:

@@ -18,7 +18,7 @@ from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFil
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
-from gradscope.errors import GradscopeError, StopRun
+from gradscope.errors import GradscopeError
 from gradscope.launch.ending import (
     Ending,
     conclude,
@@ -103,9 +103,8 @@ def _run_to_its_end(
         program.run()
     except BaseException as raised:  # a program may end in any way
         error = raised
-    if scopes and isinstance(error, StopRun):
-        error = None
-        scopes[0].note_stop()
+    if any(scope.is_stopped for scope in scopes):
+        error = None  # that, or what the program has made of it
     for scope in scopes:
         try:
             if error is None:

@@ -535,7 +535,7 @@ for step in range(40):
     opt.step()
     history.on_step(step, {"loss": loss, "error": error})
 """,
-        """{"loss": loss.item(), "error": error.item()}""",
+        """{"loss": loss.detach(), "error": error.detach()}""",
     ),
 }
 

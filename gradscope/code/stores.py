@@ -78,6 +78,8 @@ def _match(target: ast.expr, name: Path) -> int:
     if text == name.text:
         return 3
     if name.attribute is not None:
+        while isinstance(target, ast.Subscript):
+            target = target.value
         return 2 if isinstance(target, ast.Attribute) and target.attr == name.attribute else 0
     if isinstance(target, ast.Subscript) and name.text.startswith(f"{ast.unparse(target.value)}["):
         return 2

@@ -78,9 +78,8 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
         for kind, method, message in forms:
             edits = all_of(with_call(record.places[n], record.kinds[n], method) for n in several)
             if edits:
-                found[kind].append(
-                    Fix(kind, message, edits, Applicability.MAYBE_INCORRECT, effects)
-                )
+                fix = Fix(kind, message, edits, Applicability.MAYBE_INCORRECT, effects)
+                found[kind].append(fix)
     found[FixKind.NO_GRAD] = search.without_graph(lines)
     return {kind: fixes[:MOST] for kind, fixes in found.items()}
 

@@ -80,8 +80,8 @@ class Path:
 
     @property
     def attribute(self) -> str | None:
-        """The attribute that holds the object, if the name ends with one."""
-        last = self.steps[-1] if self.steps else None
+        """The attribute that holds the object or a container that it is in, if the name has one."""
+        last = next((step for step in reversed(self.steps) if step.kind != "item"), None)
         return str(last.key) if last is not None and last.kind == "attribute" else None
 
     @property

@@ -339,6 +339,9 @@ def train(data):
         table[x] = x
         average.mul_(0.9).add_(x)
 cell.weight.data -= 1
+class Judge:
+    def judge(self, name):
+        self.history[name].append(name)
 """
 
 
@@ -352,6 +355,7 @@ cell.weight.data -= 1
         ("h", "h", None, False, 13),
         ("table", "table", None, True, 15),
         ("average", "average", None, False, 16),
+        ("judge.history['a']", "judge", "history", True, 20),
     ],
 )
 def test_the_line_that_stores_a_name(
@@ -359,7 +363,8 @@ def test_the_line_that_stores_a_name(
 ) -> None:
     file = tmp_path / "stores.py"
     file.write_text(STORES, encoding="utf-8")
-    steps = (Step("attribute", attribute),) if attribute else ()
+    held: tuple[Step, ...] = (Step("item", "a"),) if text.endswith("]") else ()
+    steps = (Step("attribute", attribute), *held) if attribute else ()
     name = paths.Path(text, root, Origin("global", "<module>", str(file), 1), steps)
     found, _ = store_of((name,), container=container)
     assert known(found).line == line

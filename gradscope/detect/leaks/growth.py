@@ -301,9 +301,7 @@ class Growth(Observer):
             for key, sightings in loop.holders.items()
             if key not in self._told and _has_grown(sightings, ended=ended)
         ]
-        grads = [
-            (key, s) for key, s in grown if self._creates and s.newest.names[0].attribute == "grad"
-        ]
+        grads = [g for g in grown if self._creates and g[1].newest.names[0].attribute == "grad"]
         if grads:
             # The one that holds the most stands for the others, and for what was computed of them.
             self._told.update((key, None) for key, _ in grads)

@@ -108,11 +108,11 @@ class Generations:
         self._see_other(number, number + 1, counts=counts)
 
     def _see_other(self, first: int, following: int, *, counts: bool) -> None:
-        bits = first - first % OTHER
+        bits = following - following % OTHER  # what a checkpoint saves may come before any node
         thread = self._threads.get(bits)
         if thread is None:
             # Nobody has built a node before a watch that begins with none, so no engine has run.
-            first = bits if counts and self._own_thread.first == 0 else first
+            first = bits if counts and self._own_thread.first == 0 else max(first, bits)
             thread = self._threads[bits] = _Thread(first, counts=counts)
             if self.latest:  # it is met in a call that runs: it builds after the last one
                 thread.end(self.latest, self._own_thread.places[-1])

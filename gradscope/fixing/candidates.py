@@ -279,9 +279,8 @@ class Search:
                 if edits := written(*moved(site, goal)):
                     message = f"move line {site.line} after line {goal.line}"
                     fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES, effects))
-        first = [fix for fix in fixes if not fix.effects][:MOST]
-        others = (*self._sooner(), *self._built_later(changed), *fixes[:MOST])
-        return [*dict.fromkeys((*first, *others))]
+        own = [fix for fix in fixes if not fix.effects][:MOST]
+        return [*dict.fromkeys((*own, *self._sooner(), *self._built_later(changed), *fixes[:MOST]))]
 
     def _since_built(self) -> Iterator[tuple[Spot, list[ast.stmt], list[ast.stmt], ast.stmt]]:
         """Yield, for the call that fails and for its callers, the statements of its block that

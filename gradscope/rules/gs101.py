@@ -258,7 +258,8 @@ def fix_for(facts: FreedGraph) -> Fix:
         )
     if facts.same_root:
         return _fix_same_root(by)
-    if facts.made_again and not facts.trains_anew:
+    later = facts.stepped_between and not (facts.freed_same_statement or is_grad(by))
+    if (facts.made_again or later) and not facts.trains_anew:
         what = f"what {place(facts.made[0])} computes" if facts.made else "the graph"
         return Fix(
             FixKind.RECOMPUTE, f"compute {what} again before this call: it trains nothing else"

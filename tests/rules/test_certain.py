@@ -117,7 +117,10 @@ def test_a_carried_state_is_detached_never_retained() -> None:
     assert freed_fix(facts)[0] == "detach"
     assert freed_fix(replace(facts, freed_same_statement=False))[0] == "detach"
     assert freed_fix(replace(facts, call=replace(SECOND, retain_graph=True)))[0] == "detach"
-    assert freed_fix(replace(facts, trains_anew=False))[0] == "recompute"
+    alone = replace(facts, trains_anew=False)
+    assert freed_fix(alone)[0] == "recompute"
+    stepped = replace(alone, made_again=False, freed_same_statement=False, stepped_between=True)
+    assert freed_fix(stepped)[0] == "recompute"
     related = gs101.finding(facts).related
     assert related[0].message.startswith("the freed part was built here: ")
     assert related[1].message.startswith(

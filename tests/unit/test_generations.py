@@ -81,3 +81,12 @@ def test_what_one_of_two_threads_may_have_built_is_no_older_than_is_certain(
     ]
     # A node that a worker has built: the one that had built as many by now.
     assert ends.tell_threads([65, 44, 61], [True, False, True], [(1,), (2,), ()])[1] == worker + 44
+
+
+def test_what_a_thread_saves_before_its_first_node_is_no_node() -> None:
+    ends, worker = Generations(), 3 * OTHER
+    built = ends.built
+    ends.see_built(worker - 1, counts=True)
+    assert (ends.built, ends.others) == (built, [worker])
+    ends.see_built(worker, counts=True)
+    assert ends.built == built + 1

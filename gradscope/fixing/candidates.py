@@ -446,8 +446,8 @@ class Search:
     def _built_by(self, file: str, node: ast.AST) -> frozenset[int]:
         """Return the nodes that a statement or function has built, by whatever it called."""
         if node not in self._built:
-            runs = chain(*self._runs_of(file, node))
-            self._built[node] = frozenset(chain(*(range(*run) for run in runs)))
+            runs = (range(*run) for run in self._runs_of(file, node))
+            self._built[node] = frozenset(chain(*runs))
         return self._built[node]
 
     def _builds(self, file: str, node: ast.AST) -> bool:
@@ -578,14 +578,14 @@ class Search:
         record, own = self._record, self._base.ran[call]
         broken = self._bad([call]) | {n for n, _, _ in record.events[call].stale}
         values = {record.value(n) for each in places for n in record.given[each] if n in own}
-        for runs in self._runs_of(file, node):
-            broken -= {n for run in runs if values & {*range(*run)} for n in range(*run)}
-        return bool(values) and not broken
+        runs = (range(*run) for run in self._runs_of(file, node))
+        rebuilt = [run for run in runs if any(value in run for value in values)]
+        return bool(rebuilt) and not broken.difference(*rebuilt)
 
-    def _runs_of(self, file: str, node: ast.AST) -> list[list[tuple[int, int]]]:
+    def _runs_of(self, file: str, node: ast.AST) -> list[tuple[int, int]]:
         """Return the runs of the expressions of a statement or function."""
         places, runs = self._record.places, self._record.runs
-        return [times for n, times in runs.items() if is_in(places[n], file, node)]
+        return [run for n, own in runs.items() if is_in(places[n], file, node) for run in own]
 
     def _is_late(self, place: int, call: int) -> bool:
         """Return whether a place is read for a call that fails after what makes it fail."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 from torch.autograd.graph import GradientEdge, Node
@@ -60,15 +60,15 @@ class Walker:
         return index
 
 
-def reachable(targets: Targets, starts: Iterable[int], *, cut: int = -1) -> list[int]:
-    """Return the numbers of the nodes reachable from ``starts`` past the node ``cut``, in
+def reachable(targets: Targets, starts: Iterable[int], *, cut: Set[int] = frozenset()) -> list[int]:
+    """Return the numbers of the nodes reachable from ``starts`` past the nodes ``cut``, in
     depth-first order.
     """
     found: dict[int, None] = {}
     stack = list(starts)[::-1]
     while stack:
         i = stack.pop()
-        if i not in found and i != cut:
+        if i not in found and i not in cut:
             found[i] = None
             stack += reversed(targets[i])
     return list(found)

@@ -151,8 +151,8 @@ def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
     assert by is not None
     place = token.place
     foreseen = state.foreseen.get(by.number)
-    anew = [() if i in freed else following for i, following in enumerate(look.targets)]
-    roots = {*range(len(anew))}.difference(*look.targets)
+    roots = {*range(len(look.targets))}.difference(*look.targets)
+    anew = reachable(look.targets, roots, cut={*freed})
     lines = (built_at(look, state.generations, i) for i in freed[:_MOST_NODES_NAMED])
     made = next((line for line in lines if line is not None), None)
     return gs101.FreedGraph(
@@ -163,7 +163,7 @@ def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
         freed_same_statement=by.place is call.place and by.number > 0,
         same_root=bool(by.roots) and by.roots == call.roots,
         made_again=place is not None and place.last_sequence_nr >= by.sequence_nr,
-        trains_anew=any(not look.targets[i] for i in reachable(anew, roots)),
+        trains_anew=any(not look.targets[i] for i in anew),
         stepped_between=state.steps != by.steps,
         foreseen=() if foreseen is None else foreseen.fixes,
         foretold=None if foreseen is None else foreseen.site,

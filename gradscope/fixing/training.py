@@ -392,8 +392,7 @@ class Comparison:
         if not losses or losses != other.losses.get(key) or key[0] < 0 or self._fails < 0:
             return False
         before = self._base.ways(step.index, without_freed=self._failing in losses)
-        after = self._after.ways(other.index, without_freed=False)
-        return after.get(key, 0) < before[key]
+        return self._after.ways(other.index, without_freed=False).get(key, 0) < before[key]
 
     def _is_of_others(self, key: Key, line: Line) -> bool:
         """Return whether a loss that failed at first belongs to other optimizers than a

@@ -80,7 +80,7 @@ class Freeing:
         """Return the leaves that the roots would not lead to if their graph were cut off at
         ``cut``; all their leaves without a cut.
         """
-        kept = set() if cut is None else set(reachable(self.look.targets, roots, cut=cut))
+        kept = set() if cut is None else set(reachable(self.look.targets, roots, cut={cut}))
         lost = (i for i in reachable(self.look.targets, roots) if i not in kept)
         return leaves_of(self.look.nodes[i] for i in lost)
 

@@ -26,6 +26,11 @@ from gradscope.torch_private import (
 
 DETACHED_TEXT = "Trying to use a saved tensor that has been detached in-place"
 CLONE = "CloneBackward0"
+_EDGES = {"self": 0, "other": -1}
+"""By the name of an argument, which edge of the node leads to where it was made. The edge stays
+when the tensor is detached in place: without one it never needed a gradient. (So in each of 174
+kinds of nodes that torch's own samples of its operations make.)
+"""
 
 
 class Kind:
@@ -33,9 +38,9 @@ class Kind:
 
     def __init__(self, kind: type) -> None:
         self.names = tuple(a[len(RAW_SAVED) :] for a in dir(kind) if a.startswith(RAW_SAVED))
-        self.reads = tuple((n, SAVED + n, RAW_SAVED + n) for n in self.names)
-        """Of each saved tensor its name, the attribute that unpacks it, and that of the saved
-        tensor itself.
+        self.reads = tuple((n, SAVED + n, RAW_SAVED + n, _EDGES.get(n)) for n in self.names)
+        """Of each saved tensor its name, the attribute that unpacks it, that of the saved tensor
+        itself, and the edge that its name tells of.
         """
         self.is_leaf = kind.__name__ == "AccumulateGrad"
         self.is_slices = kind.__name__ == "CopySlices"

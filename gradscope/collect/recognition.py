@@ -8,7 +8,6 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect import slots
@@ -41,8 +40,8 @@ _REACHES = (4, 2)
 
 _Window = tuple[type | None, ...]
 
-_FUNCTION: Reads = (("function", "", ""),)
-_LEAF: Reads = (("leaf", "", ""),)
+_FUNCTION: Reads = (("function", "", "", None),)
+_LEAF: Reads = (("leaf", "", "", None),)
 """Stand for the saved tensors of a Python Function, which are read in another way, and for those
 of a leaf, which has none.
 """
@@ -263,7 +262,7 @@ class Recognizer:
                     tensors += len(sizes)
                     nbytes += sum(sizes)
                     continue
-                for saved, name, raw in reads:
+                for saved, name, raw, edge in reads:
                     if guarded and (packed := _packed_by_theirs(node, saved, met)) != 0:
                         if packed is None:
                             return None
@@ -278,14 +277,16 @@ class Recognizer:
                         if (
                             not value.requires_grad
                             and tells
+                            and (edge is None or following[edge][0] is not None)
                             and was_detached(getattr(node, raw), value)
                         ):
                             return None
                     elif type(value) is tuple:
-                        some = [tensor for tensor in value if tensor is not None]
+                        some = [at for at, each in enumerate(value) if each is not None]
                         tensors += len(some)
-                        nbytes += sum(tensor.nbytes for tensor in some)
-                        if tells and _is_one_detached(node, raw, value):
+                        nbytes += sum(value[at].nbytes for at in some)
+                        bare = [at for at in some if tells and not value[at].requires_grad]
+                        if any(was_detached(getattr(node, raw)[at], value[at]) for at in bare):
                             return None
                     else:
                         return None  # a tensor subclass, whose code is not to run
@@ -312,16 +313,6 @@ def _unpacked(node: Node, name: str) -> Any:
     if by_hooks:
         slots.let_go(value, by_hooks)
     return value
-
-
-def _is_one_detached(node: Node, raw: str, values: tuple[torch.Tensor | None, ...]) -> bool:
-    """Return the same of a list of saved tensors."""
-    if all(v is None or v.requires_grad for v in values):
-        return False
-    return any(
-        v is not None and not v.requires_grad and was_detached(saved, v)
-        for saved, v in zip(getattr(node, raw), values, strict=True)
-    )
 
 
 def _reads_of(node: Node, token: Token) -> Reads | None:

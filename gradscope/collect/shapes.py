@@ -97,7 +97,7 @@ HabitKey = tuple[Place | None, int, bool]
 """The call's place, what it asks of the engine, and whether it runs within another."""
 
 
-Reads = tuple[tuple[str, str, str], ...]
+Reads = tuple[tuple[str, str, str, int | None], ...]
 """What to read of a node, as ``gradscope.collect.nodes.Kind`` has it."""
 
 

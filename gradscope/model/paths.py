@@ -80,8 +80,10 @@ class Path:
 
     @property
     def attribute(self) -> str | None:
-        """The attribute that holds the object or a container that it is in, if the name has one."""
-        last = next((step for step in reversed(self.steps) if step.kind != "item"), None)
+        """The attribute that holds the object, or a container or hook that it is in, if the name
+        has one.
+        """
+        last = next((s for s in reversed(self.steps) if s.kind not in ("item", "hook")), None)
         return str(last.key) if last is not None and last.kind == "attribute" else None
 
     @property

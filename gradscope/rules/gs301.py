@@ -71,6 +71,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
+from gradscope.model.paths import Path
 from gradscope.rules.base import Grown, head, place, rule
 
 RULE = rule(
@@ -89,7 +90,7 @@ class Carried:
     """
 
     call: BackwardCall | None
-    holder: str
+    holder: Path
     stored: Site | None
     grown: Grown
     silent: bool = False
@@ -102,8 +103,10 @@ def finding(facts: Carried) -> Finding:
     if facts.silent:
         message += ", and through weights that changed unseen: its gradients are wrong"
     related = [
-        Related("held_by", facts.stored, f"`{facts.holder}` carries the graph on: {facts.grown}"),
-        Related("linked_by", facts.stored, f"`{facts.holder}` is stored here"),
+        Related(
+            "held_by", facts.stored, f"`{facts.holder.text}` carries the graph on: {facts.grown}"
+        ),
+        Related("linked_by", facts.stored, f"`{facts.holder.text}` is stored here"),
     ]
     if facts.silent and facts.call is not None:
         unseen = "no version counter tells that the saved weights are stale"
@@ -128,6 +131,6 @@ def _words(facts: Carried) -> str:
 
 def _cut(facts: Carried, where: str) -> str:
     if facts.steps:
-        cut = f"detach() `{facts.holder}`{where}, and requires_grad_() what comes out"
+        cut = f"detach() `{facts.holder.text}`{where}, and requires_grad_() what comes out"
         return f"{cut}; drop create_graph=True unless a second derivative is taken"
-    return f"detach() `{facts.holder}`{where} and drop retain_graph=True"
+    return f"detach() `{facts.holder.text}`{where} and drop retain_graph=True"

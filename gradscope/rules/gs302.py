@@ -74,6 +74,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
+from gradscope.model.paths import Path
 from gradscope.rules.base import Grown, at, rule
 
 RULE = rule(__doc__, "GS302", "graph-kept-alive", Severity.WARNING, Certainty.OBSERVED)
@@ -85,16 +86,14 @@ class KeptAlive:
     ``grown``.
 
     ``call`` is None where no backward call goes through these graphs. ``is_scalar``: what is held
-    are single numbers; ``through_frame``: it is held by way of the variables of a function that has
-    ended (a traceback). ``after`` is the number of the last backward call.
+    are single numbers. ``after`` is the number of the last backward call.
     """
 
     call: BackwardCall | None
-    holder: str
+    holder: Path
     stored: Site | None
     is_container: bool
     is_scalar: bool
-    through_frame: bool
     grown: Grown
     after: int = 0
 
@@ -102,12 +101,12 @@ class KeptAlive:
 def finding(facts: KeptAlive) -> Finding:
     """Return the finding, with what can be done about it, in words."""
     return RULE.finding(
-        f"`{facts.holder}` keeps the graphs of earlier iterations alive",
+        f"`{facts.holder.text}` keeps the graphs of earlier iterations alive",
         facts.call,
         site=facts.stored,
         after=facts.after,
         label=f"keeps graphs of {facts.grown.span}, {facts.grown.saved}",
-        related=(Related("held_by", facts.stored, f"`{facts.holder}` holds {facts.grown}"),),
+        related=(Related("held_by", facts.stored, f"`{facts.holder.text}` holds {facts.grown}"),),
         bytes=facts.grown.nbytes,
         fixes=(Fix(*_fix(facts)),),
     )
@@ -115,14 +114,17 @@ def finding(facts: KeptAlive) -> Finding:
 
 def _fix(facts: KeptAlive) -> tuple[FixKind, str]:
     """Return what to store instead."""
-    where, holder = at(facts.stored), f"`{facts.holder}`"
+    where, holder = at(facts.stored), f"`{facts.holder.text}`"
     untrained = "nothing then trains through it"
-    if facts.through_frame:
+    if facts.holder.through_frame:
         keep = f"keep str(error) instead of the exception{where}"
         return FixKind.OTHER, f"{keep}: its traceback keeps the variables"
     if facts.call is None and not facts.is_container:
         run = "run this loop under torch.no_grad(), or add up numbers (.item())"
         return FixKind.NO_GRAD, f"{run}; {untrained}"
+    if [step.kind for step in facts.holder.steps[-1:]] == ["hook"]:
+        once = f"register the hook once, or remove() what registering it gave{where}"
+        return FixKind.OTHER, f"{once}: each keeps the variables that it closes over"
     if facts.is_scalar:
         store = f"store .item() or .detach() of it{where}"
         return FixKind.ITEM, f"{store}; the number is the same, the graph goes"

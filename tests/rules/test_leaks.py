@@ -14,7 +14,7 @@ from gradscope import watch
 from gradscope.code.stores import store_of
 from gradscope.code.through_data import data_lines
 from gradscope.model import BackwardCall, Finding, Severity, Site, paths
-from gradscope.model.paths import Origin, Step
+from gradscope.model.paths import FrameOf, Origin, Step
 from gradscope.rules import gs301, gs302, gs303, gs304, gs305
 from gradscope.rules.base import Grown, Rule
 from tests import examples, known
@@ -255,8 +255,16 @@ def test_nothing_of_the_program_is_kept(tmp_path: Path) -> None:
     assert [f.code for f in findings_of(source, tmp_path)] == ["GS302"]
 
 
-CARRIED = gs301.Carried(CALL, "self.h", STORED, Grown(8, 480, 81920, 60.0, 10240.0))
-KEPT = gs302.KeptAlive(CALL, "losses", STORED, True, True, False, Grown(8, 80, 0, 10.0, 0.0))
+FRAME = Origin("local", "train", "train.py", 1)
+CARRIED = gs301.Carried(
+    CALL,
+    paths.Path.of(FRAME, "self", [Step("attribute", "h")]),
+    STORED,
+    Grown(8, 480, 81920, 60.0, 10240.0),
+)
+KEPT = gs302.KeptAlive(
+    CALL, paths.Path.of(FRAME, "losses", []), STORED, True, True, Grown(8, 80, 0, 10.0, 0.0)
+)
 
 
 def test_gs301_names_the_carrier_its_size_and_its_growth() -> None:
@@ -288,7 +296,16 @@ def test_gs301_says_that_gradients_are_wrong_where_weights_change_unseen() -> No
         (replace(KEPT, is_scalar=False), "detach"),
         (replace(KEPT, is_scalar=False, is_container=False), "no_grad"),
         (replace(KEPT, call=None, is_container=False), "no_grad"),
-        (replace(KEPT, through_frame=True), "other"),
+        (
+            replace(
+                KEPT, holder=paths.Path.of(FRAME, "e", [Step("frame", FrameOf("f", "train.py", 2))])
+            ),
+            "other",
+        ),
+        (
+            replace(KEPT, holder=paths.Path.of(FRAME, "w", [Step("hook", "_backward_hooks")])),
+            "other",
+        ),
     ],
 )
 def test_gs302_gives_the_fix_for_what_is_held(facts: gs302.KeptAlive, kind: str) -> None:

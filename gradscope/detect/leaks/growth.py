@@ -181,8 +181,7 @@ class Growth(Observer):
 
     def before_guarded(self, call: Call) -> None:
         """Count the iteration all the same."""
-        record = call.shape.record
-        if record is not None:
+        if (record := call.shape.record) is not None:
             self._begin(call, record, call.numbers, call.numbers)
 
     def _begin(
@@ -308,10 +307,8 @@ class Growth(Observer):
             loop.done = True
             sightings = max((s for _, s in grads), key=lambda s: s.newest.nodes)
             suspect, (nodes, _) = sightings.newest, sightings.rates
-            name = suspect.names[0].text
-            yield gs304.finding(
-                gs304.KeptByCycle(loop.record, "grad", name, None, suspect.iterations, nodes)
-            )
+            what = "grad", suspect.names[0].text, None, suspect.iterations, nodes
+            yield gs304.finding(gs304.KeptByCycle(loop.record, *what))
             return
         for key, sightings in grown:
             loop.done = True
@@ -360,8 +357,7 @@ class Growth(Observer):
                 causes.add(cause)  # of two names for one thing the first was said
                 grown = _grown(self.watch, sightings)
                 grown = replace(grown, at_least=grown.at_least or sightings.count < loop.count)
-                newest = replace(told, grown=grown)
-                yield replace(_finding(newest), count=0)
+                yield replace(_finding(replace(told, grown=grown)), count=0)
 
     # between backward calls, or without any
 
@@ -430,8 +426,7 @@ def _follow(
     """Return the holders of this scan, with what earlier ones saw of them."""
     now = {}
     for suspect in suspects:
-        sightings = before.get(suspect.key)
-        if sightings is None:
+        if (sightings := before.get(suspect.key)) is None:
             sightings = Sightings(count, suspect)
         else:
             sightings.add(count, suspect)
@@ -468,10 +463,9 @@ def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
     """
     suspect = sightings.newest
     record = None if loop is None else loop.record
-    name = suspect.names[0]
     facts: dict[str, Any] = {
         "call": record,
-        "holder": name.text,
+        "holder": suspect.names[0],
         "stored": store_of(suspect.names, suspect.files, container=suspect.is_container)[0],
         "grown": _grown(watch, sightings),
     }
@@ -484,7 +478,6 @@ def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
         **facts,
         is_container=suspect.is_container,
         is_scalar=suspect.is_scalar,
-        through_frame=name.through_frame,
         after=watch.calls,
     )
 

@@ -285,8 +285,9 @@ class Scan:
         for number, (_, _, paths) in self.found.items():
             for path in paths:
                 for i, step in enumerate(path.steps):
-                    if step.kind in ("item", "entry"):
-                        group = groups.setdefault((path.origin, path.root, path.steps[:i]), {})
+                    if step.kind in ("item", "entry", "hook"):
+                        steps = path.steps[: i + (step.kind == "hook")]
+                        group = groups.setdefault((path.origin, path.root, steps), {})
                         group.setdefault(number, path)
         chosen: dict[frozenset[int], _Container] = {}
         taken: set[int] = set()

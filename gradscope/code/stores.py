@@ -69,7 +69,9 @@ def _find_in(
             best = score, place
     if best is None:
         return None
-    return places.of_node(best[1].node, file, best[1].function), best[1].reads_itself
+    node = best[1].node
+    caches = (d for d in getattr(node, "decorator_list", ()) if "cache" in ast.unparse(d))
+    return places.of_node(next(caches, node), file, best[1].function), best[1].reads_itself
 
 
 def _match(target: ast.expr, name: Path) -> int:

@@ -285,8 +285,8 @@ class Scan:
         for number, (_, _, paths) in self.found.items():
             for path in paths:
                 for i, step in enumerate(path.steps):
-                    if step.kind in ("item", "entry", "hook"):
-                        steps = path.steps[: i + (step.kind == "hook")]
+                    if step.kind in ("item", "entry", "hook", "cache"):
+                        steps = path.steps[: i + (step.kind in ("hook", "cache"))]
                         group = groups.setdefault((path.origin, path.root, steps), {})
                         group.setdefault(number, path)
         chosen: dict[frozenset[int], _Container] = {}

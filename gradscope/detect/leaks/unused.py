@@ -287,21 +287,18 @@ class Waste(Observer):
 
     def dropped(self, packed: Packed, nbytes: int) -> None:
         """Count a saved tensor that went with its graph, at any moment."""
-        token = packed.token
-        if token is not None:
-            kept = self._kept.get(token.call.number) if token.call is not None else None
-            if kept is not None:
-                kept.nbytes += nbytes
+        call = None if packed.token is None else packed.token.call
+        if call is not None and (kept := self._kept.get(call.number)) is not None:
+            kept.nbytes += nbytes
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
     ) -> None:
         """Note which graphs that were kept are run again."""
         for i, token in enumerate(look.tokens if self._kept else ()):
-            if token.call is not None and token.has_buffers and look.will_run(i):
-                kept = self._kept.get(token.call.number)
-                if kept is not None:
-                    kept.used = True
+            ran = token.call if token.has_buffers and look.will_run(i) else None
+            if ran is not None and (kept := self._kept.get(ran.number)) is not None:
+                kept.used = True
 
     def after_call(
         self, call: Call, record: BackwardCall, frame: FrameType | None

@@ -6,8 +6,8 @@ torch.manual_seed(0)
 
 import functools
 w = nn.Parameter(torch.randn(4))
-@functools.lru_cache(maxsize=None)
-def table():  # held_by: GS102
+@functools.lru_cache(maxsize=None)  # held_by: GS102
+def table():
     return w.exp()  # created: GS102 GS101
 for _ in range(3):
     (table() * torch.randn(4)).sum().backward()

@@ -22,7 +22,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
 from gradscope.detect.leaks.suspects import Scan, Spans, Suspect
-from gradscope.model import BackwardCall, Finding, Site
+from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.model.paths import Origin, Path
 from gradscope.program.layouts import closure_of
 from gradscope.program.referrers import contexts, tracked
@@ -150,7 +150,8 @@ class Growth(Observer):
         self.told_between_calls = False
         self._loops: dict[Place, CallLoop] = {}
         self._between: dict[Key, Sightings] = {}
-        self._looks = 0
+        self._unmet: dict[Key, Sightings] = {}
+        """What grew between calls, and was run by none of those since."""
         self._creates = False
         self._told: dict[Key, _Facts | None] = {}
         self._attributes: set[str | None] = set()
@@ -194,8 +195,13 @@ class Growth(Observer):
         if loop is not None:
             loop.waits |= waits
             loop.begin(call.number, self.watch.steps)
-            if loop.due:
-                loop.numbers = frozenset(numbers)
+        self._unmet |= self._between
+        if self._unmet or (loop is not None and loop.due):
+            met = frozenset(numbers)
+            unmet = self._unmet.items()
+            self._unmet = {k: s for k, s in unmet if s.newest.roots.isdisjoint(met)}
+            if loop is not None:
+                loop.numbers = met
 
     def after_call(
         self, call: Call, record: BackwardCall, frame: FrameType | None
@@ -220,19 +226,16 @@ class Growth(Observer):
         self._packed_before = ledger.saved_tensors
         ledger.look_at = ledger.saved_tensors + max(_FIRST_LOOK, 2 * self._most_packed)
         self._between.clear()
-        self._looks = 0
-        loop = (
-            None if call.place is None or call.parent is not None else self._loops.get(call.place)
-        )
+        place = None if call.parent is not None else call.place
+        loop = None if place is None else self._loops.get(place)
         if loop is None or loop.call != call.number:
             return None
         loop.end(call, self.watch.generations.now)
         return loop if loop.due else None
 
     def _scan_loop(self, loop: CallLoop, fresh: int, frame: FrameType | None) -> Iterable[Finding]:
-        if not self._is_cheap(loop.holders):
-            return ()
-        if loop.done and self._told.keys().isdisjoint(loop.holders):
+        is_told = loop.done and self._told.keys().isdisjoint(loop.holders)
+        if is_told or not self._is_cheap(loop.holders):
             return ()
         alive = self.watch.census.alive - fresh  # sequences have other lengths each time
         loop.alive = [*loop.alive[-(SIGHTINGS - 1) :], (loop.count, alive)]
@@ -253,19 +256,23 @@ class Growth(Observer):
 
     def at_end(self) -> Iterator[Finding]:
         """Judge loops that ended before they were scanned often enough, and what came after."""
-        frames = user_frames(sys._getframe(1))
-        if frames:
+        if frames := user_frames(sys._getframe(1)):
             self._look_back(frames)
         for loop in self._loops.values():
             yield from self._judge(loop, ended=True)
         yield from self._final()
-        if not self._looks or sys.exception() is not None:
+        if sys.exception() is not None:
             return  # the backward call may have been still to come
-        for key, sightings in self._between.items():
-            if key not in self._told and _is_kept_between_calls(sightings, self._looks):
+        for key, sightings in (self._unmet | self._between).items():
+            suspect = sightings.newest
+            often = len(sightings.seen) > 1 or suspect.iterations >= _ENOUGH_AT_ONCE
+            grown = sightings.grows and often and _bound(suspect) is not Bound.EMPTIED
+            if grown and key not in self._told:
                 self.told_between_calls = True
                 self._told[key] = facts = _facts(self.watch, sightings, None)
-                yield _finding(facts)
+                # Calls that came since may have used the values.
+                level = Severity.WARNING if key in self._between else Severity.ADVICE
+                yield replace(_finding(facts), severity=level)
 
     def _go_on(self, numbers: Iterable[int]) -> None:
         """Start over with the loops whose graphs a call runs through: they were steps of it."""
@@ -373,8 +380,8 @@ class Growth(Observer):
         scanned = self._scan(frames, (), frozenset(), between_calls=True, last=last)
         if scanned is None:
             return
-        self._looks += not last or self.watch.lifting.on
-        found = _follow(self._between, self._looks, scanned)
+        found = _follow(self._between, 0, scanned)
+        self._unmet |= {key: each for key, each in self._between.items() if key not in found}
         # The last look brings figures up to date; variables may be gone by then.
         self._between = self._between | found if last else found
 
@@ -382,10 +389,9 @@ class Growth(Observer):
 
     def _is_cheap(self, following: dict[Key, Sightings]) -> bool:
         """Whether scans took a small share of the run's time; more to confirm a sighting."""
-        elapsed = time.perf_counter() - self.watch.started
         share = _SHARE_TO_CONFIRM if following else _SHARE
         free = self._scans < _FREE_SCANS or self._seconds < _FREE_SECONDS
-        return free or self._seconds < share * elapsed
+        return free or self._seconds < share * (time.perf_counter() - self.watch.started)
 
     def _room(self) -> int:
         """Return how many nodes the next scan may touch: each takes stack when it is destroyed.
@@ -471,8 +477,7 @@ def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
     }
     if loop is not None and suspect.in_graph and not suspect.is_container:
         site = None if record is None else record.site
-        lines = {} if site is None else data_lines(site.file)
-        silent = any(line.writes for line in lines.values())
+        silent = site is not None and any(x.writes for x in data_lines(site.file).values())
         return gs301.Carried(**facts, silent=silent, steps=loop.waits)
     return gs302.KeptAlive(
         **facts,
@@ -498,14 +503,6 @@ def _has_grown(sightings: Sightings, *, ended: bool) -> bool:
     return bound is Bound.NONE or (
         bound is Bound.KEYED and not ended and suspect.iterations >= _ENOUGH_KEYS
     )
-
-
-def _is_kept_between_calls(sightings: Sightings, looks: int) -> bool:
-    """Return the same where no backward call marks the iterations, after so many looks."""
-    suspect = sightings.newest
-    often = len(sightings.seen) > 1 or suspect.iterations >= _ENOUGH_AT_ONCE
-    grown = sightings.count == looks and sightings.grows and often
-    return grown and _bound(suspect) is not Bound.EMPTIED
 
 
 def _bound(suspect: Suspect) -> Bound:

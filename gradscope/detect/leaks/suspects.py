@@ -209,8 +209,8 @@ class Suspect:
 
     A container holds one tensor or more of each iteration; else one tensor's own graph goes back
     that far. ``is_scalar``: the tensors are losses or other single numbers. ``in_graph``: part of
-    the graph of the call itself. ``files`` are those of the code that was running. ``cut``: not
-    everything was looked at, so it may be more.
+    the graph of the call itself. ``roots`` are the numbers of the tensors' nodes, ``files`` those
+    of the code that was running. ``cut``: not everything was looked at, so it may be more.
     """
 
     names: tuple[Path, ...]
@@ -219,6 +219,7 @@ class Suspect:
     nbytes: int
     is_scalar: bool
     in_graph: bool
+    roots: frozenset[int]
     is_container: bool = False
     files: tuple[str, ...] = ()
     cut: bool = False
@@ -350,7 +351,8 @@ class Scan:
         with DisableTorchFunction():
             is_scalar = all(self.found[number][0].dim() == 0 for number in members)
         in_graph = 2 * len(extent.numbers & self.numbers) > extent.nodes
-        return Suspect(names, iterations, extent.nodes, extent.nbytes, is_scalar, in_graph)
+        roots = frozenset(self.spans.number(self.found[number][1]) for number in members)
+        return Suspect(names, iterations, extent.nodes, extent.nbytes, is_scalar, in_graph, roots)
 
 
 def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:

@@ -66,8 +66,8 @@ of the user's functions that are running and in what they lead to, up to the fir
 of a container. It is announced when the same holder has grown three times (from the 24th iteration
 on where no optimizer steps: they may be micro-batches), or at the end of a program that ends before
 that. Without backward calls only what was computed apart counts: a total of independent terms, or a
-container of independent outputs. What grew so and was run by no call that came later is advice, said
-at the end.
+container of independent outputs. What grew so and was run by no later call is advice, said at the
+end.
 """
 
 from __future__ import annotations

@@ -145,14 +145,17 @@ class Bound(enum.Enum):
     EMPTIED = 2  # emptied, made again in a loop or method, or elements taken out
 
 
-def bound_of(names: tuple[Path, ...], store: Site | None) -> Bound:
-    """Return what bounds the container that ``store`` fills."""
+def bound_of(names: tuple[Path, ...], store: Site | None, *, ended: bool) -> Bound:
+    """Return what bounds the container that ``store`` fills; once the program has ``ended``, a
+    method that makes it anew has not run again.
+    """
     if store is None:
         return Bound.NONE
     name = names[0]
     keyed = False
     for node, function, in_loop in source.parsed(store.file).nodes:
-        again = in_loop or (name.attribute is not None and not function.endswith("__init__"))
+        is_method = name.attribute is not None and not function.endswith("__init__")
+        again = in_loop or (is_method and not ended)
         if any(_match(target, name) for target in _emptied(node, again=again)):
             return Bound.EMPTIED
         keyed |= any(_match(target, name) for target in _keyed(node))

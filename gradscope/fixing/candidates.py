@@ -192,7 +192,8 @@ class Search:
         spots = {self._record.events[i].spot for i in self._record.calls}
         events = self._record.events
         before = {events[i].roots for i in self._record.calls if i < self._fail}
-        if not self._freed or events[self._fail].roots in before:
+        twice = events[self._fail].accumulate and events[self._fail].roots in before
+        if not self._freed or twice:
             return []  # the same loss once more: its gradients would be there twice
         keeps = set(spots)
         left = set(self._run(Option(keeps=frozenset(keeps))).hazards)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -63,8 +62,6 @@ def _pieces(finding: Finding, fix: Fix) -> Pieces:
             return _as_text(site)
         case "GS304", FixKind.OTHER if site is not None:
             return _saved_for_backward(site)
-        case "GS304", FixKind.DETACH if site is not None:
-            return _detached_in_hook(site)
     return ()
 
 
@@ -142,45 +139,14 @@ def _saved_for_backward(site: Site) -> Pieces:
             owner = next((e for e in reversed(around) if isinstance(e, ast.ClassDef)), None)
         case _:
             return ()
-    if owner is None or any(_is_saving(node) for node in ast.walk(owner)):
+    attributes = [n for n in ast.walk(owner or ast.Pass()) if isinstance(n, ast.Attribute)]
+    if {each.attr for each in attributes} & {"save_for_backward", "saved_tensors"}:
         return ()
-    reads = [
-        node for node in _attributes(owner) if node.attr == name and isinstance(node.ctx, ast.Load)
-    ]
     file = site.file
     saved = instead_of(statement, file, f"{ctx}.save_for_backward({output})")
     given = (
-        instead_of(node, file, f"{text_of(node.value, file)}.saved_tensors[0]") for node in reads
+        instead_of(node, file, f"{text_of(node.value, file)}.saved_tensors[0]")
+        for node in attributes
+        if node.attr == name and isinstance(node.ctx, ast.Load)
     )
     return (saved, *given)
-
-
-def _attributes(region: ast.AST) -> Iterator[ast.Attribute]:
-    return (node for node in ast.walk(region) if isinstance(node, ast.Attribute))
-
-
-def _is_saving(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and node.attr in ("save_for_backward", "saved_tensors")
-
-
-def _detached_in_hook(site: Site) -> Pieces:
-    """Detach the tensor that a hook keeps as the default of an argument."""
-    tree = source.tree(site.file)
-    for call in source.calls_in(tree):
-        match call:
-            case ast.Call(func=ast.Attribute(value=tensor, attr="register_hook"), args=[hook]):
-                text = ast.unparse(tensor)
-            case _:
-                continue
-        name = getattr(hook, "id", "")
-        kept = [
-            default
-            for function in ast.walk(tree)
-            if function is hook or getattr(function, "name", name and None) == name
-            if isinstance(function, ast.FunctionDef | ast.Lambda)
-            for default in (*function.args.defaults, *function.args.kw_defaults)
-            if default is not None and ast.unparse(default) == text
-        ]
-        if kept:
-            return tuple(instead_of(each, site.file, f"{text}.detach()") for each in kept)
-    return ()

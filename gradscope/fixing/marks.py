@@ -81,7 +81,9 @@ class Marker(ast.NodeTransformer):
             self.generic_visit(node)
             return self._mark(node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = self._headed(node.body)  # defaults, annotations and decorators stay
+            defaults = node.args.defaults
+            defaults[:] = [self.visit(each) for each in defaults]  # type: ignore[misc]
+            node.body = self._headed(node.body)  # annotations and decorators stay
             return node
         if isinstance(node, ast.For | ast.While):
             return self._marked_loop(node)

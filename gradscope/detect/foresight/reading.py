@@ -59,7 +59,7 @@ class Read:
 
     ``via`` is what is written there. ``again``: it is read in a later iteration of a loop around
     the starting point, or by code that a library runs again. ``carried``: when the call comes, the
-    program has stored something else under the name.
+    program has stored something else under the name. ``alone``: the call runs nothing else.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Read:
     way: Way
     again: bool = False
     carried: bool = False
+    alone: bool = False
 
 
 @dataclass(slots=True)
@@ -248,7 +249,8 @@ def _read(hazard: Hazard, mark: Mark, frames: Sequence[FrameType]) -> Read:
     in_loop = driven or source.loop_around(place_in(frame).site) is not None
     carried = in_loop and bool(names) and hazard.gone >= ({name} if name in names else names)
     way = hazard.way
-    return Read(name, site, effect, via, backward, frame, way, driven or note.again, carried)
+    again = driven or note.again
+    return Read(name, site, effect, via, backward, frame, way, again, carried, hazard.alone)
 
 
 def _is_root_at(backward: Site, site: Site) -> bool:

@@ -45,8 +45,7 @@ def tensors_of(frames: Sequence[FrameType]) -> list[Held]:
 
 def may_be_shared(call: Call, look: Look, record: BackwardCall) -> bool:
     """Return whether a call of the program frees what it runs, and nothing in it is broken."""
-    is_inner = call.parent is not None
-    return not (call.keep or record.create_graph or is_inner or look.freed or look.stale)
+    return not (call.keep or record.create_graph or look.freed or look.stale)
 
 
 class Freeing:

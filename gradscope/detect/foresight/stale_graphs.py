@@ -133,7 +133,7 @@ def with_cure(
 ) -> gs202.StaleSoon:
     """Return the facts of the finding with those that decide how the stale graph is cured."""
     read = needed.read
-    if not read.again:
+    if not read.again or read.alone:
         return facts
     leaves = leaves_of(Walker(_MOST_NODES).walk([held_node(needed.held.tensor)]))
     around = events_around(needed.start, read.way)

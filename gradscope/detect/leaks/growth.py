@@ -266,7 +266,7 @@ class Growth(Observer):
         for key, sightings in (self._unmet | self._between).items():
             suspect = sightings.newest
             often = len(sightings.seen) > 1 or suspect.iterations >= _ENOUGH_AT_ONCE
-            grown = sightings.grows and often and _bound(suspect) is not Bound.EMPTIED
+            grown = sightings.grows and often and _bound(suspect, ended=True) is not Bound.EMPTIED
             if grown and key not in self._told:
                 self.told_between_calls = True
                 self._told[key] = facts = _facts(self.watch, sightings, None)
@@ -499,17 +499,17 @@ def _has_grown(sightings: Sightings, *, ended: bool) -> bool:
         return True
     if len(sightings.seen) < SIGHTINGS:
         return False
-    bound = _bound(suspect)
+    bound = _bound(suspect, ended=ended)
     return bound is Bound.NONE or (
         bound is Bound.KEYED and not ended and suspect.iterations >= _ENOUGH_KEYS
     )
 
 
-def _bound(suspect: Suspect) -> Bound:
+def _bound(suspect: Suspect, *, ended: bool) -> Bound:
     if not suspect.is_container:
         return Bound.NONE
     store, _ = store_of(suspect.names, suspect.files, container=True)
-    return bound_of(suspect.names, store)
+    return bound_of(suspect.names, store, ended=ended)
 
 
 def _find_cycle(*, creates: bool) -> tuple[str, str, Site | None] | None:

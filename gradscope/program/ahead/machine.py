@@ -135,25 +135,31 @@ class Machine:
     # ways that part
 
     def decide(self, turn: int = 0) -> bool:
-        """Go one way where both are possible; another reading goes the other."""
+        """Go one way where both are possible, that which was gone here before; another reading goes
+        the other.
+        """
         number = len(self.forks)
         if number >= _MOST_FORKS:
             v.lost("too many branches on unknown values")
-        taken = self.choices[number] if number < len(self.choices) else True
         if not self.frames:
             v.lost("a branch outside of all code")
         note = self._note(self.frames[-1])
+        here = note.code, note.at, turn
+        before = (each.taken for each in reversed(self.forks) if each[:3] == here)
+        taken = self.choices[number] if number < len(self.choices) else next(before, True)
         self.forks.append(Fork(note.code, note.at, turn, taken, note.depth))
         return taken
 
-    def meet(self, marks: v.Marks, *, sure: bool) -> None:
-        """A backward call runs what is looked for: the way ends, whoever catches the error."""
+    def meet(self, marks: v.Marks, *, sure: bool, alone: bool) -> None:
+        """A backward call runs what is looked for, ``alone`` if nothing else: the way ends, whoever
+        catches the error.
+        """
         frame = next((each for each in reversed(self.frames) if each.of_user), self.frames[-1])
         sure = sure and not self.doubt
         gone = self.question.gone(self, marks)
         calls = sum(event.what is What.BACKWARD for event in self.events)
         way = Way(tuple(fork.taken for fork in self.forks), calls, self.steps)
-        self.hazard = Hazard(self._note(frame), marks, sure, way, gone)
+        self.hazard = Hazard(self._note(frame), marks, sure, way, gone, alone)
         raise v.Stop("hazard")
 
     def unknown(self, why: str, *given: Any) -> v.Unknown:

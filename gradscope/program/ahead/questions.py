@@ -174,6 +174,8 @@ class FromFrames:
                 value, inner = models.finished(value), frame
                 machine.doubt = machine.doubt or models.UNDER_WAY
                 continue
+            if inner is not None and frame.code.co_name == "_engine_run_backward":
+                machine.doubt = machine.doubt or "the engine goes on from an inner call"
             if inner is not None and _is_skipped(machine, frame, inner):
                 inner = frame if frame.of_user else inner
                 continue

@@ -85,9 +85,10 @@ def operate(m: Machine, function: Any, given: v.Given, named: v.Named) -> Any:
         return v.Unknown(why=name)
     builds = m.grad and name not in LEADS_NOWHERE
     marks = m.held((given, named)) if builds else v.NO_MARKS
-    is_open = builds and _may_require_grad(m, given, named)
-    wanted = bool(marks) or named.get("requires_grad") is True or (None if is_open else False)
+    apart = builds and _leads_apart(m, given, named)
+    wanted = bool(marks) or named.get("requires_grad") is True or (None if apart else False)
     result = v.Ahead(marks, _twin_of(m, function, given, named), wanted)
+    result.apart = apart
     out = named.get("out")
     if v.is_tensor(out):
         write(m, out, marks)
@@ -138,15 +139,22 @@ def _override(m: Machine, given: v.Given) -> Any:
     return MISSING
 
 
-def _may_require_grad(m: Machine, *given: Any) -> bool:
+def _leads_apart(m: Machine, *given: Any) -> bool:
     for each in given:
-        if type(each) is v.Unknown or (v.is_tensor(each) and _requires_grad(each) is not False):
+        if type(each) is v.Unknown or (v.is_tensor(each) and is_apart(m, each)):
             return True
         if is_exactly(each, tuple, dict) or is_a(each, list):
             inner = each.values() if is_a(each, dict) else each
-            if _may_require_grad(m, *inner):
+            if _leads_apart(m, *inner):
                 return True
     return False
+
+
+def is_apart(m: Machine, tensor: Any) -> bool:
+    """Return whether a tensor may need a gradient, and not for what its marks stand for alone."""
+    if m.marks(tensor):
+        return type(tensor) is v.Ahead and tensor.apart
+    return _requires_grad(tensor) is not False
 
 
 def _requires_grad(tensor: Any) -> bool | None:
@@ -194,6 +202,8 @@ def _twin_of(m: Machine, function: Any, given: v.Given, named: v.Named) -> v.Twi
     def make() -> Any:
         try:
             first = tuple(map(_got, arguments))
+            if any(each is v.ANYTHING for each in first):
+                return v.ANYTHING
             rest = {name: _got(each) for name, each in options.items()}
             if makes and not any(map(_holds_twin, arguments)):
                 rest["device"] = "meta"
@@ -261,10 +271,11 @@ def part(m: Machine, tensor: Any, at: int) -> Any:
 
     def make() -> Any:
         found = whole()
-        return None if found is None else found[at]
+        return found if found is None or found is v.ANYTHING else found[at]
 
     made = v.Ahead(m.marks(tensor), functools.cache(make), _requires_grad(tensor))
     made.base = tensor if type(tensor) is v.Ahead else None
+    made.apart = is_apart(m, tensor)
     return made
 
 
@@ -298,7 +309,7 @@ def attribute(m: Machine, tensor: Any, name: str) -> Any:
     if name == "__class__":
         return v.kind_of(tensor)
     if on_class is MISSING:
-        is_known = type(tensor) is not v.Ahead or type(tensor.twin()) is not tuple
+        is_known = type(tensor) is not v.Ahead or is_a(tensor.twin(), Tensor, type(None))
         return MISSING if is_known else v.Ahead(tensor.marks)
     if type(on_class) is types.FunctionType:
         return types.MethodType(on_class, tensor)
@@ -410,6 +421,8 @@ def layer(m: Machine, module: Any, given: v.Given, named: v.Named) -> Any:
     weights += [each for each in m.namespace(module).values() if v.is_tensor(each)]
     marks = m.held((given, named, tuple(weights))) if m.grad else v.NO_MARKS
     wanted = (bool(marks) or any(map(requires_grad, weights)) or None) if m.grad else False
+    if v.Instance in map(type, given):  # a PackedSequence: it gives what is no tensor
+        return v.Ahead(marks, v.NO_TENSOR, wanted)
     run = None if m.namespace(module).get("_modules") else functools.partial(_forward, module)
     return v.Ahead(marks, _twin_of(m, run, given, named), wanted)
 

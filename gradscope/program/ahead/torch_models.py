@@ -36,11 +36,12 @@ def _of_backward(m: Machine, roots: list[Any], inputs: Any) -> None:
         each = None
         if inputs is not None:
             each = [inputs] if v.is_tensor(inputs) else iteration.drain(m, inputs)
+        alone = not any(tensors.is_apart(m, root) for root in roots if v.is_tensor(root))
         sure = frozenset(mark for mark in marks if mark.sure)
         if sure and m.question.meets(sure, each):
-            m.meet(sure, sure=True)
+            m.meet(sure, sure=True, alone=alone)
         if m.question.meets(marks, each) is not False:
-            m.meet(marks, sure=False)
+            m.meet(marks, sure=False, alone=alone)
     m.events.append(GradEvent(What.BACKWARD))
 
 

@@ -149,12 +149,15 @@ Twin: TypeAlias = "functools._lru_cache_wrapper[Any]"
 without memory, or a tuple of them; None if unknown.
 """
 NO_TWIN: Final[Twin] = functools.cache(lambda: None)
+ANYTHING: Final = object()
+NO_TENSOR: Final[Twin] = functools.cache(lambda: ANYTHING)
+"""Of a result that may be another object, whose attributes lead where it leads."""
 
 
 class Ahead(Made):
     """A tensor that will be made, or a tuple of those where an operator gives several."""
 
-    __slots__ = ("base", "fields", "kind", "marks", "requires_grad", "twin")
+    __slots__ = ("apart", "base", "fields", "kind", "marks", "requires_grad", "twin")
 
     def __init__(
         self, marks: Marks = NO_MARKS, twin: Twin = NO_TWIN, requires_grad: bool | None = None
@@ -164,6 +167,7 @@ class Ahead(Made):
             reading.leading.add(self)
         self.twin = twin
         self.requires_grad = True if marks else requires_grad
+        self.apart = True  # may lead to more than its marks
         self.base: Any = None  # of a view: what is written into it is written there as well
         self.fields = OwnDict()
         self.kind: type = torch.Tensor

@@ -52,3 +52,4 @@ class Hazard(NamedTuple):
     sure: bool
     way: Way
     gone: frozenset[str]
+    alone: bool

@@ -20,6 +20,7 @@ from gradscope.fixing.pieces import (
     written,
 )
 from gradscope.model import Finding, Fix, FixKind, Recording, Site
+from gradscope.rules.base import NOT_REENTRANT
 from gradscope.rules.gs104 import SETTING
 
 _CHECKPOINT = "checkpoint"
@@ -52,7 +53,7 @@ def _pieces(finding: Finding, fix: Fix) -> Pieces:
             return without_graph(site.file, site.line)
         case "GS303", FixKind.REMOVE_RETAIN if site is not None:
             return without_flag(_place(site), "retain_graph")
-        case "GS101", FixKind.REORDER if _CHECKPOINT in fix.message and "created" in named:
+        case "GS101" | "GS102", FixKind.REORDER if fix == NOT_REENTRANT and "created" in named:
             return _not_reentrant(named["created"])
         case "GS101", FixKind.REORDER if "freed_by" in named and finding.message.startswith("read"):
             return with_flag(_place(named["freed_by"]), "retain_graph")

@@ -78,6 +78,13 @@ def rule(
     return Rule(code, name, severity, certainty, summary.rstrip("."), explain)
 
 
+NOT_REENTRANT = Fix(
+    FixKind.REORDER,
+    "if this is a reentrant checkpoint, use checkpoint(..., use_reentrant=False) "
+    "or hand the shared tensor to it as an argument",
+)
+
+
 def built(made: Iterable[Site], message: str, again: str = "and here") -> Iterator[Related]:
     """Yield a note for each line that built the nodes, another one for the first."""
     for position, site in enumerate(made):

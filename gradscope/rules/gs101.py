@@ -85,7 +85,7 @@ from dataclasses import dataclass, replace
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, SavedState, Site, activation_bytes
-from gradscope.rules.base import built, called, head, is_grad, place, rule
+from gradscope.rules.base import NOT_REENTRANT, built, called, head, is_grad, place, rule
 from gradscope.units import counted, listed, nbytes
 
 RULE = rule(__doc__, "GS101", "backward-through-freed-graph", Severity.ERROR, Certainty.CERTAIN)
@@ -250,12 +250,8 @@ def fix_for(facts: FreedGraph) -> Fix:
     call, by = facts.call, facts.freed_by
     if by is None:
         return Fix(FixKind.RECOMPUTE, "build the graph again before this call")
-    if call.parent is not None and call.parent == by.parent:
-        return Fix(
-            FixKind.REORDER,
-            "if this is a reentrant checkpoint, use checkpoint(..., use_reentrant=False) "
-            "or hand the shared tensor to it as an argument",
-        )
+    if call.parent is not None and call.parent == by.parent and not is_grad(call):
+        return NOT_REENTRANT
     if facts.same_root:
         return _fix_same_root(by)
     later = facts.stepped_between and not (facts.freed_same_statement or is_grad(by))

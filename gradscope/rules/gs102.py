@@ -76,7 +76,16 @@ from dataclasses import dataclass, replace
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, Site, activation_bytes
-from gradscope.rules.base import built, called, first_few, head, is_grad, place, rule
+from gradscope.rules.base import (
+    NOT_REENTRANT,
+    built,
+    called,
+    first_few,
+    head,
+    is_grad,
+    place,
+    rule,
+)
 from gradscope.rules.roles import UNKNOWN, Cut, Link, Loss, Roles, grouped
 from gradscope.units import counted, listed, nbytes
 
@@ -181,7 +190,9 @@ def _fixes(facts: SharedGraph) -> Iterator[Fix]:
     """Yield what can be done, what an expert would do first; the order of the questions matters."""
     roles, call = facts.roles, facts.call
     is_part = facts.same_root and call.inputs is not None
-    if facts.accumulated:
+    if call.parent is not None and not is_grad(call):
+        yield NOT_REENTRANT
+    elif facts.accumulated:
         yield from _of_total(facts)
     elif roles.rows and facts.again:
         yield _fix(FixKind.RETAIN_GRAPH, facts, reason="each call asks for a part of one result")

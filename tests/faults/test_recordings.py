@@ -544,9 +544,7 @@ def test_hostile_texts(
         assert (sorted(set(found.tags)), found.running) == (sorted(set(plain.tags)), [])
         assert "<" not in text or text not in page
         svg, dot, pdf = (tmp_path / f"graph.{kind}" for kind in ("svg", "dot", "pdf"))
-        forms = {
-            form: ("report", "--format", form) for form in ("json", "sarif", "trace", "github")
-        }
+        forms = {form: ("report", "--format", form) for form in ("json", "sarif", "github")}
         drawn = (("draw", "--output", picture) for picture in (svg, dot, pdf))
         memory = ("report", "--memory")
         shown: dict[tuple[str | Path, ...], str] = {}
@@ -562,7 +560,7 @@ def test_hostile_texts(
         lines = shown[forms["github"]].removesuffix("\n").split("\n")
         assert len(lines) == len(recording.findings)
         assert all(line.startswith("::") for line in lines)
-        for form in ("json", "sarif", "trace"):
+        for form in ("json", "sarif"):
             json.loads(shown[forms[form]])
         for value in (recording, *recording.findings, *recording.graphs.values()):
             assert not obeyed(str(value))
@@ -645,7 +643,7 @@ def test_streams_without_unicode_or_none_at_all(
     for way in (
         *(("report", whole), ("report", "--memory", whole), ("fix", whole)),
         *(("diff", whole, whole), page, ("rules",), ("doctor",), ("--help",), ("--version",)),
-        *(("report", "--format", form, whole) for form in ("github", "json", "trace")),
+        *(("report", "--format", form, whole) for form in ("github", "json", "sarif")),
     ):
         raw = io.BytesIO()
         stream = None if encoding is None else io.TextIOWrapper(raw, encoding, write_through=True)

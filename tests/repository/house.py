@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 27_600
-FILES = 205
+CODE = 27_531
+FILES = 204
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

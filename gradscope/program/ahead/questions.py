@@ -22,10 +22,13 @@ from gradscope.program.ahead import iteration, models, opcodes
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import NO_RESULT, SUSPENDED, Frame, frame_of
 from gradscope.program.ahead.machine import Machine, Question
+from gradscope.program.ahead.torch_models import run_backward
 from gradscope.program.ahead.ways import Fork, GradEvent, Hazard, Way, What
 from gradscope.program.layouts import class_name, is_a, is_exactly
 from gradscope.program.sites import USER, frames_from, owner_of
+from gradscope.program.tensors import node_of
 from gradscope.program.variables import local_variables, on_stack
+from gradscope.torch_private import current_node
 
 MOST_STEPS = 40_000  # of all ways: what is foretold must not depend on how busy a machine is
 _MOST_OF_ONE = 20_000
@@ -34,6 +37,9 @@ _MOST_BEYOND = 10_000
 _MOST_FRAMES = 60
 _WORK = thread._WorkItem.run.__code__
 _RESULT = Future.result.__code__
+_CHECKPOINT = "CheckpointFunctionBackward"
+_ENGINE = "_engine_run_backward"
+_MOST_NODES = 2_000
 _SUBMIT = thread.ThreadPoolExecutor.submit.__code__
 _ENTRIES = {
     id(torch.Tensor.backward.__code__): False,
@@ -166,6 +172,13 @@ class FromFrames:
                 machine.suspended[id(frame.live)] = frame
         how, value = "return", None if self._result is None else self._result()
         inner: Frame | None = None
+        if outer := [each for each in frames[1:] if each.code.co_name == _ENGINE]:
+            machine.frames, machine.outer = [frames[0]], frames[1:]
+            grad, machine.grad = machine.grad, True
+            for node in _checkpoints_left(outer[0].live):
+                given = (v.Ahead() if each is None else each for each in node.inputs)
+                run_backward(machine, [machine.call(node.run_function, tuple(given), {})])
+            machine.frames, machine.grad = [], grad
         for depth, frame in enumerate(frames):
             machine.outer = frames[depth + 1 :]
             if frame.code is _SUBMIT:  # its work is done in another thread already
@@ -174,7 +187,7 @@ class FromFrames:
                 value, inner = models.finished(value), frame
                 machine.doubt = machine.doubt or models.UNDER_WAY
                 continue
-            if inner is not None and frame.code.co_name == "_engine_run_backward":
+            if inner is not None and frame.code.co_name == _ENGINE:
                 machine.doubt = machine.doubt or "the engine goes on from an inner call"
             if inner is not None and _is_skipped(machine, frame, inner):
                 inner = frame if frame.of_user else inner
@@ -211,6 +224,19 @@ def _of_program(innermost: FrameType) -> list[FrameType]:
             waiting = _waiting_for(dict(local_variables(each)).get("self"))
             return frames[:last] + ([] if waiting is None else _of_program(waiting))
     return frames[: max(last, 1)]
+
+
+def _checkpoints_left(engine: FrameType | None) -> list[Any]:
+    """Return the nodes of reentrant checkpoints that a call of the engine has not come to yet."""
+    own: dict[str, Any] = {} if engine is None else dict(local_variables(engine))
+    now, seen = current_node(), set[Any]()
+    waiting = [node_of(root) for root in own.get("t_outputs", ()) if now and v.is_tensor(root)]
+    while waiting and len(seen) < _MOST_NODES:
+        if (node := waiting.pop()) is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    left = [n for n in seen if n.name() == _CHECKPOINT and n._sequence_nr() < now._sequence_nr()]
+    return sorted(left, key=lambda node: -node._sequence_nr())
 
 
 def _waiting_for(work: Any) -> FrameType | None:
@@ -379,9 +405,10 @@ def _operands(frame: Frame) -> list[Any]:
 def start_at_call(user: FrameType) -> FromFrames:
     """Begin at the call to autograd that is under way, made in or below a frame of the user's."""
     entry: FrameType | None = None
-    is_known = False
+    is_known = is_outer = False
     for each in frames_from(sys._getframe(1)):
-        if id(each.f_code) in _ENTRIES:
+        is_outer |= each.f_code.co_name == _ENGINE
+        if id(each.f_code) in _ENTRIES and not is_outer:
             entry = each
         if each is user:
             is_known = True

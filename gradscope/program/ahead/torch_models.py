@@ -30,7 +30,8 @@ from gradscope.torch_private import (
 )
 
 
-def _of_backward(m: Machine, roots: list[Any], inputs: Any) -> None:
+def run_backward(m: Machine, roots: list[Any], inputs: Any = None) -> None:
+    """Call the engine for these roots."""
     marks = m.held(roots)
     if marks:
         each = None
@@ -47,14 +48,14 @@ def _of_backward(m: Machine, roots: list[Any], inputs: Any) -> None:
 
 @model(torch.Tensor.backward)
 def _backward(m: Machine, given: Given, named: Named) -> None:
-    _of_backward(m, [given[0]], argument(given, named, 4, "inputs"))
+    run_backward(m, [given[0]], argument(given, named, 4, "inputs"))
 
 
 @model(torch.autograd.backward)
 def _backward_of_all(m: Machine, given: Given, named: Named) -> None:
     roots = argument(given, named, 0, "tensors")
     each = [roots] if v.is_tensor(roots) else iteration.drain(m, roots)
-    _of_backward(m, each, argument(given, named, 5, "inputs"))
+    run_backward(m, each, argument(given, named, 5, "inputs"))
 
 
 @model(torch.autograd.grad)
@@ -62,7 +63,7 @@ def _grad(m: Machine, given: Given, named: Named) -> Any:
     outputs, inputs = argument(given, named, 0, "outputs"), argument(given, named, 1, "inputs")
     roots = [outputs] if v.is_tensor(outputs) else iteration.drain(m, outputs)
     each = [inputs] if v.is_tensor(inputs) else iteration.drain(m, inputs)
-    _of_backward(m, roots, v.OwnList(each))
+    run_backward(m, roots, v.OwnList(each))
     creates = m.known_truth(argument(given, named, 4, "create_graph", False))
     marks = v.unsure(m.held(roots)) if creates else v.NO_MARKS
     return tuple(v.Ahead(marks, tensors.twin(one), creates) for one in each)

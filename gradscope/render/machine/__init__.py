@@ -16,7 +16,6 @@ class Format(StrEnum):
     JSON = "json"
     SARIF = "sarif"
     GITHUB = "github"
-    TRACE = "trace"
 
 
 def writer(form: Format) -> Callable[[Recording], str]:

@@ -659,22 +659,27 @@ class Search:
             at = bisect_right(begun, own) - 1
             if number in read and at >= 0 and old < begun[at] and own in leading:
                 names[read[number]].add(number)
-        bound = self._bound_at(head, place)
+        bound = self._bound_at(head, place, names)
         return {
             name: frozenset(at)
             for name, at in names.items()
             if bound is None or name.partition(".")[0] in bound
         }
 
-    def _bound_at(self, head: int, place: Span) -> frozenset[str] | None:
+    def _bound_at(self, head: int, place: Span, names: Iterable[str]) -> frozenset[str] | None:
         """Return the variables that there always are at a head: of a call, at that of its loop,
-        for what an iteration binds anew no other one has had. None if any may be.
+        for what an iteration binds anew no other one has had; else what outlives its function, an
+        object whose attribute it is or what is not local. None if any may be.
         """
         record = self._record
         if place not in self._calls_at:
             return record.bound.get(head)
         around = source.enclosing(place.file, place.line)
         loop = next((e for e in reversed(around) if isinstance(e, (*FUNCTIONS, *source.LOOPS))), 0)
+        if isinstance(loop, FUNCTIONS):
+            shared = (n for n in ast.walk(loop) if isinstance(n, ast.Global | ast.Nonlocal))
+            owners = (head for head, dot, _ in (name.partition(".") for name in names) if dot)
+            return frozenset((*owners, *(name for each in shared for name in each.names)))
         if not isinstance(loop, source.LOOPS):
             return None
         heads = (h for h in record.bound if region_of(record.heads[h]) is loop)

@@ -469,10 +469,15 @@ def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
     """
     suspect = sightings.newest
     record = None if loop is None else loop.record
+    name = suspect.names[0]
+    stored = store_of(suspect.names, suspect.files, container=suspect.is_container)[0]
+    inner = Path.of(name.origin, name.root, (*name.steps, *name.beyond))
+    if inner.attribute not in (None, name.attribute):  # the objects in it were given the tensors
+        stored = store_of((inner,), suspect.files)[0] or stored
     facts: dict[str, Any] = {
         "call": record,
-        "holder": suspect.names[0],
-        "stored": store_of(suspect.names, suspect.files, container=suspect.is_container)[0],
+        "holder": name,
+        "stored": stored,
         "grown": _grown(watch, sightings),
     }
     if loop is not None and suspect.in_graph and not suspect.is_container:

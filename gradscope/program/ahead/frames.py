@@ -20,7 +20,7 @@ from gradscope.program.variables import (
 
 SUSPENDED = 0x20 | 0x80 | 0x200  # inspect's flags of generators and coroutines
 NO_RESULT = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR")
-_UNREADABLE = ("BEFORE_WITH", "UNPACK_SEQUENCE", "UNPACK_EX", "LOAD_SPECIAL", "DICT_MERGE")
+_UNREADABLE = ("BEFORE_WITH", "LOAD_SPECIAL", "DICT_MERGE")
 
 
 class Frame(Made):
@@ -142,7 +142,7 @@ def _kept(frame: Frame, depth: int, waits: bool | None) -> int:
         return depth - (name == "YIELD_VALUE")  # what it gave is not its own any more
     if not waits or name == "FOR_ITER":
         return depth
-    if name == "SEND":
+    if name in ("SEND", "UNPACK_SEQUENCE", "UNPACK_EX"):
         return depth - 1
     if name in _UNREADABLE:
         lost(f"a call by {name}")

@@ -336,6 +336,14 @@ def _take(machine: Machine, frame: Frame, inner: Frame | None, how: str, value: 
             frame.stack.append(value)
         else:
             opcodes.end_send(frame, value)
+    elif name.startswith("UNPACK"):  # elements that it had before may be any
+        given = [value] if how == "yield" else []
+        given += iteration.drain(machine, inner.suspended) if inner and inner.suspended else []
+        after = instruction.arg >> 8 if name == "UNPACK_EX" else 0
+        more = (instruction.arg & 0xFF) + (name == "UNPACK_EX")
+        marks = v.unsure(machine.held(given))
+        any_of = [v.Unknown(marks, "unpacked, partly read") for _ in range(more + after)]
+        frame.stack += reversed([*any_of, *given[len(given) - after :]][-more - after :])
     elif instruction.is_call:
         frame.stack.append(_through(machine, frame, inner, how, value))
     elif name not in NO_RESULT:

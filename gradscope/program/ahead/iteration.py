@@ -374,6 +374,9 @@ def _continued(m: Machine, of: Any) -> Any:
         for _ in total:
             found.step()  # it was given before
         return found
+    if is_exactly(of, itertools.pairwise) and any(map(is_iterator, inside)):
+        source, *held = _parts(of)  # the element that it gave last, then what it reuses
+        return lazily(itertools.pairwise, m, (chained(m, held[:1], source),), {})
     if is_exactly(of, itertools.starmap):
         return lazily(itertools.starmap, m, tuple(_parts(of)[::-1]), {})
     if is_exactly(of, itertools.chain) and inside:  # it may have one under way, and has the rest

@@ -38,11 +38,7 @@ from gradscope.program.sites import (
 from gradscope.program.tensors import describe, shape_of, storage_of, version_of
 from gradscope.program.variables import variables
 from gradscope.rules import gs101, gs104, gs201, gs202, unannounced
-from gradscope.torch_private import (
-    DisableTorchFunction,
-    FunctionNode,
-    has_donated_buffers,
-)
+from gradscope.torch_private import DisableTorchFunction, FunctionNode, has_donated_buffers
 
 _MOST_NODES_NAMED = 50
 _WARNINGS = {"GS101": ("GS102", "GS103"), "GS201": ("GS202",)}

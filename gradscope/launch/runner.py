@@ -19,12 +19,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
 from gradscope.errors import GradscopeError
-from gradscope.launch.ending import (
-    Ending,
-    conclude,
-    die_of_interrupt,
-    wait_for_threads,
-)
+from gradscope.launch.ending import Ending, conclude, die_of_interrupt, wait_for_threads
 from gradscope.launch.interpreter import Target
 from gradscope.launch.torch_import import when_torch_is_imported
 from gradscope.model import Outcome

@@ -76,16 +76,7 @@ from dataclasses import dataclass, replace
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, Site, activation_bytes
-from gradscope.rules.base import (
-    NOT_REENTRANT,
-    built,
-    called,
-    first_few,
-    head,
-    is_grad,
-    place,
-    rule,
-)
+from gradscope.rules.base import NOT_REENTRANT, built, called, first_few, head, is_grad, place, rule
 from gradscope.rules.roles import UNKNOWN, Cut, Link, Loss, Roles, grouped
 from gradscope.units import counted, listed, nbytes
 

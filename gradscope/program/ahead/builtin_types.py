@@ -28,13 +28,7 @@ from gradscope.program.ahead.operators import are_same, computed, contains
 from gradscope.program.ahead.torch_models import applied
 from gradscope.program.ahead.values import Given, Named
 from gradscope.program.containers import GENERATOR_TYPES
-from gradscope.program.layouts import (
-    class_name,
-    class_namespace,
-    derives,
-    is_a,
-    is_exactly,
-)
+from gradscope.program.layouts import class_name, class_namespace, derives, is_a, is_exactly
 from gradscope.program.sites import frames_from
 
 

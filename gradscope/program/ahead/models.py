@@ -32,10 +32,7 @@ from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import MODELS, Machine
-from gradscope.program.ahead.operators import (
-    compare,
-    computed,
-)
+from gradscope.program.ahead.operators import compare, computed
 from gradscope.program.ahead.values import Given, Named
 from gradscope.program.layouts import derives, is_a, is_exactly
 from gradscope.torch_private import ASKED_QUIETLY

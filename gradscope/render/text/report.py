@@ -11,13 +11,7 @@ from rich.text import Text
 from gradscope.model import Cause, Outcome, Recording, Summary
 from gradscope.render.text.calls import calls_table
 from gradscope.render.text.finding import print_finding, print_list, print_note, tally
-from gradscope.render.text.terminal import (
-    plain,
-    print_lines,
-    print_message,
-    shorten,
-    wrapped,
-)
+from gradscope.render.text.terminal import plain, print_lines, print_message, shorten, wrapped
 from gradscope.render.theme import SEVERITIES
 from gradscope.units import counted, nbytes
 

@@ -32,11 +32,10 @@ _MOST = 20_000
 _LAPS = 2  # elements of something unknown: they stand for all
 _LISTED = (list, tuple, str, bytes, range, deque)
 _HASHED = (dict, set, frozenset)
-_EMPTY_VIEWS: tuple[Any, ...] = ({}.keys(), {}.values(), {}.items())
 _EMPTY: tuple[Any, ...] = (
     *((), [], range(0), range(2**70), "", b"", {}, {}.values(), {}.items(), set(), deque()),
 )
-_VIEWS = tuple(type(each) for each in _EMPTY_VIEWS)
+_VIEWS = type({}.keys()), type({}.values()), type({}.items())
 _OVER_SEQUENCES = tuple(type(iter(each)) for each in _EMPTY)
 _BACKWARD: tuple[type, ...] = (type(reversed([])), reversed)
 _TEE: Any = type(itertools.tee(())[0])

@@ -172,13 +172,10 @@ class FromFrames:
                 machine.suspended[id(frame.live)] = frame
         how, value = "return", None if self._result is None else self._result()
         inner: Frame | None = None
-        if outer := [each for each in frames[1:] if each.code.co_name == _ENGINE]:
+        if outer := [each.live for each in frames[1:] if each.code.co_name == _ENGINE]:
             machine.frames, machine.outer = [frames[0]], frames[1:]
-            grad, machine.grad = machine.grad, True
-            for node in _checkpoints_left(outer[0].live):
-                given = (v.Ahead() if each is None else each for each in node.inputs)
-                run_backward(machine, [machine.call(node.run_function, tuple(given), {})])
-            machine.frames, machine.grad = [], grad
+            _run_checkpoints(machine, outer[0])
+            machine.frames = []
         for depth, frame in enumerate(frames):
             machine.outer = frames[depth + 1 :]
             if frame.code is _SUBMIT:  # its work is done in another thread already
@@ -226,8 +223,10 @@ def _of_program(innermost: FrameType) -> list[FrameType]:
     return frames[: max(last, 1)]
 
 
-def _checkpoints_left(engine: FrameType | None) -> list[Any]:
-    """Return the nodes of reentrant checkpoints that a call of the engine has not come to yet."""
+def _run_checkpoints(machine: Machine, engine: FrameType | None) -> None:
+    """Run what reentrant checkpoints compute again that a call of the engine has still to come to;
+    it does so before anything else of the program runs.
+    """
     own: dict[str, Any] = {} if engine is None else dict(local_variables(engine))
     now, seen = current_node(), set[Any]()
     waiting = [node_of(root) for root in own.get("t_outputs", ()) if now and v.is_tensor(root)]
@@ -236,7 +235,11 @@ def _checkpoints_left(engine: FrameType | None) -> list[Any]:
             seen.add(node)
             waiting += [following for following, _ in node.next_functions]
     left = [n for n in seen if n.name() == _CHECKPOINT and n._sequence_nr() < now._sequence_nr()]
-    return sorted(left, key=lambda node: -node._sequence_nr())
+    grad, machine.grad = machine.grad, True
+    for node in sorted(left, key=lambda node: -node._sequence_nr()):
+        given = (v.Ahead() if each is None else each for each in node.inputs)
+        run_backward(machine, [machine.call(node.run_function, tuple(given), {})])
+    machine.grad = grad
 
 
 def _waiting_for(work: Any) -> FrameType | None:

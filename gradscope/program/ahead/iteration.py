@@ -35,7 +35,7 @@ _HASHED = (dict, set, frozenset)
 _EMPTY: tuple[Any, ...] = (
     *((), [], range(0), range(2**70), "", b"", {}, {}.values(), {}.items(), set(), deque()),
 )
-_VIEWS = type({}.keys()), type({}.values()), type({}.items())
+_VIEWS: tuple[type, ...] = type({}.keys()), type({}.values()), type({}.items())
 _OVER_SEQUENCES = tuple(type(iter(each)) for each in _EMPTY)
 _BACKWARD: tuple[type, ...] = (type(reversed([])), reversed)
 _TEE: Any = type(itertools.tee(())[0])

@@ -75,13 +75,7 @@ def picture(
 
 
 def _node(
-    i: int,
-    node: Node,
-    kind: Kind,
-    found: list[Entry],
-    painter: _Painter,
-    *,
-    will_run: bool,
+    i: int, node: Node, kind: Kind, found: list[Entry], painter: _Painter, *, will_run: bool
 ) -> model.Node:
     name = node.name().rsplit("::", 1)[-1]
     if kind.is_leaf:

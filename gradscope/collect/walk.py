@@ -80,10 +80,7 @@ def targets_of(nodes: Sequence[Node], index: dict[Node, int]) -> Targets:
 
 
 def will_run(
-    targets: Targets,
-    order: Sequence[int],
-    inputs: Iterable[int],
-    captured_only: bool,
+    targets: Targets, order: Sequence[int], inputs: Iterable[int], captured_only: bool
 ) -> list[bool]:
     """Return which nodes the engine runs for ``inputs``: those on a path to one of them.
 

@@ -75,11 +75,7 @@ def diff(before: Path, after: Path) -> int:
 
 
 def draw(
-    file: Path,
-    output: Path,
-    call: int | None,
-    options: Options,
-    settings: Settings = DEFAULTS,
+    file: Path, output: Path, call: int | None, options: Options, settings: Settings = DEFAULTS
 ) -> int:
     """Draw a graph of a saved recording."""
     from gradscope.record.processes import load_run

@@ -725,8 +725,21 @@ class Search:
 
     def _harm(self, changed: Simulation) -> bool:
         """Return whether a gradient that is needed changes, or a call has none to make."""
-        new = set(changed.fruitless) - set(self._base.fruitless)
-        return bool(new) or not self._base.needed <= changed.flows or self._base.lost(changed) > 0
+        base, first = self._base, self._first
+        new = set(changed.fruitless) - set(base.fruitless)
+        needed = {flow for flow in base.needed if first.isdisjoint(flow[1:2])}
+        return bool(new) or not needed <= changed.flows or base.lost(changed, but=first) > 0
+
+    @cached_property
+    def _first(self) -> set[object]:
+        """The calls of the line that fails that came before, where each failing call needs a part
+        of its own: what is carried on comes to be only then.
+        """
+        events = self._record.events
+        if len(self._meant) < 2 or self.is_built_once:
+            return set()
+        spot = events[self._fail].spot
+        return {i for i in self._record.calls if i < self._fail and events[i].spot == spot}
 
     def _fewest(self, harmless: Sequence[int]) -> list[int]:
         """Return the fewest of harmless cuts that mend it together; none if all do not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -385,12 +385,13 @@ class Simulation:
         """The nodes by which each call makes the gradients that a step uses, needed or not."""
         return {n: self.record.leading(self.ran[n], ends) for n, ends in self._ends.items()}
 
-    def lost(self, changed: Simulation) -> int:
+    def lost(self, changed: Simulation, but: Container[object] = ()) -> int:
         """Return how many of the nodes that are needed a changed program would not run, and how
-        many of the edges between them it would not have.
+        many of the edges between them it would not have, ``but`` for some calls.
         """
-        gone = sum(len(nodes - changed.ran[call]) for call, nodes in self.needed_nodes.items())
-        return gone + changed.cut_in(self.needed_nodes)
+        needed = {call: nodes for call, nodes in self.needed_nodes.items() if call not in but}
+        gone = sum(len(nodes - changed.ran[call]) for call, nodes in needed.items())
+        return gone + changed.cut_in(needed)
 
     def cut_in(self, nodes: dict[int, set[int]]) -> int:
         """Return how many edges between some nodes of each call are cut."""

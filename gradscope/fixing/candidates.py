@@ -727,7 +727,7 @@ class Search:
         """Return whether a gradient that is needed changes, or a call has none to make."""
         base, first = self._base, self._first
         new = set(changed.fruitless) - set(base.fruitless)
-        needed = {flow for flow in base.needed if first.isdisjoint(flow[1:2])}
+        needed = {flow for flow in base.needed if len(flow) == 2 or flow[1] not in first}
         return bool(new) or not needed <= changed.flows or base.lost(changed, but=first) > 0
 
     @cached_property

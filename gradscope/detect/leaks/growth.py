@@ -234,8 +234,8 @@ class Growth(Observer):
         return loop if loop.due else None
 
     def _scan_loop(self, loop: CallLoop, fresh: int, frame: FrameType | None) -> Iterable[Finding]:
-        is_told = loop.done and self._told.keys().isdisjoint(loop.holders)
-        if is_told or not self._is_cheap(loop.holders):
+        is_over = loop.done and self._told.keys().isdisjoint(loop.holders)
+        if is_over or not self._is_cheap(loop.holders):
             return ()
         alive = self.watch.census.alive - fresh  # sequences have other lengths each time
         loop.alive = [*loop.alive[-(SIGHTINGS - 1) :], (loop.count, alive)]

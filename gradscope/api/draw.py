@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def draw(
-    *roots: Drawable,
-    file: str | os.PathLike[str] | None = None,
-    **options: Unpack[DrawOptions],
+    *roots: Drawable, file: str | os.PathLike[str] | None = None, **options: Unpack[DrawOptions]
 ) -> pictures.Drawing:
     """Draw the backward graph of one or more tensors in one picture, shared nodes drawn once.
 

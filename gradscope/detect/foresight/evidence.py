@@ -79,11 +79,7 @@ def shared_graph(
 
 
 def _others(
-    watch: State,
-    look: Look,
-    found: list[tuple[Held, Read]],
-    chosen: Read,
-    made: tuple[Site, ...],
+    watch: State, look: Look, found: list[tuple[Held, Read]], chosen: Read, made: tuple[Site, ...]
 ) -> tuple[tuple[str, Site | None], ...]:
     """Return the other holders with the same fate, and where they were assigned."""
     links = {

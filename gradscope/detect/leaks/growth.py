@@ -485,10 +485,7 @@ def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
         silent = site is not None and any(x.writes for x in data_lines(site.file).values())
         return gs301.Carried(**facts, silent=silent, steps=loop.waits)
     return gs302.KeptAlive(
-        **facts,
-        is_container=suspect.is_container,
-        is_scalar=suspect.is_scalar,
-        after=watch.calls,
+        **facts, is_container=suspect.is_container, is_scalar=suspect.is_scalar, after=watch.calls
     )
 
 

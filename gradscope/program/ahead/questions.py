@@ -340,8 +340,13 @@ def _take(machine: Machine, frame: Frame, inner: Frame | None, how: str, value: 
         else:
             opcodes.end_send(frame, value)
     elif name.startswith("UNPACK"):  # elements that it had before may be any
-        given = [value] if how == "yield" else []
-        given += iteration.drain(machine, inner.suspended) if inner and inner.suspended else []
+        of = MISSING if frame.live is None else on_stack(frame.live, len(frame.stack))
+        if not iteration.is_iterator(of):
+            v.lost(f"a call by {name}")
+        try:
+            given = [_element(machine, of, inner, how, value), *iteration.drain(machine, of)]
+        except v.Exhausted:
+            given = []
         after = instruction.arg >> 8 if name == "UNPACK_EX" else 0
         more = (instruction.arg & 0xFF) + (name == "UNPACK_EX")
         marks = v.unsure(machine.held(given))

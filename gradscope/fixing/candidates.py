@@ -42,7 +42,7 @@ from gradscope.fixing.marks import Span, waits
 from gradscope.fixing.pieces import Pieces, all_of, block_with, written
 from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Finding, Fix, FixKind
-from gradscope.rules.gs102 import CARRIED
+from gradscope.rules.gs102 import is_constant
 from gradscope.units import lines_told, listed
 
 MOST = 3
@@ -52,14 +52,6 @@ CONSTANT = "it is a constant then: each loss trains what it does now, by its oth
 SPOILT = "what an earlier call has freed is trained through it no more"
 UNSPOILT = "every gradient that a step needs stays as it is"
 _MOST_CUTS = 400
-
-
-def is_constant(finding: Finding) -> bool:
-    """Return whether facts say that what is shared is not to be trained, though steps use it."""
-    first = finding.fix
-    if first is None or first.kind is not FixKind.DETACH or finding.code not in ("GS101", "GS102"):
-        return False
-    return first.reason not in ("", CARRIED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -738,8 +730,8 @@ class Search:
         events = self._record.events
         if len(self._meant) < 2 or self.is_built_once:
             return set()
-        spot = events[self._fail].spot
-        return {i for i in self._record.calls if i < self._fail and events[i].spot == spot}
+        before = (i for i in self._record.calls if i < self._fail)
+        return {i for i in before if events[i].spot == events[self._fail].spot}
 
     def _fewest(self, harmless: Sequence[int]) -> list[int]:
         """Return the fewest of harmless cuts that mend it together; none if all do not."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing.candidates import CONSTANT, MOST, SPOILT, UNSPOILT, Search, is_constant
+from gradscope.fixing.candidates import CONSTANT, MOST, SPOILT, UNSPOILT, Search
 from gradscope.fixing.edits import text_at, with_call
 from gradscope.fixing.pieces import all_of
 from gradscope.fixing.plan import Plan, plan, replanned
@@ -18,6 +18,7 @@ from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import REFUSED, Bounds, Run, Start, check, rehearse, run, start_process
 from gradscope.fixing.verify import Verdict, compared, default_calls
 from gradscope.model import Applicability, Finding, Fix, FixKind, Recording, Severity
+from gradscope.rules.gs102 import is_constant
 from gradscope.units import listed
 
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})

@@ -89,6 +89,14 @@ CARRIED = "a carried state"
 """Why a detach is proposed that takes nothing but what earlier iterations would train."""
 
 
+def is_constant(finding: Finding) -> bool:
+    """Return whether facts say that what is shared is not to be trained, though steps use it."""
+    first = finding.fix
+    if first is None or first.kind is not FixKind.DETACH or finding.code not in ("GS101", "GS102"):
+        return False
+    return first.reason not in ("", CARRIED)
+
+
 @dataclass(frozen=True, slots=True)
 class SharedGraph:
     """What is known when ``call`` is about to free ``nodes``, which ``holder`` leads to.

@@ -114,7 +114,7 @@ class Foresight(Observer):
             return []
         reached = [each for each in (*tensors_of(frames), *_cached()) if freeing.trace(each)]
         wanted = Wanted(reached, freeing.trace, freeing.comes_to)
-        start = start_at_call(frames[0])
+        start = start_at_call(frames[0], is_inner=call.parent is not None)
         foretold = foretell(wanted, start, frames)
         self.watch.unread.update(foretold.reasons)
         found = foretold.reads

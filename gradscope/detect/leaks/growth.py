@@ -198,8 +198,7 @@ class Growth(Observer):
         self._unmet |= self._between
         if self._unmet or (loop is not None and loop.due):
             met = frozenset(numbers)
-            unmet = self._unmet.items()
-            self._unmet = {k: s for k, s in unmet if s.newest.roots.isdisjoint(met)}
+            self._unmet = {k: s for k, s in self._unmet.items() if s.newest.roots.isdisjoint(met)}
             if loop is not None:
                 loop.numbers = met
 

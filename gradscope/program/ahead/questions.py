@@ -38,7 +38,6 @@ _MOST_FRAMES = 60
 _WORK = thread._WorkItem.run.__code__
 _RESULT = Future.result.__code__
 _CHECKPOINT = "CheckpointFunctionBackward"
-_ENGINE = "_engine_run_backward"
 _MOST_NODES = 2_000
 _SUBMIT = thread.ThreadPoolExecutor.submit.__code__
 _ENTRIES = {
@@ -172,7 +171,7 @@ class FromFrames:
                 machine.suspended[id(frame.live)] = frame
         how, value = "return", None if self._result is None else self._result()
         inner: Frame | None = None
-        if outer := [each.live for each in frames[1:] if each.code.co_name == _ENGINE]:
+        if outer := [each.live for each in frames[1:] if id(each.code) in _ENTRIES]:
             machine.frames, machine.outer = [frames[0]], frames[1:]
             _run_checkpoints(machine, outer[0])
             machine.frames = []
@@ -184,7 +183,7 @@ class FromFrames:
                 value, inner = models.finished(value), frame
                 machine.doubt = machine.doubt or models.UNDER_WAY
                 continue
-            if inner is not None and frame.code.co_name == _ENGINE:
+            if inner is not None and id(frame.code) in _ENTRIES:
                 machine.doubt = machine.doubt or "the engine goes on from an inner call"
             if inner is not None and _is_skipped(machine, frame, inner):
                 inner = frame if frame.of_user else inner
@@ -223,13 +222,15 @@ def _of_program(innermost: FrameType) -> list[FrameType]:
     return frames[: max(last, 1)]
 
 
-def _run_checkpoints(machine: Machine, engine: FrameType | None) -> None:
+def _run_checkpoints(machine: Machine, entry: FrameType | None) -> None:
     """Run what reentrant checkpoints compute again that a call of the engine has still to come to;
     it does so before anything else of the program runs.
     """
-    own: dict[str, Any] = {} if engine is None else dict(local_variables(engine))
+    own: dict[str, Any] = {} if entry is None else dict(local_variables(entry))
     now, seen = current_node(), set[Any]()
-    waiting = [node_of(root) for root in own.get("t_outputs", ()) if now and v.is_tensor(root)]
+    roots = own.get("tensors", own.get("outputs", ()))
+    roots = (roots,) if v.is_tensor(roots) else roots
+    waiting = [node_of(root) for root in roots if now and v.is_tensor(root)]
     while waiting and len(seen) < _MOST_NODES:
         if (node := waiting.pop()) is not None and node not in seen:
             seen.add(node)
@@ -418,15 +419,16 @@ def _operands(frame: Frame) -> list[Any]:
     return [function, *(each for each in given if each is not MISSING)]
 
 
-def start_at_call(user: FrameType) -> FromFrames:
-    """Begin at the call to autograd that is under way, made in or below a frame of the user's."""
+def start_at_call(user: FrameType, *, is_inner: bool = False) -> FromFrames:
+    """Begin at the call to autograd that is under way, made in or below a frame of the user's; or
+    ``is_inner``, by what the engine runs for another one.
+    """
     entry: FrameType | None = None
-    is_known = is_outer = False
+    is_known = False
     for each in frames_from(sys._getframe(1)):
-        is_outer |= each.f_code.co_name == _ENGINE
-        if id(each.f_code) in _ENTRIES and not is_outer:
+        if id(each.f_code) in _ENTRIES:
             entry = each
-        if each is user:
+        elif each is user or (is_inner and entry is not None):
             is_known = True
             break
     if entry is None or not is_known or entry.f_back is None:

@@ -21,7 +21,7 @@ class Probed(nn.Module):
 
 net = Probed()
 opt = torch.optim.SGD(net.parameters(), lr=0.01)
-for step in range(12):
+for step in range(60):
     opt.zero_grad()
     net(torch.randn(8, 6)).pow(2).mean().backward()
     opt.step()

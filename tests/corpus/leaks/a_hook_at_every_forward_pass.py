@@ -4,24 +4,20 @@ import torch
 from torch import nn
 torch.manual_seed(0)
 
-class Probed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(6, 16), nn.Tanh())
-        self.head = nn.Linear(16, 1)
-        self.likeness = []
+scale = nn.Parameter(torch.ones(16))
+body = nn.Sequential(nn.Linear(6, 16), nn.Tanh())
+likeness = []
 
-    def forward(self, x):
-        features = self.body(x)
-        self.head.weight.register_hook(lambda g: self.read(g, features))  # warning: GS302 [other]; held_by: GS302
-        return self.head(features)
+def read(grad, features):
+    likeness.append(torch.cosine_similarity(grad, features.detach().mean(0), dim=0).item())
 
-    def read(self, grad, features):
-        self.likeness.append(torch.cosine_similarity(grad[0], features.detach().mean(0), dim=0).item())
+def forward(x):
+    features = body(x)
+    scale.register_hook(lambda g: read(g, features))  # warning: GS302 [other]; held_by: GS302
+    return (features * scale).sum(-1)
 
-net = Probed()
-opt = torch.optim.SGD(net.parameters(), lr=0.01)
-for step in range(60):
+opt = torch.optim.SGD([scale, *body.parameters()], lr=0.01)
+for step in range(30):
     opt.zero_grad()
-    net(torch.randn(8, 6)).pow(2).mean().backward()
+    forward(torch.randn(8, 6)).pow(2).mean().backward()
     opt.step()

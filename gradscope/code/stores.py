@@ -121,7 +121,8 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
             yield target, True, True
             yield target, False, True
         case ast.Call(func=ast.Attribute(value=owner, attr=method)):
-            if method in changes.ADDS | changes.ADDS_IF_DROPPED or method.startswith("register_"):
+            adds = method in changes.ADDS or method in changes.ADDS_IF_DROPPED
+            if adds or method.startswith("register_"):  # a hook, a buffer
                 yield owner, True, False
                 if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Attribute):
                     yield owner.func.value, True, False  # d.setdefault(key, []).append(x)

@@ -286,7 +286,8 @@ class Recognizer:
                         tensors += len(some)
                         nbytes += sum(value[at].nbytes for at in some)
                         bare = [at for at in some if tells and not value[at].requires_grad]
-                        if any(was_detached(getattr(node, raw)[at], value[at]) for at in bare):
+                        held = getattr(node, raw) if bare else ()
+                        if any(was_detached(held[at], value[at]) for at in bare):
                             return None
                     else:
                         return None  # a tensor subclass, whose code is not to run

@@ -670,7 +670,7 @@ class Search:
         loop = next((e for e in reversed(around) if isinstance(e, (*FUNCTIONS, *source.LOOPS))), 0)
         if isinstance(loop, FUNCTIONS):
             shared = (n for n in ast.walk(loop) if isinstance(n, ast.Global | ast.Nonlocal))
-            owners = (head for head, dot, _ in (name.partition(".") for name in names) if dot)
+            owners = (name.partition(".")[0] for name in names if "." in name)
             return frozenset((*owners, *(name for each in shared for name in each.names)))
         if not isinstance(loop, source.LOOPS):
             return None

@@ -23,7 +23,6 @@ from gradscope.model import Finding, Fix, FixKind, Recording, Site
 from gradscope.rules.base import NOT_REENTRANT
 from gradscope.rules.gs104 import SETTING
 
-_CHECKPOINT = "checkpoint"
 _CACHED = "parametrize.cached()"
 _NORMS = ("weight_norm", "spectral_norm")
 
@@ -104,7 +103,7 @@ def _not_reentrant(made: Site) -> Pieces:
     calls = [
         call
         for call in source.calls_in(source.tree(made.file))
-        if source.called_name(call) == _CHECKPOINT
+        if source.called_name(call) == "checkpoint"
     ]
     places = (Span.of(made.file, call) for call in calls)
     return together(*(with_flag(place, "use_reentrant", "False") for place in places))
@@ -140,7 +139,9 @@ def _saved_for_backward(site: Site) -> Pieces:
             owner = next((e for e in reversed(around) if isinstance(e, ast.ClassDef)), None)
         case _:
             return ()
-    attributes = [n for n in ast.walk(owner or ast.Pass()) if isinstance(n, ast.Attribute)]
+    if owner is None:
+        return ()
+    attributes = [node for node in ast.walk(owner) if isinstance(node, ast.Attribute)]
     if {each.attr for each in attributes} & {"save_for_backward", "saved_tensors"}:
         return ()
     file = site.file

@@ -208,11 +208,11 @@ class Rehearsal(TorchFunctionMode):
 
     def _noted(self, number: int, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            self._kinds[number].add(_kind_of(value))
+            self._note_kind(number, value)
             return self._marked(number, value)
         kind, fields = type(value), _fields_of(value)
         if fields or kind in _TOLD:
-            self._kinds[number].add(_kind_of(value))
+            self._note_kind(number, value)
             self._hold(number, _tensors_in([*fields.values()] if fields else value))
         if kind is tuple and any(isinstance(each, torch.Tensor) for each in value):
             return tuple(self._marked(number, each) for each in value)
@@ -224,6 +224,9 @@ class Rehearsal(TorchFunctionMode):
         if nodes := [self._graph.number(each, number) for each in found]:
             there = self._record.held.setdefault(number, [])
             there.append((len(self._record.after), tuple(nodes)))
+
+    def _note_kind(self, number: int, value: Any) -> None:
+        self._kinds[number].add(_kind_of(value))
 
     def _marked(self, number: int, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -263,7 +266,7 @@ class Rehearsal(TorchFunctionMode):
         if node is not None:
             with self._lock:
                 own = self._graph.number(node, number)
-                self._kinds[number].add(_kind_of(new))
+                self._note_kind(number, new)
                 if old is not None:
                     self._record.added[own, self._graph.number(old, number)] = number
         self._note_run(number, begun)
@@ -489,8 +492,8 @@ def _kind_of(value: Any, depth: int = 3) -> Kind:
         return "number" if value.numel() == 1 else "tensor"
     kind = type(value)
     if fields := _fields_of(value):
-        frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
-        way = "namedtuple" if issubclass(kind, tuple) else "dataclass" if frozen else "object"
+        is_frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
+        way = "namedtuple" if issubclass(kind, tuple) else "dataclass" if is_frozen else "object"
         own = [n for n, each in fields.items() if any(t.grad_fn for t in _tensors_in(each))]
         return way, frozenset((name, frozenset({_kind_of(fields[name])})) for name in own)
     if kind not in _CONTAINERS or not depth:

@@ -123,7 +123,7 @@ def _fix(facts: KeptAlive) -> tuple[FixKind, str]:
     if facts.call is None and not facts.is_container:
         run = "run this loop under torch.no_grad(), or add up numbers (.item())"
         return FixKind.NO_GRAD, f"{run}; {untrained}"
-    if [step.kind for step in facts.holder.steps[-1:]] == ["hook"]:
+    if facts.holder.steps and facts.holder.steps[-1].kind == "hook":
         once = f"register the hook once, or remove() what registering it gave{where}"
         return FixKind.OTHER, f"{once}: each keeps the variables that it closes over"
     if facts.is_scalar:

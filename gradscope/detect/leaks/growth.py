@@ -199,7 +199,7 @@ class Growth(Observer):
         if self._unmet or (loop is not None and loop.due):
             met = frozenset(numbers)
             self._unmet = {k: s for k, s in self._unmet.items() if s.newest.roots.isdisjoint(met)}
-            if loop is not None:
+            if loop is not None and loop.due:
                 loop.numbers = met
 
     def after_call(
@@ -313,8 +313,9 @@ class Growth(Observer):
             loop.done = True
             sightings = max((s for _, s in grads), key=lambda s: s.newest.nodes)
             suspect, (nodes, _) = sightings.newest, sightings.rates
-            what = "grad", suspect.names[0].text, None, suspect.iterations, nodes
-            yield gs304.finding(gs304.KeptByCycle(loop.record, *what))
+            name = suspect.names[0].text
+            kept = gs304.KeptByCycle(loop.record, "grad", name, None, suspect.iterations, nodes)
+            yield gs304.finding(kept)
             return
         for key, sightings in grown:
             loop.done = True

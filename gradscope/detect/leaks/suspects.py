@@ -287,8 +287,9 @@ class Scan:
             for path in paths:
                 for i, step in enumerate(path.steps):
                     if step.kind in ("item", "entry", "hook", "cache"):
-                        steps = path.steps[: i + (step.kind in ("hook", "cache"))]
-                        group = groups.setdefault((path.origin, path.root, steps), {})
+                        # Hooks and a cache have a name of their own: it ends with their step.
+                        length = i if step.kind in ("item", "entry") else i + 1
+                        group = groups.setdefault((path.origin, path.root, path.steps[:length]), {})
                         group.setdefault(number, path)
         chosen: dict[frozenset[int], _Container] = {}
         taken: set[int] = set()

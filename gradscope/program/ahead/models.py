@@ -521,7 +521,9 @@ def finished(value: Any) -> v.Instance:
 
 
 def in_thread(m: Machine, function: Any, given: Given, named: Named) -> Any:
-    """Call a function where graphs are built, whatever holds here: in another thread."""
+    """Call a function where graphs are built, whatever holds here: in another thread, or again for
+    a checkpoint.
+    """
     grad, m.grad = m.grad, True
     try:
         return m.call(function, given, named)

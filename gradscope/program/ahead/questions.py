@@ -35,10 +35,10 @@ _MOST_OF_ONE = 20_000
 _MOST_WAYS = 24
 _MOST_BEYOND = 10_000
 _MOST_FRAMES = 60
+_MOST_NODES = 2_000  # of an outer call
+_CHECKPOINT = "CheckpointFunctionBackward"
 _WORK = thread._WorkItem.run.__code__
 _RESULT = Future.result.__code__
-_CHECKPOINT = "CheckpointFunctionBackward"
-_MOST_NODES = 2_000
 _SUBMIT = thread.ThreadPoolExecutor.submit.__code__
 _ENTRIES = {
     id(torch.Tensor.backward.__code__): False,
@@ -236,11 +236,9 @@ def _run_checkpoints(machine: Machine, entry: FrameType | None) -> None:
             seen.add(node)
             waiting += [following for following, _ in node.next_functions]
     left = [n for n in seen if n.name() == _CHECKPOINT and n._sequence_nr() < now._sequence_nr()]
-    grad, machine.grad = machine.grad, True
     for node in sorted(left, key=lambda node: -node._sequence_nr()):
         given = (v.Ahead() if each is None else each for each in node.inputs)
-        run_backward(machine, [machine.call(node.run_function, tuple(given), {})])
-    machine.grad = grad
+        run_backward(machine, [models.in_thread(machine, node.run_function, tuple(given), {})])
 
 
 def _waiting_for(work: Any) -> FrameType | None:

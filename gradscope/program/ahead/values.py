@@ -511,10 +511,7 @@ def kind_of(value: Any) -> type:
     return OWN.get(id(kind)) or _KINDS.get(id(kind)) or kind
 
 
-_KINDS: Final[dict[int, type]] = {
-    id(Function): FunctionType,
-    id(Cell): CellType,
-}
+_KINDS: Final[dict[int, type]] = {id(Function): FunctionType, id(Cell): CellType}
 
 
 def is_tensor(value: Any) -> bool:

@@ -94,10 +94,7 @@ def mentioned(
     if where.cell_len + 3 + cell_len(shown) <= console.width:
         return [where.append(f"   {shown}")]
     indent = " " * (gutter + 4)
-    return [
-        where,
-        Text(indent + shorten(shown, console.width - len(indent))),
-    ]
+    return [where, Text(indent + shorten(shown, console.width - len(indent)))]
 
 
 def _span(site: Site, line: str) -> tuple[int, int]:

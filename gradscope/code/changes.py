@@ -27,6 +27,12 @@ ADDS = ADDS_ONE | frozenset({"extend", "extendleft", "insert", "put", "put_nowai
 """Methods that add to a container, whatever becomes of their result."""
 
 
+ADDS_TO_FIRST = frozenset(
+    {"heappush", "heappushpop", "heapreplace", "insort", "insort_left", "insort_right", "setitem"}
+)
+"""Functions that put something into what they are given first."""
+
+
 def is_in_place(method: str) -> bool:
     """Return whether torch's naming makes a method or function of this name in place."""
     return _IN_PLACE.fullmatch(method) is not None and method not in _NOT_IN_PLACE

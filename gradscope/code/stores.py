@@ -15,6 +15,8 @@ from gradscope.model.paths import Path
 
 _TAKES_OUT = frozenset({"pop", "popleft", "popitem", "clear", "remove", "discard"})
 _ALIASES = (ast.Name, ast.Attribute, ast.Subscript)
+_SETS = ("setattr", "__setattr__")
+_SOME = "<some>"  # an attribute of which only the program knows the name
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -42,7 +44,7 @@ def store_of(
 
     ``files`` are those of the code that was running, for what its own file does not store.
     """
-    for name in names:
+    for name in (each.innermost for each in names):
         is_shared = name.origin.owner != "local" or name.attribute is not None
         others = (each for file in files for each in (file, *cells_like(file)))
         for file in dict.fromkeys((name.origin.file, *(others if is_shared else ()))):
@@ -82,10 +84,11 @@ def _match(target: ast.expr, name: Path) -> int:
     if name.attribute is not None:
         while isinstance(target, ast.Subscript):
             target = target.value
-        return 2 if isinstance(target, ast.Attribute) and target.attr == name.attribute else 0
+        attribute = target.attr if isinstance(target, ast.Attribute) else None
+        return 2 if attribute == name.attribute else int(attribute == _SOME)
     if isinstance(target, ast.Subscript) and name.text.startswith(f"{ast.unparse(target.value)}["):
         return 2
-    if name.through_frame:
+    if name.through_traceback:
         return 0
     return 1 if isinstance(target, ast.Name) and target.id == name.root else 0
 
@@ -120,6 +123,11 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
         case ast.AugAssign(target=target):
             yield target, True, True
             yield target, False, True
+        case ast.Call(args=[owner, key, value]) if source.called_name(node) in _SETS:
+            known = key.value if isinstance(key, ast.Constant) else _SOME
+            yield ast.Attribute(owner, str(known)), False, False
+        case ast.Call(args=[owner, _, *_]) if source.called_name(node) in changes.ADDS_TO_FIRST:
+            yield owner, True, False
         case ast.Call(func=ast.Attribute(value=owner, attr=method)):
             adds = method in changes.ADDS or method in changes.ADDS_IF_DROPPED
             if adds or method.startswith("register_"):  # a hook, a buffer
@@ -152,7 +160,7 @@ def bound_of(names: tuple[Path, ...], store: Site | None, *, ended: bool) -> Bou
     """
     if store is None:
         return Bound.NONE
-    name = names[0]
+    name = names[0].innermost
     keyed = False
     for node, function, in_loop in source.parsed(store.file).nodes:
         is_method = name.attribute is not None and not function.endswith("__init__")

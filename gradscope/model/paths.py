@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 Kind = Literal[
@@ -87,9 +87,23 @@ class Path:
         return str(last.key) if last is not None and last.kind == "attribute" else None
 
     @property
-    def through_frame(self) -> bool:
-        """True when the way to the tensor leads through the frame of a generator or a traceback."""
-        return any(step.kind == "frame" for step in (*self.steps, *self.beyond))
+    def through_traceback(self) -> bool:
+        """True when the way to the tensor leads through a frame that an exception has left."""
+        return any(s.kind == "frame" and s.key.raised for s in (*self.steps, *self.beyond))
+
+    @property
+    def innermost(self) -> Path:
+        """The name that the object has within the generator or closure that the way leads through
+        last.
+        """
+        for at, (kind, key) in reversed([*enumerate(self.steps)]):
+            rest = self.steps[at + 1 :]
+            if kind == "cell":
+                return Path.of(replace(self.origin, owner="cell"), key, rest, self.beyond)
+            if kind == "frame" and not key.raised and rest:
+                origin = Origin("local", key.name, key.file, key.line)
+                return Path.of(origin, rest[0].key, rest[1:], self.beyond)
+        return self
 
     def up_to(self, length: int) -> Path:
         """Return the name of what the first steps lead to."""

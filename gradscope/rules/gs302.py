@@ -117,7 +117,7 @@ def _fix(facts: KeptAlive) -> tuple[FixKind, str]:
     """Return what to store instead."""
     where, holder = at(facts.stored), f"`{facts.holder.text}`"
     untrained = "nothing then trains through it"
-    if facts.holder.through_frame:
+    if facts.holder.through_traceback:
         keep = f"keep str(error) instead of the exception{where}"
         return FixKind.OTHER, f"{keep}: its traceback keeps the variables"
     if facts.call is None and not facts.is_container:

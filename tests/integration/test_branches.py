@@ -643,7 +643,7 @@ class Agent:
         self.buffer.clear()
 """
 RUNS = {
-    "never_full": ("for i in range(10): agent.run(torch.randn(4))", "act"),
+    "never_full": ("for i in range(10): agent.run(torch.randn(4))", ""),
     "full_at_last": ("for i in range(40): agent.run(torch.randn(4))", "act"),
     "warmed_up": (
         "for i in range(9): agent.run(torch.randn(4))\nfor i in range(9): agent.run(torch.randn(4))",

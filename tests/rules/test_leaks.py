@@ -298,7 +298,10 @@ def test_gs301_says_that_gradients_are_wrong_where_weights_change_unseen() -> No
         (replace(KEPT, call=None, is_container=False), "no_grad"),
         (
             replace(
-                KEPT, holder=paths.Path.of(FRAME, "e", [Step("frame", FrameOf("f", "train.py", 2))])
+                KEPT,
+                holder=paths.Path.of(
+                    FRAME, "e", [Step("frame", FrameOf("f", "train.py", 2, "train.py:3"))]
+                ),
             ),
             "other",
         ),

@@ -138,7 +138,8 @@ _ENOUGH, _ENOUGH_AT_END = (24, 8), (6, 4)
 _ENOUGH_AT_ONCE = 4  # iterations seen in a single look
 _MOST_LOOPS = 1_000
 _MOST_LOOKS_BACK = 8
-_ENOUGH_KEYS = 100  # iterations held by a dict, whose keys may come again
+_ENOUGH_KEYS, _ENOUGH_AT_THE_END = 100, 16
+"""Iterations held by a dict: its keys may come again, as long as the program goes on."""
 _FEWEST = 3  # tensors in the same kind of cycle
 
 
@@ -502,9 +503,8 @@ def _has_grown(sightings: Sightings, *, ended: bool) -> bool:
     if len(sightings.seen) < SIGHTINGS:
         return False
     bound = _bound(suspect, ended=ended)
-    return bound is Bound.NONE or (
-        bound is Bound.KEYED and not ended and suspect.iterations >= _ENOUGH_KEYS
-    )
+    enough = _ENOUGH_AT_THE_END if ended else _ENOUGH_KEYS
+    return bound is Bound.NONE or (bound is Bound.KEYED and suspect.iterations >= enough)
 
 
 def _bound(suspect: Suspect, *, ended: bool) -> Bound:

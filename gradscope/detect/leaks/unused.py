@@ -7,15 +7,13 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any
+from types import CodeType, FrameType
 
 from gradscope.code import source
-from gradscope.code.bytecode import flow_of, site_at
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
@@ -23,8 +21,6 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.leaks.growth import Growth
 from gradscope.model import BackwardCall, Finding, Site
-from gradscope.program.ahead.questions import backward_calls_after
-from gradscope.program.layouts import class_namespace, derives, is_user_module, user_functions
 from gradscope.program.sites import Place, Route
 from gradscope.rules import gs303, gs305
 
@@ -111,13 +107,19 @@ class Unused(Observer):
         floor = max(_FEWEST_BYTES, _SHARE * self.watch.ledger.saved_bytes)
         if sum(d.nbytes for d in often.values()) < floor:
             return
-        trained = self._trained()
-        yet = _YetToTrain(self._around, often)
+        trained, made = self._trained(), [r.places for r in self._around if r.places]
+        ran = {_line(places[0]) for places in made}
+        files = {place.site.file for route in often for place in route.places}
+        waiting = {file for file in files if _may_come(file, ran)}
+        calls = {
+            (inner.code, _shape(outer)) for places in made for inner, outer in pairwise(places)
+        }
         lines: dict[_Line, list[Route]] = {}
         sites: dict[_Line, Site] = {}
         for route in often:
-            site = _outermost(route, trained, yet)
-            if site is not None:
+            site = _outermost(route, trained, calls)
+            is_over = waiting.isdisjoint(place.site.file for place in route.places)
+            if site is not None and is_over:
                 sites.setdefault((site.file, site.line), site)
                 lines.setdefault((site.file, site.line), []).append(route)
         sizes = {line: sum(often[r].nbytes for r in routes) for line, routes in lines.items()}
@@ -151,89 +153,6 @@ def _line(place: Place) -> _Line:
     return place.site.file, place.site.line
 
 
-class _YetToTrain:
-    """Says of which lines the run has not shown that they never train, though they have not.
-
-    `agent.run(state)` learns once a buffer is full: a short run does not come to it.
-    """
-
-    def __init__(self, around: Iterable[Route], routes: Iterable[Route]) -> None:
-        made = [route.places for route in around if route.places]
-        self._lines = {_line(places[0]) for places in made}
-        self._calls = {
-            (inner.code, _shape(outer)) for places in made for inner, outer in pairwise(places)
-        }
-        self._named: dict[str, set[CodeType]] = defaultdict(set)
-        waiting = [place.code for route in routes for place in route.places]
-        functions = [*user_functions()]
-        spaces = _reached({code.co_filename for code in waiting}, functions)
-        waiting += [each.__code__ for each in functions if id(each.__globals__) in spaces]
-        while waiting:
-            code = waiting.pop()
-            if code not in self._named[code.co_name]:
-                self._named[code.co_name].add(code)
-                waiting += _inside(code)
-
-    def may_come(self, places: Sequence[Place]) -> bool:
-        """Return whether a backward call may yet come inside of what the last of these places, the
-        outermost, calls, or through what that returns.
-        """
-        *inner, last = places
-        if self._reach_one({place.code for place in inner}):
-            return True
-        if inner and (inner[-1].code, _shape(last)) in self._calls:
-            return True  # nothing that is written there tells it from a call that trains
-        calls = backward_calls_after(last.code, last.offset)
-        return any((each.file, each.line) not in self._lines for each in calls)
-
-    def _reach_one(self, codes: set[CodeType]) -> bool:
-        """Return whether functions, or what they call by its name, have a backward call that was
-        never made.
-        """
-        waiting, known = deque(codes), codes
-        while waiting and len(known) < _MOST_FUNCTIONS:
-            flow = flow_of(waiting[0])
-            for index in range(len(flow.instructions)):
-                if not (names := flow.names_of_call(index)):
-                    continue
-                site = site_at(waiting[0], index)
-                if names[-1] in _BACKWARD and (site.file, site.line) not in self._lines:
-                    return True
-                called = self._named.get(names[-1], set())
-                waiting += called - known
-                known |= called
-            inside = {*_inside(waiting.popleft())}
-            waiting += inside - known
-            known |= inside
-        return bool(waiting)
-
-
-def _reached(files: set[str], functions: Sequence[FunctionType]) -> set[int]:
-    """Return by their ids the globals of functions in files, and of what these globals name."""
-    waiting = [each.__globals__ for each in functions if each.__code__.co_filename in files]
-    spaces: set[int] = set()
-    while waiting:
-        names = waiting.pop()
-        if id(names) not in spaces and is_user_module(str(names.get("__name__"))):
-            spaces.add(id(names))
-            homes = {_home(value) for value in [*names.values()]}
-            modules = [sys.modules.get(home) for home in homes if isinstance(home, str)]
-            modules += [value for value in names.values() if type(value) is ModuleType]
-            waiting += [vars(module) for module in modules if type(module) is ModuleType]
-    return spaces
-
-
-def _home(value: Any) -> object:
-    """Return the name of the module that a function or class is of, without asking either."""
-    if derives(type(value), type):
-        return class_namespace(value).get("__module__")
-    return value.__module__ if type(value) is FunctionType else None
-
-
-def _inside(code: CodeType) -> Iterator[CodeType]:
-    return (each for each in code.co_consts if isinstance(each, CodeType))
-
-
 def _shape(place: Place) -> str:
     """Return how the call at a place is written, without the variables that it is given."""
     call = source.call_at(place.site)
@@ -244,14 +163,28 @@ def _shape(place: Place) -> str:
     return repr((constants, [keyword.arg for keyword in call.keywords]))
 
 
-def _outermost(route: Route, trained: set[_Line], yet: _YetToTrain) -> Site | None:
-    """Return the outermost line of a route that is not trained through, one in a loop if there is.
+def _may_come(file: str, made: set[_Line]) -> bool:
+    """Return whether a backward call is written in a file that the run has not come to.
+
+    `agent.run(state)` learns once a buffer is full: a short run shows nothing of that.
+    """
+    return any(
+        source.called_name(call) in _BACKWARD
+        and not any((file, line) in made for line in range(call.lineno, (call.end_lineno or 0) + 1))
+        for call in source.calls_in(source.tree(file))
+    )
+
+
+def _outermost(route: Route, trained: set[_Line], calls: set[tuple[CodeType, str]]) -> Site | None:
+    """Return the outermost line of a route that is not trained through, one in a loop if there is;
+    none that is written as one of the ``calls`` by which the program trains.
 
     What a generator or coroutine runs goes on at lines that only resume it: they are left out.
     """
     found: list[Site] = []
-    for depth, place in enumerate(route.places, 1):
-        if _line(place) not in trained and not yet.may_come(route.places[:depth]):
+    for depth, place in enumerate(route.places):
+        is_known = depth and (route.places[depth - 1].code, _shape(place)) in calls
+        if _line(place) not in trained and not is_known:
             found.append(place.site)
         if place.code.co_flags & _SUSPENDED:
             break

@@ -276,7 +276,7 @@ class Backward:
         if not state.looks:
             call.record = self._record(call, asked)
             return call
-        if state.alarms and place in state.alarms and state.alarms[place].rings(frame):
+        if state.calls in state.alarms.get(place, ()):
             call.woken = True
             state.lifting.leave()
         with DisableTorchFunction():

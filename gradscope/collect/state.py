@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from torch.autograd.graph import Node
 
-from gradscope.collect.alarms import Alarm
 from gradscope.collect.calls import Call
 from gradscope.collect.default_hooks import DefaultHooks
 from gradscope.collect.generations import Generations
@@ -72,7 +71,7 @@ class State:
         self.foretold: deque[Finding] = deque(maxlen=_MOST_FORETOLD)
         self.running: list[Call] = []
         self.explained = 0  # the last error that was explained, by its id
-        self.alarms: dict[Place, Alarm] = {}
+        self.alarms: dict[Place | None, range] = {}  # the calls that are worth a close look
         self.calls = self.steps = 0
         self.started, self.clock = time.perf_counter(), time.time()
 

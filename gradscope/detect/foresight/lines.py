@@ -307,7 +307,10 @@ class LineWatch(Observer):
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
         """Go on if the call left something to look after."""
-        if self._goes_on(call, is_new=call.exact or record.exception is not None):
+        is_new = call.exact or call.woken or record.exception is not None
+        if call.woken:
+            self.watch.saving.detailed = True
+        if self._goes_on(call, is_new=is_new):
             self.turn_on(frame)
         return ()
 

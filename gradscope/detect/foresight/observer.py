@@ -22,7 +22,7 @@ from gradscope.detect.foresight.reading import Wanted, foretell
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.detect.foresight.shared_graphs import Freeing, Held, may_be_shared, tensors_of
 from gradscope.detect.foresight.stale_graphs import StaleGraphs, with_cure
-from gradscope.detect.foresight.turning import next_turn
+from gradscope.detect.foresight.turning import Turning
 from gradscope.model import BackwardCall, Finding
 from gradscope.model.paths import Origin, Path
 from gradscope.program.ahead.questions import start_after, start_at_call
@@ -33,7 +33,6 @@ from gradscope.rules import gs102, gs202
 from gradscope.torch_private import cached_parametrizations
 
 _MOST_FORESEEN = 10_000
-_MOST_TURNS = 3  # of branches that are waited for at one call
 
 
 class Foresight(Observer):
@@ -45,7 +44,7 @@ class Foresight(Observer):
         self.watch = watch
         self._later = later
         self._schedule = Schedule()
-        self._turns: dict[Place, int] = {}
+        self._turning = Turning()
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
@@ -56,7 +55,7 @@ class Foresight(Observer):
         if frame is None or not may_be_shared(call, look, record):
             return ()
         due = self._schedule.is_due(_kind(call, look))
-        if not due and not call.woken:
+        if not due and not (call.woken and self._schedule.has_time()):
             return ()
         with self._schedule, Uncollected():
             return self._examine(call, look, record, user_frames(frame))
@@ -94,18 +93,6 @@ class Foresight(Observer):
             facts = needed.facts(place.site, watch.calls, gs202.By.STEP)
             return [gs202.finding(with_cure(facts, watch, needed, frames))]
 
-    def _set_alarm(self, call: Call, decided: list[tuple[FrameType, int]]) -> None:
-        """Have the call looked at again when a branch that keeps it from harm will turn."""
-        alarms, place = self.watch.alarms, call.place
-        if place is None or self._turns.get(place, 0) >= _MOST_TURNS:
-            return
-        alarm = next_turn(decided) if decided else None
-        if alarm is None:
-            alarms.pop(place, None)
-        elif alarm != alarms.get(place):
-            alarms[place] = alarm
-            self._turns[place] = self._turns.get(place, 0) + 1
-
     def _examine(
         self, call: Call, look: Look, record: BackwardCall, frames: list[FrameType]
     ) -> list[Finding]:
@@ -120,7 +107,8 @@ class Foresight(Observer):
         found = foretold.reads
         if not (found and foretold.comes):
             self._later.expect(record, found)
-        self._set_alarm(call, [] if found else foretold.decided)
+        turn = self._turning.next_turn(call.place, call.number, foretold.compared)
+        self.watch.alarms[call.place] = turn
         if not found:
             return []
         facts = shared_graph(self.watch, look, record, freeing, found, reached, frames, start)

@@ -31,7 +31,7 @@ from gradscope.program.ahead.values import (
     key_of,
     reading,
 )
-from gradscope.program.ahead.ways import Hazard, Way
+from gradscope.program.ahead.ways import Compared, Hazard, Way
 from gradscope.program.layouts import is_a, is_exactly
 from gradscope.program.sites import USER, owner_of, place_in
 
@@ -79,14 +79,14 @@ class Foretold:
     """The reads of held tensors that lead to a failing backward call, and what must hold for it to
     come.
 
-    ``comes``: every way that the code can go leads there. ``decided`` are the branches that are
-    known, ``reasons`` says how the ways end that do not lead there.
+    ``comes``: every way that the code can go leads there. ``compared`` are conditions on numbers,
+    ``reasons`` says how the ways end that do not lead there.
     """
 
     reads: list[tuple[Held, Read]] = field(default_factory=list)
     comes: bool = False
     conditions: tuple[str, ...] = ()
-    decided: list[tuple[FrameType, int]] = field(default_factory=list)
+    compared: dict[tuple[int, int], Compared] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
 
 
@@ -139,12 +139,10 @@ class Wanted(Question):
 
     def is_over(self, machine: Machine) -> bool:
         """Return whether it is known that nothing leads there any more."""
-        if any(getattr(each, "marks", True) for each in [*reading.leading]):
-            return False
         frames = [*machine.frames, *machine.outer]
         at_hand = [each for frame in frames for each in (*frame.variables, *frame.stack)]
         at_hand += [each for each in [*reading.holding] if type(each) is Elements]
-        if machine.held((*at_hand, *machine.overlay.written())) or not machine.saw_all:
+        if machine.held((*at_hand, *machine.changed())) or not machine.saw_all:
             return False
         for key, leads in self._leads.items():
             held = self._known[key]
@@ -219,7 +217,8 @@ def foretell(wanted: Wanted, start: FromFrames, frames: Sequence[FrameType]) -> 
     ``frames`` are the user's, innermost first.
     """
     explored = explore(wanted, start)
-    found = Foretold(comes=explored.is_certain, decided=explored.decided, reasons=explored.reasons)
+    found = Foretold(comes=explored.is_certain, compared=explored.compared)
+    found.reasons = explored.reasons
     if not found.comes:
         words = filter(None, map(in_words, explored.parting))
         found.conditions = tuple(dict.fromkeys(words))[:_MOST_CONDITIONS]

@@ -32,7 +32,10 @@ class Schedule:
         self._met[kind] = met
         if met > _FIRST and met & (met - 1):
             return False
-        free = _FREE_SECONDS_FOR_NEW if met == 1 else _FREE_SECONDS
+        return self.has_time(_FREE_SECONDS_FOR_NEW if met == 1 else _FREE_SECONDS)
+
+    def has_time(self, free: float = _FREE_SECONDS_FOR_NEW) -> bool:
+        """Return whether looks have taken no more than their share, beside what is free."""
         return self._spent < free + _SHARE * (time.perf_counter() - self._started)
 
     def __enter__(self) -> None:

@@ -1,69 +1,71 @@
-"""Finds the iteration in which a branch that keeps a call from harm will go the other way."""
+"""Tells in which calls a condition on a number that moves steadily will turn."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable
-from types import CodeType, FrameType
+from dataclasses import dataclass
+from math import ceil, inf
 
-from gradscope.code import source
-from gradscope.code.bytecode import site_at
-from gradscope.collect.alarms import Alarm
-from gradscope.detect.foresight.objects import Objects
-from gradscope.program.ahead.values import is_plain
-from gradscope.program.standing import standing
+from gradscope.program.ahead.ways import Compared
+from gradscope.program.sites import Place
 
-_FARTHEST = 4_096
-_KNOWN = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Constant, ast.Name, ast.Attribute)
-_COSTLY = (ast.Pow, ast.LShift, ast.MatMult, ast.In, ast.NotIn)
+_MOST_CONDITIONS = 10_000
+_AHEAD = 2  # moves of the number: the graphs of the one before are then built under hooks
+_FARTHEST = 10_000_000  # calls
+_ENOUGH = 6  # turns of a condition, there and back: the next ones lead to nothing else
+_SETTLED = 64  # calls: a number that has not moved by then stays what it is
 
-
-def next_turn(decided: Iterable[tuple[FrameType, int]]) -> Alarm | None:
-    """Return when the first of these branches, by frame and instruction, will turn."""
-    alarms = [alarm for frame, at in dict.fromkeys(decided) if (alarm := _turn(frame, at))]
-    return min(alarms, key=lambda alarm: alarm.at, default=None)
+Conditions = dict[tuple[int, int], Compared]
 
 
-def _turn(frame: FrameType, at: int) -> Alarm | None:
-    site = site_at(standing(frame).code, at)
-    statement, loop = source.statement_at(site), source.loop_around(site)
-    if not isinstance(statement, ast.If) or not isinstance(loop, ast.For):
-        return None
-    if all(map(_only_prints, (*statement.body, *statement.orelse))):
-        return None
-    counters = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
-    names = {node.id for node in ast.walk(statement.test) if isinstance(node, ast.Name)}
-    nodes = [*ast.walk(statement.test)]
-    is_known = all(isinstance(n, _KNOWN) for n in nodes if isinstance(n, ast.expr))
-    if len(names & counters) != 1 or not is_known or any(isinstance(n, _COSTLY) for n in nodes):
-        return None
-    name = (names & counters).pop()
-    objects = Objects(frame)
-    value = objects.find(name)
-    test = _compiled(ast.unparse(statement.test))
-    read = {text: objects.find(text) for text in test.co_names if text != name}
-    if type(value) is not int or not all(map(is_plain, read.values())):
-        return None
-    try:
-        holds = bool(eval(test, {"__builtins__": {}, **read, name: value}))
-        for later in range(value + 1, value + _FARTHEST):
-            if bool(eval(test, {"__builtins__": {}, **read, name: later})) != holds:
-                return Alarm(frame.f_code, name, later)
-    except (ArithmeticError, TypeError, ValueError):
-        return None
-    return None
+@dataclass(slots=True)
+class _Moving:
+    """A number that is compared: the call and what it was at first, at last, and its least move."""
+
+    since: int
+    first: float
+    last: float
+    held: bool
+    least: float = inf
+    turned: int = 0
+
+    def turns_at(self, call: int, now: Compared) -> range | None:
+        """Return the numbers of the calls about which the condition will turn, if the number moves
+        on at this pace.
+        """
+        step, has_turned = now.number - self.last, now.holds != self.held
+        if step * (self.last - self.first) < 0:  # it begins anew
+            self.since, self.first = call, now.number
+        self.least = min(self.least, abs(step) or inf)
+        self.last, self.held = now.number, now.holds
+        self.turned += has_turned
+        moved = abs(now.number - self.first)
+        if self.turned >= _ENOUGH:
+            return None
+        if not moved:
+            return range(2 * call, 3 * call) if call < _SETTLED else None
+        pace = (call - self.since) / moved
+        around = ceil(_AHEAD * max(pace * self.least, 1))
+        if has_turned:  # what it leads to may come a little later
+            return range(call + 1, call + 1 + around)
+        away = (now.rise if now.number > self.first else now.fall) * pace
+        if away == inf or away > _FARTHEST:
+            return None
+        # The calls between two moves are told apart only by how many moves were seen.
+        soonest = call + int(away * moved / (moved + self.least)) - around
+        return range(max(soonest, call + 1), call + ceil(away) + around + 1)
 
 
-def _only_prints(statement: ast.stmt) -> bool:
-    call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and source.called_name(call) == "print"
+class Turning:
+    """Follows the numbers that were compared ahead, from one reading of a call to the next."""
 
+    def __init__(self) -> None:
+        self._moving: dict[tuple[Place | None, tuple[int, int]], _Moving] = {}
 
-def _compiled(test: str) -> CodeType:
-    """Return a test, compiled, that reads ``self.every`` as a variable of that name."""
-
-    class Reads(ast.NodeTransformer):
-        def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-            return ast.copy_location(ast.Name(ast.unparse(node), ast.Load()), node)
-
-    return compile(Reads().visit(ast.parse(test, mode="eval")), "<test>", "eval")
+    def next_turn(self, place: Place | None, call: int, conditions: Conditions) -> range:
+        """Return the numbers of the calls about which the first of these conditions will turn."""
+        turns = []
+        for key, now in conditions.items():
+            if (place, key) in self._moving or len(self._moving) < _MOST_CONDITIONS:
+                new = _Moving(call, now.number, now.number, now.holds)
+                turns.append(self._moving.setdefault((place, key), new).turns_at(call, now))
+        return min(filter(None, turns), key=lambda turn: turn.start, default=range(0))

@@ -507,6 +507,16 @@ def _of_loader(m: Machine, of: Any) -> v.Elements:
     return v.Elements(_stepping(v.Unknown(why="a batch") for _ in left))
 
 
+def left_in(each: Any) -> int | None:
+    """Return how many elements a live iterator still has; None if that is not known."""
+    if is_exactly(each, *_OVER_SEQUENCES, *_BACKWARD):
+        return operator.length_hint(each)
+    if is_exactly(each, enumerate, zip):
+        inside = [left for one in _parts(each) if (left := left_in(one)) is not None]
+        return min(inside, default=None)
+    return None
+
+
 def advance(m: Machine, each: Any) -> Any:
     """Return the next element; raise Exhausted where there is none."""
     m.steps += 1

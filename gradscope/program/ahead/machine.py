@@ -9,18 +9,18 @@ import threading
 import types
 import weakref
 from collections import abc, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from types import FunctionType, MethodType, ModuleType
+from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 import torch
 from torch.nn import Module
 
-from gradscope.code.bytecode import MISSING
+from gradscope.code.bytecode import MISSING, flow_of
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import Frame
-from gradscope.program.ahead.ways import Fork, GradEvent, Hazard, Way, What
+from gradscope.program.ahead.ways import Compared, Fork, GradEvent, Hazard, Way, What
 from gradscope.program.containers import layout_of
 from gradscope.program.layouts import (
     class_bases,
@@ -32,6 +32,7 @@ from gradscope.program.layouts import (
     module_variables,
 )
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
+from gradscope.program.variables import slot
 
 _DEEPEST = 60
 _MOST_HELD = 1_000  # containers that are looked into
@@ -105,7 +106,7 @@ class Machine:
         self.choices = choices
         self.forks: list[Fork] = []
         self.events: list[GradEvent] = []
-        self.decided: list[tuple[Any, int]] = []
+        self.compared: dict[tuple[int, int], Compared] = {}
         self.steps = 0
         self.most_steps = steps
         self.frames: list[Frame] = []
@@ -118,6 +119,7 @@ class Machine:
         self.read_at: dict[int, v.Note] = {}
         self.written: dict[int, tuple[Any, v.Ahead]] = {}
         self.known = v.ByIdentity()
+        self.live: Sequence[FrameType] = ()
         self.base: Frame | None = None
         self.hazard: Hazard | None = None
         self.saw_all = True
@@ -149,6 +151,11 @@ class Machine:
         taken = self.choices[number] if number < len(self.choices) else next(before, True)
         self.forks.append(Fork(note.code, note.at, turn, taken, note.depth))
         return taken
+
+    def note_compared(self, frame: Frame, found: Compared | None) -> None:
+        """Note what a condition of the user's says, the first time."""
+        if found is not None and frame.of_user:
+            self.compared.setdefault((id(frame.code), frame.index), found)
 
     def meet(self, marks: v.Marks, *, sure: bool, alone: bool) -> None:
         """A backward call runs what is looked for, ``alone`` if nothing else: the way ends, whoever
@@ -292,9 +299,18 @@ class Machine:
             return []
         if kind is ContextVar:
             return [overlay.attributes(value).get("value", value.get(None))]
+        inside = [*self.held_fields(value).values()]
         if kind.__flags__ & OF_C:  # one of C, as an iterator: it may give what it holds
-            return gc.get_referents(value)
-        return [*overlay.attributes(value).values(), *self.namespace(value).values()]
+            own = self.namespace(value)
+            inside += [each for each in gc.get_referents(value) if each is not own]
+        return inside
+
+    def changed(self) -> Iterator[Any]:
+        """Yield what is in all that the program would have written to, as far as anything still
+        leads there: not what nothing refers to but what has been given something else.
+        """
+        slots = [(live, at) for live in self.live for at in range(len(flow_of(live.f_code).slots))]
+        return self.overlay.written((slot(*each) for each in slots), self.namespace)
 
     # attributes
 

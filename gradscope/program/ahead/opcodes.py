@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gradscope.code.bytecode import MISSING, NULL_FIRST, Instruction
-from gradscope.program.ahead import iteration, models, operators
+from gradscope.program.ahead import iteration, models, operators, ways
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import Frame
 from gradscope.program.ahead.machine import RULES, Machine
@@ -155,6 +155,7 @@ _SYMBOLS: Final = (
 )
 """The operators of BINARY_OP by its argument; those in place follow in the same order."""
 _SUBSCRIPT: Final = 26
+_MOST_AMONG: Final = 64
 _COMMON: Final = (AssertionError, NotImplementedError, tuple, all, any)
 _COMPARED: Final = 0 if _OLD else 4 if sys.version_info < (3, 13) else 5
 _COMPARE: Final = (operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge)
@@ -168,13 +169,18 @@ def _on_binary_op(m: Machine, f: Frame, i: Instruction) -> None:
         m.note_read(value, f, first=m.overlay.is_untouched(left))
     else:
         count = len(_SYMBOLS)
-        value = operators.binary(m, _SYMBOLS[i.arg % count], left, right, in_place=i.arg >= count)
+        name = _SYMBOLS[i.arg % count]
+        value = operators.binary(m, name, left, right, in_place=i.arg >= count)
+        if name == "mod":
+            m.note_compared(f, ways.divided(left, right))
     f.stack.append(value)
 
 
 def _on_compare_op(m: Machine, f: Frame, i: Instruction) -> None:
     left, right = f.pop(2)
-    f.stack.append(operators.compare(m, _COMPARE[i.arg >> _COMPARED], left, right))
+    found = operators.compare(m, _COMPARE[i.arg >> _COMPARED], left, right)
+    m.note_compared(f, ways.compared(left, (right,), found))
+    f.stack.append(found)
 
 
 def _on_is_op(m: Machine, f: Frame, i: Instruction) -> None:
@@ -188,6 +194,8 @@ def _on_is_op(m: Machine, f: Frame, i: Instruction) -> None:
 def _on_contains_op(m: Machine, f: Frame, i: Instruction) -> None:
     value, owner = f.pop(2)
     found = operators.contains(m, owner, value)
+    if is_a(owner, set, frozenset, list, tuple) and found is not None:
+        m.note_compared(f, ways.compared(value, [*owner][:_MOST_AMONG], found))
     f.stack.append(v.Unknown(why="in") if found is None else found ^ bool(i.arg))
 
 
@@ -342,7 +350,9 @@ def _on_jump_forward(m: Machine, f: Frame, i: Instruction) -> None:
 @_also("POP_JUMP_FORWARD_IF_TRUE POP_JUMP_BACKWARD_IF_TRUE")
 @_also("POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_FALSE")
 def _on_pop_jump_if_true(m: Machine, f: Frame, i: Instruction) -> None:
-    _take(m, f, i, m.known_truth(f.stack.pop()), jumps_if="TRUE" in i.opname)
+    value = f.stack.pop()
+    m.note_compared(f, ways.compared(value, (0,), value != 0 if ways.is_number(value) else None))
+    _take(m, f, i, m.known_truth(value), jumps_if="TRUE" in i.opname)
 
 
 def _take(m: Machine, f: Frame, i: Instruction, known: bool | None, *, jumps_if: bool) -> bool:
@@ -351,8 +361,6 @@ def _take(m: Machine, f: Frame, i: Instruction, known: bool | None, *, jumps_if:
         jumps = not m.decide() if "FORWARD" in i.opname or i.jump > f.index else m.decide()
     else:
         jumps = known == jumps_if
-        if f.live is not None:
-            m.decided.append((f.live, f.index))
     if jumps:
         if f.goes_back():
             m.clear_if_over()
@@ -379,6 +387,8 @@ def _on_jump_if_true_or_pop(m: Machine, f: Frame, i: Instruction) -> None:
 
 
 def _on_for_iter(m: Machine, f: Frame, i: Instruction) -> None:
+    left = iteration.left_in(f.stack[-1])
+    m.note_compared(f, ways.compared(left, (0,), False))
     try:
         f.stack.append(iteration.advance(m, f.stack[-1]))
         m.read_at.pop(id(f.stack[-1]), None)  # it has another name now

@@ -9,21 +9,20 @@ from concurrent.futures import Future, thread
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
 
 from gradscope.code import source
 from gradscope.code.bytecode import MISSING, NULL_FIRST, flow_of, site_at
-from gradscope.model import Site
 from gradscope.program.ahead import builtin_types as _builtin_types  # noqa: F401 - fills in what it models
 from gradscope.program.ahead import iteration, models, opcodes
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import NO_RESULT, SUSPENDED, Frame, frame_of
 from gradscope.program.ahead.machine import Machine, Question
 from gradscope.program.ahead.torch_models import run_backward
-from gradscope.program.ahead.ways import Fork, GradEvent, Hazard, Way, What
+from gradscope.program.ahead.ways import Compared, Fork, GradEvent, Hazard, Way, What
 from gradscope.program.layouts import class_name, is_a, is_exactly
 from gradscope.program.sites import USER, frames_from, owner_of
 from gradscope.program.tensors import node_of
@@ -55,14 +54,14 @@ class Explored:
     """Where the ways come: ``hazards``, and how the others end; ``reasons`` why it is not known.
 
     ``parting`` are the forks, as the way to the first hazard takes them, of which another way
-    leads elsewhere. ``decided`` are branches of live frames whose condition was known.
+    leads elsewhere. ``compared`` are conditions on numbers, by code and instruction.
     """
 
     hazards: list[Hazard] = field(default_factory=list)
     parting: list[Fork] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    decided: list[tuple[FrameType, int]] = field(default_factory=list)
+    compared: dict[tuple[int, int], Compared] = field(default_factory=dict)
     is_complete: bool = True
     steps: int = 0
 
@@ -74,7 +73,7 @@ class Explored:
         return self.is_complete and len(places) == 1 and is_sure and not self.ends
 
 
-def explore(question: Question, start: FromFrames | _AfterCall) -> Explored:
+def explore(question: Question, start: FromFrames) -> Explored:
     """Follow the ways, those that go on as long as possible first.
 
     Each branch on something unknown is taken the other way once: what it does elsewhere is taken to
@@ -94,7 +93,7 @@ def explore(question: Question, start: FromFrames | _AfterCall) -> Explored:
             machine = Machine(question, choices, min(_MOST_OF_ONE, MOST_STEPS - found.steps))
             kind, why = _way(machine, start)
             found.steps += machine.steps
-            found.decided += machine.decided
+            found.compared = machine.compared | found.compared
             _conclude(found, machine, kind, why, fork)
             forks = machine.forks
             for number in range(len(choices), len(forks)):
@@ -127,7 +126,7 @@ def _conclude(found: Explored, machine: Machine, kind: str, why: str, fork: Fork
         found.parting.append(fork)
 
 
-def _way(machine: Machine, start: FromFrames | _AfterCall) -> tuple[str, str]:
+def _way(machine: Machine, start: FromFrames) -> tuple[str, str]:
     """Follow one way; return how it ends, and why."""
     try:
         start.run(machine)
@@ -157,6 +156,7 @@ class FromFrames:
 
     def run(self, machine: Machine) -> None:
         """Run the program on from there, until it ends."""
+        machine.live = self._frames
         frames = [
             frame_of(live, waits=self._result is not None or depth > 0)
             for depth, live in enumerate(self._frames)
@@ -197,6 +197,8 @@ class FromFrames:
                 how, value = _guarded(machine, frame)
             if frame.suspended is not None:
                 frame.suspended.state = "suspended" if how == "yield" else "done"
+            else:
+                frame.variables, frame.stack = [], []  # what they held may be held by nothing now
             inner = frame
         if how == "raise":
             raise v.Raised(value)
@@ -449,38 +451,6 @@ def start_before(user: FrameType, frame: FrameType) -> FromFrames:
     return FromFrames(user, None) if user is frame else start_after(user)
 
 
-class _AfterCall:
-    """Begins in code where a call has just returned a tensor; nothing else is known there."""
-
-    def __init__(self, code: CodeType, offset: int) -> None:
-        self._code = code
-        self._offset = offset
-
-    def run(self, machine: Machine) -> None:
-        """Run the code on from there."""
-        frame = Frame(self._code, _Anything(), v.OwnDict())
-        frame.index = max(frame.flow.index(self._offset), 0)
-        depth = frame.flow.depths.get(frame.index)
-        if depth is None or not frame.instruction.is_call:
-            v.lost("no call")
-        kept = max((depth or 0) + frame.instruction.effect - 1, 0)
-        frame.variables = [v.Unknown(why="a variable") for _ in frame.variables]
-        frame.stack = [v.Unknown(why="a value") for _ in range(kept)]
-        frame.stack.append(v.Ahead(frozenset((v.Mark(None),))))
-        frame.index += 1
-        machine.run(frame)
-
-
-class _Anything(dict[str, Any]):
-    """The variables of a module of which nothing is known."""
-
-    def __contains__(self, name: object) -> bool:
-        return name not in models.BUILTINS
-
-    def __getitem__(self, name: str) -> Any:
-        return sys.modules["torch"] if name == "torch" else v.Unknown(why=name)
-
-
 class _NoQuestion(Question):
     """No question: the program is read on past the call that will fail, and until ``calls`` more
     calls are made.
@@ -509,20 +479,6 @@ def events_around(start: FromFrames, way: Way) -> tuple[list[GradEvent], list[Gr
     calls = [at for at, event in enumerate(events) if event.what is What.BACKWARD]
     at = calls[way.calls] if len(calls) > way.calls else len(events)
     return events[:at], events[at:]
-
-
-class _AnyCall(Question):
-    """The question whether a backward call comes of a result."""
-
-    def is_over(self, machine: Machine) -> bool:
-        """Return whether nothing comes of the result any more."""
-        return not any(getattr(made, "marks", True) for made in [*v.reading.leading])
-
-
-def backward_calls_after(code: CodeType, offset: int) -> list[Site]:
-    """Return the backward calls that may be made on what the call at an instruction returns."""
-    found = explore(_AnyCall(), _AfterCall(code, offset)).hazards
-    return [site_at(hazard.note.code, hazard.note.at) for hazard in found]
 
 
 def in_words(fork: Fork) -> str:

@@ -109,7 +109,6 @@ def write(m: Machine, tensor: Any, marks: v.Marks, *, cut: bool = False) -> None
     if type(tensor) is v.Ahead:
         tensor.marks = marks if cut else tensor.marks | marks
         if marks:
-            v.reading.leading.add(tensor)
             tensor.requires_grad = True
         if tensor.base is not None:
             write(m, tensor.base, marks)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import gc
+import sys
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from types import CellType, CodeType, FunctionType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -97,14 +99,11 @@ class _Reading(threading.local):
     """What the reading of this thread has made, as long as anything refers to it."""
 
     def __init__(self) -> None:
-        self.leading = _Alive()
-        """What led somewhere when it was made."""
         self.holding = _Alive()
         """What may hold other values, and be part of a cycle of references."""
 
     def let_go(self) -> None:
         """Let go of all values: none may outlive the reading, which the collector would decide."""
-        self.leading.clear()
         for made in self.holding:
             made.clear()
         self.holding.clear()
@@ -134,8 +133,6 @@ class Unknown(Made):
 
     def __init__(self, marks: Marks = NO_MARKS, why: str = "") -> None:
         self.marks = marks
-        if marks:
-            reading.leading.add(self)
         self.why = why
 
 
@@ -163,8 +160,6 @@ class Ahead(Made):
         self, marks: Marks = NO_MARKS, twin: Twin = NO_TWIN, requires_grad: bool | None = None
     ) -> None:
         self.marks = marks
-        if marks:
-            reading.leading.add(self)
         self.twin = twin
         self.requires_grad = True if marks else requires_grad
         self.apart = True  # may lead to more than its marks
@@ -452,14 +447,40 @@ class Overlay:
             id(of) in each for each in known
         )
 
-    def written(self) -> Iterator[Any]:
-        """Yield what is in all that the program would have written to."""
-        for _, copy in self._copies.values():
-            yield from dict.values(copy) if is_a(copy, dict) else copy
-        for _, space in self._attributes.values():
-            yield from space.values()
-        for _, value in self._cells.values():
-            yield value
+    def written(
+        self, stood: Iterable[Any], fields: Callable[[Any], dict[str, Any]]
+    ) -> Iterator[Any]:
+        """Yield what is in all that the program would have written to, but for what nothing refers
+        to beside where it ``stood`` and what would have been written to; ``fields`` gives an
+        object's attributes.
+        """
+        counts = Counter(map(id, chain(stood, self._stood(fields))))
+        del stood  # it refers to what is counted
+        every = (self._copies, self._attributes, self._cells, self._plain)
+        for each in every[:3]:
+            for of, inside in each.values():
+                ours = _OWN + sum(id(of) in held for held in every)
+                if sys.getrefcount(of) - ours <= counts[id(of)]:
+                    continue
+                if each is self._cells:
+                    yield inside
+                else:
+                    yield from dict.values(inside) if is_a(inside, dict) else inside
+
+    def _stood(self, fields: Callable[[Any], dict[str, Any]]) -> Iterator[Any]:
+        """Yield what stands in all that the program would have written to."""
+        for of, space in self._attributes.values():
+            own = fields(of)
+            yield from (own[name] for name in space if name in own)
+        for of, _ in self._copies.values():
+            if is_a(of, dict):
+                yield from dict.values(of)
+            elif is_a(of, list):
+                yield from list.__iter__(of)
+            elif is_a(of, deque):
+                yield from deque.__iter__(of)
+        for of, _ in self._cells.values():
+            yield from gc.get_referents(of)
 
     def cell(self, cell: Any) -> Any:
         """Return what is in a cell; NULL where nothing is."""
@@ -479,7 +500,15 @@ class Overlay:
             self._cells[id(cell)] = cell, value
 
 
+def _own_references() -> int:
+    """Return how many references looking at an element of something adds to it."""
+    for of in [object()]:
+        return sys.getrefcount(of) - 1
+    raise AssertionError
+
+
 _NONE: dict[str, Any] = {}
+_OWN = _own_references()
 
 
 def _has_plain_keys(of: Any) -> bool:

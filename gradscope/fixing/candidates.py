@@ -79,6 +79,7 @@ class Search:
         at = [i for i in self._base.hazards if record.events[i].spot == spot]
         self._meant = frozenset(at or self._base.hazards)
         self._fail = min(self._meant, default=-1)
+        self.is_only_read = record.are_only_read(self._meant)
         self._stale = tuple(e for i in sorted(self._meant) for e in record.events[i].stale)
         self._freed = self._bad(self._meant)
         self._broken = self._freed | {node for node, _, _ in self._stale}
@@ -447,15 +448,13 @@ class Search:
         """Return whether a statement computes something that has a graph."""
         return not self._built_by(file, node) <= self._record.identities.keys()
 
-    def _building(self, file: str, block: Sequence[ast.stmt], end: ast.stmt) -> list[ast.stmt]:
+    def _building(
+        self, file: str, block: Sequence[ast.stmt], end: ast.stmt | None = None
+    ) -> list[ast.stmt]:
         """Return the statements of a block, up to one of them, that built what fails."""
-        before = block[: block.index(end)]
-        kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-        return [
-            each
-            for each in before
-            if not isinstance(each, kinds) and self._built_by(file, each) & self._broken
-        ]
+        before = block if end is None else block[: block.index(end)]
+        run = (each for each in before if not isinstance(each, (*FUNCTIONS, ast.ClassDef)))
+        return [each for each in run if self._built_by(file, each) & self._broken]
 
     def _inside(self) -> Iterator[Fix]:
         """Yield the fixes that run, at the head of a loop or of a function, what comes before it or
@@ -506,10 +505,21 @@ class Search:
         """
         for spot, building, _, _ in self._since_built():
             for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
-                for cuts, changed in self._made_twice(spot[0], nodes, self._calls_by(spot)):
-                    if fix := self._copy(spot, nodes, cuts, changed):
-                        yield fix
+                again = [own for node in nodes for own in self._opened(spot[0], node)]
+                for cuts, changed in self._made_twice(spot[0], again, self._calls_by(spot)):
+                    edits, also = self._with_cuts(cuts, copying(spot[0], nodes, again, spot))
+                    if edits:
+                        lines = lines_told(node.lineno for node in again)
+                        message = f"run {lines} again for line {spot[1]}{also}"
+                        yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
                         return
+
+    def _opened(self, file: str, node: ast.stmt) -> list[ast.stmt]:
+        """Return what a branch ran that built what fails: another time it may not be taken."""
+        if not isinstance(node, ast.If):
+            return [node]
+        inside = self._building(file, [*node.body, *node.orelse])
+        return [own for each in inside for own in self._opened(file, each)]
 
     def _made_twice(
         self, file: str, nodes: Sequence[ast.stmt], calls: Collection[int]
@@ -555,25 +565,13 @@ class Search:
                         waiting.append(read)
             nodes = {own for number in known for own in self._record.given[number]}
             calls = {i for i in record.calls if not nodes.isdisjoint(self._base.ran[i])}
-            is_new = all(self._is_computed_by(call, file, node, late) for call in self._meant)
-            for cuts, changed in self._made_twice(file, [node], calls) if is_new else ():
+            for cuts, changed in self._made_twice(file, [node], calls) if late else ():
                 edits, also = self._with_cuts(cuts, *pieces)
                 if edits:
                     lines = lines_told({record.places[n].line for n in late})
                     what = f"compute `{ast.unparse(node.value)}` again at {lines}"
                     yield self._fix(FixKind.RECOMPUTE, f"{what}{also}", edits, changed)
                     return
-
-    def _is_computed_by(self, call: int, file: str, node: ast.stmt, places: Iterable[int]) -> bool:
-        """Return whether all that makes a call fail is of such runs of a statement as have given
-        what is read at some places for the call.
-        """
-        record, own = self._record, self._base.ran[call]
-        broken = self._bad([call]) | {n for n, _, _ in record.events[call].stale}
-        values = {record.value(n) for each in places for n in record.given[each] if n in own}
-        runs = (range(*run) for run in self._runs_of(file, node))
-        rebuilt = [run for run in runs if any(value in run for value in values)]
-        return bool(rebuilt) and not broken.difference(*rebuilt)
 
     def _runs_of(self, file: str, node: ast.AST) -> list[tuple[int, int]]:
         """Return the runs of the expressions of a statement or function."""
@@ -598,14 +596,6 @@ class Search:
                 if given in record.identities:
                     found[record.identities[given]].add(record.identities[node])
         return found
-
-    def _copy(
-        self, spot: Spot, nodes: Sequence[ast.stmt], cuts: Sequence[int], changed: Simulation
-    ) -> Fix | None:
-        """Return the fix that runs statements again before a line, with some cuts before."""
-        edits, also = self._with_cuts(cuts, copying(spot[0], nodes, spot))
-        message = f"run {lines_told(n.lineno for n in nodes)} again for line {spot[1]}{also}"
-        return self._fix(FixKind.RECOMPUTE, message, edits, changed) if edits else None
 
     def _with_cuts(self, cuts: Sequence[int], *pieces: Pieces) -> tuple[tuple[Edit, ...], str]:
         """Return an edit with cuts before, and those in words."""

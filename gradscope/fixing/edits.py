@@ -128,14 +128,16 @@ def _cut(
         if name not in _MADE:
             replacing = f"{text}._replace(" if name == "namedtuple" else _replacing(file, text)
             fields = _cut_fields(text, parts, method, file)
-            is_known = name != "object" and replacing and fields and not (others or is_call)
-            changed = ", ".join(f"{field}={new}" for field, new in fields.items())
-            return f"{replacing}{changed})" if is_known else ""
-        each = next(letter for letter in "tuvw" if text != letter)
-        inner = _cut(each, parts, method, file)
-        if not inner:
+            is_known = name != "object" and replacing and others <= {"none"} and not is_call
+            inner = ", ".join(f"{field}={new}" for field, new in fields.items())
+            cut = f"{replacing}{inner})" if is_known else ""
+        else:
+            each = next(letter for letter in "tuvw" if text != letter)
+            inner = _cut(each, parts, method, file)
+            cut = _MADE[name].format(inner, each, text)
+        if not (cut and inner):
             return ""
-        cut, is_one = _MADE[name].format(inner, each, text), f"isinstance({text}, {name})"
+        is_one = f"isinstance({text}, {name})"
     if not others:
         return cut
     return (
@@ -189,7 +191,7 @@ def rebinding(
     place: Span, kinds: dict[str, frozenset[Kind]], *, is_leaf: bool, is_behind: bool = False
 ) -> Pieces:
     """Return the edit that detaches variables before the statement at a place, or behind it."""
-    lines = []
+    lines, method = [], "detach().requires_grad_" if is_leaf else "detach"
     at = statement_around(place)[1]
     around = [each for each in _functions_around(place.file, at) if each is not at]
     known = _own_names(around[-1]) if around else set()
@@ -201,12 +203,13 @@ def rebinding(
         if around and name.isidentifier() and name not in known:
             return ()  # it would be another variable
         containers = _containers(own)
-        if "object" in containers and not is_leaf:
-            fields = _cut_fields(name, containers["object"], "detach", place.file)
+        if "object" in containers:
+            fields = _cut_fields(name, containers["object"], method, place.file)
             lines += [f"{name}.{field} = {new}" for field, new in fields.items()]
             continue
-        new = _cut(name, own, "detach", place.file)
-        if not new or (is_leaf and own - {"tensor", "number"}):
+        new = _cut(name, own, method, place.file)
+        new = new[1:-1] if new.startswith("(") else new
+        if not new or (is_leaf and own & {"none", "other"}):
             return ()
         target = name
         if name in given and _may_change(own):  # who has given it goes on to use it
@@ -215,7 +218,6 @@ def rebinding(
             new, target = (
                 (f"{name}.update({new})", "") if "dict" in containers else (new, f"{name}[:]")
             )
-        new += ".requires_grad_()" if is_leaf else ""
         lines.append(f"{target} = {new}" if target else new)
     put = after if is_behind else before
     return put(at, place.file, lines)
@@ -395,24 +397,24 @@ def _reads(node: ast.AST, names: set[str]) -> bool:
     return any(_reads(each, names) for each in ast.iter_child_nodes(node))
 
 
-def copying(file: str, nodes: Sequence[ast.stmt], spot: Spot) -> Pieces:
-    """Return the edit that runs statements again before what follows the step needs their
-    values.
+def copying(file: str, nodes: Sequence[ast.stmt], again: Sequence[ast.stmt], spot: Spot) -> Pieces:
+    """Return the edit that runs statements, or parts of them, ``again`` before what follows the
+    step needs their values.
     """
     block = block_with(file, nodes[0])
-    names = {name for node in nodes for name in stored_names(node)}
+    names = {name for node in again for name in stored_names(node)}
     ends = [i for i, each in enumerate(block) if source.spans(each, spot[1])]
-    if not ends or not names or any(map(_draws, nodes)):
+    if not ends or not names or any(map(_draws, again)):
         return ()
     begin = block.index(nodes[-1]) + 1
     readers = [e for e in block[begin : ends[0] + 1] if _read_names(e) & names]
     if len(readers) < 2:
         return ()
     between = block[begin : block.index(readers[-1])]
-    needed = {name for node in nodes for name in _read_names(node)} | names
+    needed = {name for node in again for name in _read_names(node)} | names
     if any(_targets(each) & needed for each in between):
         return ()
-    return before(readers[-1], file, [line for node in nodes for line in lines_of(node, file)])
+    return before(readers[-1], file, [line for node in again for line in lines_of(node, file)])
 
 
 def computed_at(file: str, node: ast.Assign, place: Span) -> Pieces:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from gradscope.code.source import LOOPS, Loop
+
 MARK = "__gradscope_mark__"
 """The builtin that a marked expression is handed to: ``MARK(number, begun, value)`` returns the
 value. ``begun`` is what there was when its evaluation began, None where that builds nothing or
@@ -85,7 +87,7 @@ class Marker(ast.NodeTransformer):
             defaults[:] = [self.visit(each) for each in defaults]  # type: ignore[misc]
             node.body = self._headed(node.body)  # annotations and decorators stay
             return node
-        if isinstance(node, ast.For | ast.While):
+        if isinstance(node, LOOPS):
             return self._marked_loop(node)
         if isinstance(node, ast.AnnAssign | ast.NamedExpr):
             if node.value is not None:  # the value alone: a name is read where it is used
@@ -93,11 +95,11 @@ class Marker(ast.NodeTransformer):
             return node
         return super().visit(node)  # type: ignore[no-any-return]
 
-    def _marked_loop(self, node: ast.For | ast.While) -> ast.stmt:
-        if isinstance(node, ast.For):
-            node.iter = self.visit(node.iter)  # type: ignore[assignment]
-        else:
+    def _marked_loop(self, node: Loop) -> ast.stmt:
+        if isinstance(node, ast.While):
             node.test = self.visit(node.test)  # type: ignore[assignment]
+        else:
+            node.iter = self.visit(node.iter)  # type: ignore[assignment]
         node.body = self._headed(node.body)
         node.orelse = [self.visit(each) for each in node.orelse]  # type: ignore[misc]
         return node

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.errors import GradscopeError
@@ -50,6 +50,8 @@ def _with(finding: Finding, record: Record) -> Finding:
         cut = (FixKind.NO_GRAD, FixKind.DETACH, FixKind.CLONE)
         anew = (FixKind.SUM_LOSSES, FixKind.RECOMPUTE)
         sooner = (FixKind.CREATE_GRAPH, *(anew if is_trained else cut))
+        if search.is_only_read:
+            sooner = (FixKind.RETAIN_GRAPH,)
         order = _ordered(finding.fixes, search.options(finding), sooner)
     else:
         return finding
@@ -88,7 +90,7 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
 def _ordered(
     known: Sequence[Fix],
     found: dict[FixKind, list[Fix]],
-    sooner: Iterable[FixKind],
+    sooner: Sequence[FixKind],
     meant: Collection[FixKind] = _MEANT,
 ) -> Iterator[Fix]:
     """Yield what was found, by kinds: as the facts of the failure have it, but what loses nothing
@@ -100,7 +102,7 @@ def _ordered(
     found_sooner = [k for k in sooner if (own := found.get(k)) and costs.isdisjoint(own[0].effects)]
     kinds = dict.fromkeys((*first, *found_sooner, *(fix.kind for fix in known), *found))
     # What only words say comes behind what was seen to mend it; graphs are kept as a last resort.
-    last = {FixKind.RETAIN_GRAPH} - {fix.kind for fix in known[:1]}
+    last = {FixKind.RETAIN_GRAPH} - {*sooner, *(fix.kind for fix in known[:1])}
     for kind in sorted(kinds, key=lambda kind: not found.get(kind) or kind in last):
         word = words.get(kind)
         if not found.get(kind):

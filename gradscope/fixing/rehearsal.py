@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -153,6 +153,17 @@ class Record:
         """Return the leaves that some nodes accumulate into."""
         return {self.leaf[node] for node in nodes if node in self.leaf}
 
+    def are_only_read(self, calls: Collection[int]) -> bool:
+        """Return whether calls ask for gradients of nothing that is trained, of which no loss is
+        computed.
+        """
+        used = {call for event in self.events for call in event.uses}
+        trained = {leaf for event in self.events for leaf in event.leaves}
+        own = [self.events[i] for i in calls]
+        asked = self.leaves_of(t for e in own for t in e.targets or () if t is not None)
+        grads = not any(event.accumulate for event in own)
+        return grads and used.isdisjoint(calls) and trained.isdisjoint(asked)
+
     @cached_property
     def given(self) -> dict[int, list[int]]:
         """The nodes that stand for each place."""
@@ -248,13 +259,14 @@ class Simulation:
         change, record = self.change, self.record
         place = record.identities.get(following)
         if self._carried and following in self._carried[self._turn(node)]:
+            self._rebound.append((record.value(following), following, node))
             return True
         if place is not None and place in change.names:
             source = record.after[following]
             begun = record.begun.get(change.head, ())
             latest = self._turn(following)
             if source and latest >= 0 and source[0] < begun[latest]:
-                self._rebound.append((source[0], following, node))
+                self._rebound.append((record.value(following), following, node))
                 return True
         if self._is_again and following in change.again:
             return False

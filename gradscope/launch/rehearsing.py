@@ -347,7 +347,9 @@ class Rehearsal(TorchFunctionMode):
         """Note a call, and run it with its graph kept."""
         if self._is_apart:
             return engine(roots, grads, keep, *given, **named)
-        call = EngineCall.of(roots, grads, keep, *given, **named)
+        create, inputs, *rest = given
+        inputs = tuple(map(self._unmarked, inputs))
+        call = EngineCall.of(roots, grads, keep, create, inputs, *rest, **named)
         with self._lock:
             starts = [node for node in map(self._start, roots) if node is not None]
             targets = tuple(map(self._start, call.inputs)) or None
@@ -378,11 +380,20 @@ class Rehearsal(TorchFunctionMode):
             if self._calls > self._most_calls:
                 self.finish("enough")
         self._look_what_is_kept(len(self._record.events) - _OLD)
-        results = engine(roots, grads, True, *given, **named)
+        results = engine(roots, grads, True, create, inputs, *rest, **named)
         with self._lock, DisableTorchFunction():
             for each in () if call.accumulates or call.create_graph else _tensors_in((results,)):
                 self._derived[each] = frozenset((index,))
         return results
+
+    def _unmarked(self, tensor: Any) -> Any:
+        """Return what the engine knows a tensor by in whose place a program has what marks it."""
+        node, output = getattr(tensor, "grad_fn", None), 0
+        if node is None or node.metadata.get(MARK) not in self._record.identities:
+            return tensor
+        while node.metadata.get(MARK) in self._record.identities:
+            node, output = node.next_functions[0]
+        return torch.autograd.graph.GradientEdge(node, output)
 
     def _look_what_is_kept(self, before: int) -> None:
         """Note the nodes of the tensors that are still there and were given before an event."""

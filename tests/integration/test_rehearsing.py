@@ -316,7 +316,108 @@ for x in torch.randn(9, 3):
     bucket.add(model(x).square().sum())
 """,
         """.backward()
-        self.total = (self.total.detach()""",
+        self.total = self.total.detach() if""",
+    ),
+    "cut a state that an async loop carries on in a named tuple, none at first": (
+        """
+import asyncio
+from typing import NamedTuple
+import torch.nn.functional as F
+
+class Memory(NamedTuple):
+    h: torch.Tensor
+    c: torch.Tensor
+
+cell = torch.nn.LSTMCell(3, 4)
+opt = torch.optim.SGD(cell.parameters(), 0.1)
+
+async def chunks():
+    for number in range(6):
+        await asyncio.sleep(0)
+        yield number in (0, 3), torch.randn(2, 3)
+
+async def train():
+    state = None
+    async for is_first, x in chunks():
+        if is_first:
+            state = None
+        state = Memory(*cell(x, state))
+        opt.zero_grad()
+        state.h.square().sum().backward()
+        opt.step()
+        state = state._replace(h=state.h.detach())
+
+asyncio.run(train())
+""",
+        "c=state.c.detach()",
+    ),
+    "cut what is descended from, of which gradients are asked": (
+        """
+from collections import namedtuple
+from functools import reduce
+Theta = namedtuple("Theta", "weight bias")
+rate = torch.tensor(0.1, requires_grad=True)
+outer = torch.optim.SGD([rate], 0.01)
+x, y = torch.randn(8, 3), torch.randn(8)
+
+def cost(theta):
+    return (x @ theta.weight + theta.bias - y).square().mean()
+
+def descend(theta, _):
+    grads = torch.autograd.grad(cost(theta), theta, create_graph=True)
+    return Theta(*(t - rate.exp() * g for t, g in zip(theta, grads)))
+
+theta = Theta(torch.zeros(3, requires_grad=True), torch.zeros((), requires_grad=True))
+for _ in range(4):
+    theta = reduce(descend, range(2), theta)
+    loss = cost(theta)
+    outer.zero_grad()
+    loss.backward()
+    outer.step()
+""",
+        "weight=theta.weight.detach().requires_grad_())",
+    ),
+    "keep the graph for a gradient that is only looked at": (
+        """
+model = torch.nn.ModuleList([torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)])
+opt = torch.optim.SGD(model.parameters(), 0.1)
+norms = []
+
+def forward(x):
+    hidden = torch.tanh(model[0](x))
+    return hidden, model[1](hidden * 2)
+
+for step in range(6):
+    hidden, out = forward(torch.randn(5, 3))
+    loss = out.square().mean()
+    opt.zero_grad()
+    loss.backward()
+    if step % 3 == 2:
+        (seen,) = torch.autograd.grad(loss, hidden)
+        norms.append(seen.norm().item())
+    opt.step()
+""",
+        "loss.backward(retain_graph=True)",
+    ),
+    "compute anew what a branch that is not taken again has computed": (
+        """
+camera = torch.zeros(2, requires_grad=True)
+shade = torch.ones(3, requires_grad=True)
+entered = None
+for step in range(6):
+    stage = step // 3
+    if stage != entered:
+        active = [shade, camera][: stage + 1]
+        camera.requires_grad_(stage == 1)
+        opt = torch.optim.SGD(active, 0.1)
+        rays = torch.linspace(-1, 1, 6).reshape(3, 2) * camera.exp()
+        entered = stage
+    opt.zero_grad()
+    loss = (rays.sum(1) * shade - 1).square().mean()
+    loss.backward()
+    opt.step()
+""",
+        "loss = ((torch.linspace(-1, 1, 6).reshape(3, 2) * camera.exp()).sum(1)",
     ),
     "cut what others go on to use where it is, and not within a window": (
         """

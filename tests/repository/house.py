@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 27_503
-FILES = 204
+CODE = 27_502
+FILES = 203
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -129,7 +129,7 @@ def copied(here: Span, *cuts_and_last: Span) -> Pieces:
     *cuts, last = cuts_and_last
     parts = [with_call(each, TENSOR, "detach") for each in cuts]
     file, node = statement_around(here)
-    return together(*parts, copying(file, [node], (last.file, last.line)))
+    return together(*parts, copying(file, [node], [node], (last.file, last.line)))
 
 
 def rebound(*, is_leaf: bool = False, **own: frozenset[Kind]) -> Write:
@@ -800,7 +800,7 @@ a
                 def f(self, x):
                     "what it does"
                     global c
-                    self.h = (None if self.h is None else tuple(t.detach() for t in self.h))
+                    self.h = None if self.h is None else tuple(t.detach() for t in self.h)
                     c = c.detach()
                     if x:
                         pass
@@ -822,7 +822,7 @@ a
             "leaves in a tuple",
             "for x in xs:\n    «f(h)»\n",
             rebound(h=kinds(STATES), is_leaf=True),
-            REFUSED,
+            "for x in xs:\n    h = tuple(t.detach().requires_grad_() for t in h)\n    f(h)\n",
         ),
         ("of unknown kind", "for x in xs:\n    «f(h)»\n", rebound(h=kinds("other")), REFUSED),
         ("in one line", "for x in xs: «f(h)»\n", rebound(h=TENSOR), REFUSED),

@@ -57,9 +57,9 @@ Nothing: it saves the memory and some time. What is computed so cannot be traine
 It is advice, announced once and at the end, when it is known that no backward call came: from three
 forward passes on, when what was saved so is at least 1 KiB and 5 % of all that was saved. Of the
 lines on the way it takes one in a loop, if there is one; it does not look past a generator, which
-may run anywhere. It names no line that may yet train: one from which a backward call can be reached
-that was never made, whose result the code can bring to such a call, or that calls a function as a
-line that trains does. Where one line does both, in turn, it says nothing: run that line under
+may run anywhere. It names no line that may yet train: one whose way leads through a file in which
+a backward call is written that was never made, or that calls a function as a line that trains does.
+Where one line does both, in turn, it says nothing: run that line under
 `torch.set_grad_enabled(training)`. It needs gradscope's hooks (not with `--no-hooks`).
 """
 

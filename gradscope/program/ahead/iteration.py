@@ -509,7 +509,7 @@ def _of_loader(m: Machine, of: Any) -> v.Elements:
 
 def left_in(each: Any) -> int | None:
     """Return how many elements a live iterator still has; None if that is not known."""
-    if is_exactly(each, *_OVER_SEQUENCES, *_BACKWARD):
+    if is_exactly(each, *_OVER_SEQUENCES):  # to ask a `reversed` may run code of the program's
         return operator.length_hint(each)
     if is_exactly(each, enumerate, zip):
         inside = [left for one in _parts(each) if (left := left_in(one)) is not None]

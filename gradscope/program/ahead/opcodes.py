@@ -194,8 +194,9 @@ def _on_is_op(m: Machine, f: Frame, i: Instruction) -> None:
 def _on_contains_op(m: Machine, f: Frame, i: Instruction) -> None:
     value, owner = f.pop(2)
     found = operators.contains(m, owner, value)
-    if is_a(owner, set, frozenset, list, tuple) and found is not None:
-        m.note_compared(f, ways.compared(value, [*owner][:_MOST_AMONG], found))
+    size = None if found is None else iteration.plain_size(m, owner)
+    if size is not None and size <= _MOST_AMONG:
+        m.note_compared(f, ways.compared(value, iteration.elements_of(m, owner), found))
     f.stack.append(v.Unknown(why="in") if found is None else found ^ bool(i.arg))
 
 
@@ -387,8 +388,7 @@ def _on_jump_if_true_or_pop(m: Machine, f: Frame, i: Instruction) -> None:
 
 
 def _on_for_iter(m: Machine, f: Frame, i: Instruction) -> None:
-    left = iteration.left_in(f.stack[-1])
-    m.note_compared(f, ways.compared(left, (0,), False))
+    m.note_compared(f, ways.compared(iteration.left_in(f.stack[-1]), (0,), False))
     try:
         f.stack.append(iteration.advance(m, f.stack[-1]))
         m.read_at.pop(id(f.stack[-1]), None)  # it has another name now

@@ -49,9 +49,8 @@ def _with(finding: Finding, record: Record) -> Finding:
         is_trained = search.is_built_once and not is_constant(finding)
         cut = (FixKind.NO_GRAD, FixKind.DETACH, FixKind.CLONE)
         anew = (FixKind.SUM_LOSSES, FixKind.RECOMPUTE)
-        sooner = (FixKind.CREATE_GRAPH, *(anew if is_trained else cut))
-        if search.is_only_read:
-            sooner = (FixKind.RETAIN_GRAPH,)
+        first = (FixKind.CREATE_GRAPH, *(anew if is_trained else cut))
+        sooner = (FixKind.RETAIN_GRAPH,) if search.is_only_read else first
         order = _ordered(finding.fixes, search.options(finding), sooner)
     else:
         return finding

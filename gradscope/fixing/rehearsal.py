@@ -172,11 +172,12 @@ class Record:
             found[place].append(node)
         return found
 
-    def value(self, node: int) -> int:
-        """Return the node of the tensor that was read, of one that stands for a place."""
-        while node in self.identities:
-            node = self.after[node][0]
-        return node
+    def read_by(self, node: int) -> tuple[int, ...]:
+        """Return a node and, if it stands for a place, those down to that of the tensor read."""
+        found = [node]
+        while found[-1] in self.identities:
+            found.append(self.after[found[-1]][0])
+        return tuple(found)
 
     @cached_property
     def calls(self) -> tuple[int, ...]:
@@ -238,7 +239,7 @@ class Simulation:
         """Go through all events once; return the simulation."""
         self._is_again, self._latest = False, -1
         self._carried = self._held_by_names()
-        self._rebound: list[tuple[int, int, int]] = []
+        self._rebound: list[tuple[tuple[int, ...], int]] = []
         self._freed: set[int] = set()
         self._old: set[int] = set()
         self._lost: dict[int, set[tuple[int, int]]] = defaultdict(set)
@@ -259,14 +260,14 @@ class Simulation:
         change, record = self.change, self.record
         place = record.identities.get(following)
         if self._carried and following in self._carried[self._turn(node)]:
-            self._rebound.append((record.value(following), following, node))
+            self._rebound.append((record.read_by(following), node))
             return True
         if place is not None and place in change.names:
             source = record.after[following]
             begun = record.begun.get(change.head, ())
             latest = self._turn(following)
             if source and latest >= 0 and source[0] < begun[latest]:
-                self._rebound.append((record.value(following), following, node))
+                self._rebound.append((record.read_by(following), node))
                 return True
         if self._is_again and following in change.again:
             return False
@@ -318,12 +319,12 @@ class Simulation:
         self._rebound = []
         here = record.reached(event.roots, self._cuts_of(index))
         targets = {t for t in event.targets or () if t is not None}
-        rebound = [each for each in self._rebound if each[0] in targets]
-        self.rebound |= {old for old, _, _ in rebound}
-        self._lost[index] -= {(node, following) for _, following, node in rebound}
+        rebound = [(read, node) for read, node in self._rebound if read[-1] in targets]
+        self.rebound |= {read[-1] for read, _ in rebound}
+        self._lost[index] -= {(node, read[0]) for read, node in rebound}
         if event.targets is not None:
-            here = record.leading(here, targets | {node for _, _, node in rebound})
-        self.ran[index] = here.union(*(each[:2] for each in rebound))
+            here = record.leading(here, targets | {node for _, node in rebound})
+        self.ran[index] = here.union(*(read for read, _ in rebound))
         self.fresh[index] = here - self._old
         new = here & change.again if self._is_again else set[int]()
         stale = {

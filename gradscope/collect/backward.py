@@ -278,7 +278,6 @@ class Backward:
             return call
         if state.calls in state.alarms.get(place, ()):
             call.woken = True
-            state.lifting.leave()
         with DisableTorchFunction():
             roots = asked.roots
             call.sequence_nr = state.generations.see() if call.own else next_sequence_nr()

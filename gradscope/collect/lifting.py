@@ -77,7 +77,7 @@ class Lifting:
         habit.extra = max(habit.extra, extra)
         if self.on:  # a graph that was built in part before they were lifted
             return
-        same = alike and bounded
+        same = alike and bounded and not call.woken
         self._alike = self._alike + 1 if same else 0
         self._alike_nodes = self._alike_nodes + call.fresh if same else 0
         if self._awaited is not None:
@@ -141,7 +141,7 @@ class Lifting:
         if self._has_outgrown(call):
             self.leave()
             self._state.observers.tell(Observer.outgrown)
-        elif not call.completed:
+        elif call.woken or not call.completed:
             self.leave()
         elif extra > call.habit.extra * _TOLERANCE:
             self._odd(call, extra)

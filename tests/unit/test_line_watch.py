@@ -172,7 +172,7 @@ def test_its_own_failure_is_noted_and_not_the_programs(
 def test_it_ends_once_graphs_are_known(w: torch.Tensor) -> None:
     seen = []
     with gradscope.watch():
-        for _ in range(60):
+        for _ in map(int, range(60)):  # of which it is not known how many are left
             loss = w.exp().sum()
             seen.append(is_traced())
             loss.backward()

@@ -307,16 +307,15 @@ class LineWatch(Observer):
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
         """Go on if the call left something to look after."""
-        is_new = call.exact or call.woken or record.exception is not None
-        if call.woken:
-            self.watch.saving.detailed = True
+        is_new = call.exact or record.exception is not None
         if self._goes_on(call, is_new=is_new):
             self.turn_on(frame)
         return ()
 
     def _goes_on(self, call: Call, *, is_new: bool) -> bool:
         """Count a call; return whether it left something to look after."""
-        self._known = 0 if is_new else self._known + 1
+        self._known = 0 if is_new or call.woken else self._known + 1
+        self.watch.saving.detailed |= call.woken
         self._thread.aside = False
         return call.parent is None and bool(self.watch.ledger.live_tensors or self._waiting)
 

@@ -9,7 +9,7 @@ from gradscope.program.ahead.ways import Compared
 from gradscope.program.sites import Place
 
 _MOST_CONDITIONS = 10_000
-_AHEAD = 2  # moves of the number: the graphs of the one before are then built under hooks
+_AHEAD = 3  # moves of the number: the graphs of the one before are then built under hooks
 _FARTHEST = 10_000_000  # calls
 _ENOUGH = 6  # turns of a condition, there and back: the next ones lead to nothing else
 _SETTLED = 64  # calls: a number that has not moved by then stays what it is

@@ -34,7 +34,7 @@ class Schedule:
             return False
         return self.has_time(_FREE_SECONDS_FOR_NEW if met == 1 else _FREE_SECONDS)
 
-    def has_time(self, free: float = 2 * _FREE_SECONDS) -> bool:
+    def has_time(self, free: float = _FREE_SECONDS) -> bool:
         """Return whether looks have taken no more than their share, beside what is free."""
         return self._spent < free + _SHARE * (time.perf_counter() - self._started)
 

@@ -440,8 +440,9 @@ class Search:
     def _built_by(self, file: str, node: ast.AST) -> frozenset[int]:
         """Return the nodes that a statement or function has built, by whatever it called."""
         if node not in self._built:
-            runs = (range(*run) for run in self._runs_of(file, node))
-            self._built[node] = frozenset(chain(*runs))
+            places, runs = self._record.places, self._record.runs
+            own = (run for n, some in runs.items() if is_in(places[n], file, node) for run in some)
+            self._built[node] = frozenset(chain(*(range(*run) for run in own)))
         return self._built[node]
 
     def _builds(self, file: str, node: ast.AST) -> bool:
@@ -572,11 +573,6 @@ class Search:
                     what = f"compute `{ast.unparse(node.value)}` again at {lines}"
                     yield self._fix(FixKind.RECOMPUTE, f"{what}{also}", edits, changed)
                     return
-
-    def _runs_of(self, file: str, node: ast.AST) -> list[tuple[int, int]]:
-        """Return the runs of the expressions of a statement or function."""
-        places, runs = self._record.places, self._record.runs
-        return [run for n, own in runs.items() if is_in(places[n], file, node) for run in own]
 
     def _is_late(self, place: int, call: int) -> bool:
         """Return whether a place is read for a call that fails after what makes it fail."""

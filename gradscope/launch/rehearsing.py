@@ -342,14 +342,21 @@ class Rehearsal(TorchFunctionMode):
     # what the engine and the optimizers do
 
     def run_engine(
-        self, engine: Any, roots: Any, grads: Any, keep: Any, *given: Any, **named: Any
+        self,
+        engine: Any,
+        roots: Any,
+        grads: Any,
+        keep_graph: Any,
+        create_graph: Any = False,
+        inputs: Any = (),
+        *given: Any,
+        **named: Any,
     ) -> Any:
         """Note a call, and run it with its graph kept."""
         if self._is_apart:
-            return engine(roots, grads, keep, *given, **named)
-        create, inputs, *rest = given
-        inputs = tuple(map(self._unmarked, inputs))
-        call = EngineCall.of(roots, grads, keep, create, inputs, *rest, **named)
+            return engine(roots, grads, keep_graph, create_graph, inputs, *given, **named)
+        inputs = tuple(map(self._unmarked, inputs or ()))
+        call = EngineCall.of(roots, grads, keep_graph, create_graph, inputs, *given, **named)
         with self._lock:
             starts = [node for node in map(self._start, roots) if node is not None]
             targets = tuple(map(self._start, call.inputs)) or None
@@ -380,7 +387,7 @@ class Rehearsal(TorchFunctionMode):
             if self._calls > self._most_calls:
                 self.finish("enough")
         self._look_what_is_kept(len(self._record.events) - _OLD)
-        results = engine(roots, grads, True, create, inputs, *rest, **named)
+        results = engine(roots, grads, True, create_graph, inputs, *given, **named)
         with self._lock, DisableTorchFunction():
             for each in () if call.accumulates or call.create_graph else _tensors_in((results,)):
                 self._derived[each] = frozenset((index,))

@@ -39,7 +39,6 @@ OPAQUE = frozenset(
 _COMPLETE = frozenset(map(id, (types.FunctionType, ModuleType, torch.nn.Module, torch.Tensor)))
 """Types, with those derived from them, whose reader looks at the ``__dict__`` itself."""
 
-_METHODS = (staticmethod, classmethod)
 _C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 _of_user: dict[str, bool] = {}
@@ -155,20 +154,6 @@ def is_user_module(name: str) -> bool:
             return False
         known = _of_user[name] = classify(file) == USER
     return known
-
-
-def user_functions() -> Iterator[types.FunctionType]:
-    """Yield the functions and methods that the user's modules have, decorated ones as written."""
-    for name, module in [*sys.modules.items()]:
-        if type(module) is not ModuleType or not is_user_module(name):
-            continue
-        for value in [*module_variables(module).values()]:
-            own = class_namespace(value) if derives(type(value), type) else {}
-            for each in (value, *own.values()):
-                inner = getattr(each, "__func__", each) if is_exactly(each, *_METHODS) else each
-                while type(inner) is types.FunctionType:
-                    yield inner
-                    inner = inner.__dict__.get("__wrapped__")
 
 
 def closure_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ import gradscope
 from gradscope.api.scope import Scope
 from gradscope.api.watch import current
 from gradscope.collect.backward import Backward
+from gradscope.detect.foresight.schedule import Schedule
 from tests import device, known
 from tests.device.forked import on_device
 
@@ -225,7 +227,11 @@ def run_steps(make: Callable[[], Step], count: int = 40) -> tuple[Scope, int]:
     Backward._end_guarded = patched  # type: ignore[method-assign]
     try:
         step = make()
-        with gradscope.watch() as scope:
+        # Which calls are woken depends on the time that there was to read ahead: here there is none.
+        with (
+            mock.patch.object(Schedule, "has_time", return_value=False),
+            gradscope.watch() as scope,
+        ):
             for _ in map(int, range(count)):  # of which it is not known how many are left
                 step()
             assert current() is not None
@@ -241,8 +247,7 @@ def test_calls_are_as_light_as_on_the_cpu_and_totals_are_the_same(make: Callable
     on_cpu, light = run_steps(make)
     device.make_on("sim")
     on_sim, light_on_sim = run_steps(make)
-    assert light > 25
-    assert abs(light_on_sim - light) <= 2  # a look ahead may wake a call more
+    assert light_on_sim == light > 25
     for name in ("saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "nodes"):
         assert getattr(on_sim.summary, name) == getattr(on_cpu.summary, name), name
     summary = on_sim.summary

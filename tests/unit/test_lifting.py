@@ -24,7 +24,9 @@ from gradscope.collect.lifting import Lifting
 from gradscope.model import Finding, Summary
 from gradscope.record.file import load
 from tests import as_a_module, known
+from tests.command import ran_well
 from tests.needs import SAVED_IS_TOLD, has
+from tests.zygote import python
 
 HEAD = """
 import threading, torch
@@ -573,6 +575,31 @@ def test_what_was_saved_meanwhile_is_counted_at_the_end() -> None:
     assert finding.code == "GS302"
     assert "`outputs`" in finding.message
     assert finding.bytes > 0
+
+
+EVALUATES = """
+import gradscope, torch
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+def iterate(count):
+    for _ in map(int, range(count)):
+        net(torch.randn(2, 4)).mean().backward()
+
+with gradscope.watch() as scope:
+    iterate(60)
+    assert scope._session.state.lifting.on
+    for _ in range(10):
+        iterate(10)
+        for _ in range(4):
+            net(torch.randn(200, 4)).mean().item()
+print([finding.code for finding in scope.findings])
+"""
+
+
+def test_an_evaluation_is_watched_once_it_was_seen_to_come(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"  # in this file are backward calls that it never makes
+    program.write_text(EVALUATES)
+    assert ran_well(python(), str(program)).stdout == "['GS305']\n"
 
 
 def test_calls_that_wait_to_be_written_together_are_all_there_when_asked_for() -> None:

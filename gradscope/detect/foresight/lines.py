@@ -307,8 +307,7 @@ class LineWatch(Observer):
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
         """Go on if the call left something to look after."""
-        is_new = call.exact or record.exception is not None
-        if self._goes_on(call, is_new=is_new):
+        if self._goes_on(call, is_new=call.exact or record.exception is not None):
             self.turn_on(frame)
         return ()
 

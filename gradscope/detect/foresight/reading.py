@@ -31,7 +31,7 @@ from gradscope.program.ahead.values import (
     key_of,
     reading,
 )
-from gradscope.program.ahead.ways import Compared, Hazard, Way
+from gradscope.program.ahead.ways import Conditions, Hazard, Way
 from gradscope.program.layouts import is_a, is_exactly
 from gradscope.program.sites import USER, owner_of, place_in
 
@@ -86,7 +86,7 @@ class Foretold:
     reads: list[tuple[Held, Read]] = field(default_factory=list)
     comes: bool = False
     conditions: tuple[str, ...] = ()
-    compared: dict[tuple[int, int], Compared] = field(default_factory=dict)
+    compared: Conditions = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
 
 
@@ -217,8 +217,9 @@ def foretell(wanted: Wanted, start: FromFrames, frames: Sequence[FrameType]) -> 
     ``frames`` are the user's, innermost first.
     """
     explored = explore(wanted, start)
-    found = Foretold(comes=explored.is_certain, compared=explored.compared)
-    found.reasons = explored.reasons
+    found = Foretold(
+        comes=explored.is_certain, compared=explored.compared, reasons=explored.reasons
+    )
     if not found.comes:
         words = filter(None, map(in_words, explored.parting))
         found.conditions = tuple(dict.fromkeys(words))[:_MOST_CONDITIONS]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, inf
 
-from gradscope.program.ahead.ways import Compared
+from gradscope.program.ahead.ways import Compared, Conditions
 from gradscope.program.sites import Place
 
 _MOST_CONDITIONS = 10_000
@@ -13,8 +13,6 @@ _AHEAD = 3  # moves of the number: the graphs of the one before are then built u
 _FARTHEST = 10_000_000  # calls
 _ENOUGH = 6  # turns of a condition, there and back: the next ones lead to nothing else
 _SETTLED = 64  # calls: a number that has not moved by then stays what it is
-
-Conditions = dict[tuple[int, int], Compared]
 
 
 @dataclass(slots=True)
@@ -48,7 +46,7 @@ class _Moving:
         if has_turned:  # what it leads to may come a little later
             return range(call + 1, call + 1 + around)
         away = (now.rise if now.number > self.first else now.fall) * pace
-        if away == inf or away > _FARTHEST:
+        if away > _FARTHEST:
             return None
         # The calls between two moves are told apart only by how many moves were seen.
         soonest = call + int(away * moved / (moved + self.least)) - around

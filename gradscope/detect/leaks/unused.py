@@ -29,7 +29,6 @@ _FEW = 64
 _FEWEST_BYTES = 1024
 _SHARE = 0.05  # of all that was saved
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_MOST_FUNCTIONS = 500  # read for one line
 _MOST_KEPT = 256  # calls remembered
 _BACKWARD = ("backward", "manual_backward", "grad")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

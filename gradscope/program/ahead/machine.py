@@ -20,7 +20,7 @@ from torch.nn import Module
 from gradscope.code.bytecode import MISSING, flow_of
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import Frame
-from gradscope.program.ahead.ways import Compared, Fork, GradEvent, Hazard, Way, What
+from gradscope.program.ahead.ways import Compared, Conditions, Fork, GradEvent, Hazard, Way, What
 from gradscope.program.containers import layout_of
 from gradscope.program.layouts import (
     class_bases,
@@ -106,7 +106,7 @@ class Machine:
         self.choices = choices
         self.forks: list[Fork] = []
         self.events: list[GradEvent] = []
-        self.compared: dict[tuple[int, int], Compared] = {}
+        self.compared: Conditions = {}
         self.steps = 0
         self.most_steps = steps
         self.frames: list[Frame] = []

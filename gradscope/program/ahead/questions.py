@@ -22,7 +22,7 @@ from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import NO_RESULT, SUSPENDED, Frame, frame_of
 from gradscope.program.ahead.machine import Machine, Question
 from gradscope.program.ahead.torch_models import run_backward
-from gradscope.program.ahead.ways import Compared, Fork, GradEvent, Hazard, Way, What
+from gradscope.program.ahead.ways import Conditions, Fork, GradEvent, Hazard, Way, What
 from gradscope.program.layouts import class_name, is_a, is_exactly
 from gradscope.program.sites import USER, frames_from, owner_of
 from gradscope.program.tensors import node_of
@@ -54,14 +54,14 @@ class Explored:
     """Where the ways come: ``hazards``, and how the others end; ``reasons`` why it is not known.
 
     ``parting`` are the forks, as the way to the first hazard takes them, of which another way
-    leads elsewhere. ``compared`` are conditions on numbers, by code and instruction.
+    leads elsewhere. ``compared`` are conditions on numbers.
     """
 
     hazards: list[Hazard] = field(default_factory=list)
     parting: list[Fork] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    compared: dict[tuple[int, int], Compared] = field(default_factory=dict)
+    compared: Conditions = field(default_factory=dict)
     is_complete: bool = True
     steps: int = 0
 

@@ -454,13 +454,15 @@ class Overlay:
         to beside where it ``stood`` and what would have been written to; ``fields`` gives an
         object's attributes.
         """
-        counts = Counter(map(id, chain(stood, self._stood(fields))))
-        del stood  # it refers to what is counted
         every = (self._copies, self._attributes, self._cells, self._plain)
+        is_asked = set().union(*every[:3]).__contains__  # they have their keys by id
+        counts = Counter(filter(is_asked, map(id, chain(stood, self._stood(fields)))))
+        del stood  # it refers to what is counted
         for each in every[:3]:
             for of, inside in each.values():
-                ours = _OWN + sum(id(of) in held for held in every)
-                if sys.getrefcount(of) - ours <= counts[id(of)]:
+                number = id(of)
+                ours = _OWN + sum(number in held for held in every)
+                if sys.getrefcount(of) - ours <= counts[number]:
                     continue
                 if each is self._cells:
                     yield inside
@@ -500,15 +502,8 @@ class Overlay:
             self._cells[id(cell)] = cell, value
 
 
-def _own_references() -> int:
-    """Return how many references looking at an element of something adds to it."""
-    for of in [object()]:
-        return sys.getrefcount(of) - 1
-    raise AssertionError
-
-
 _NONE: dict[str, Any] = {}
-_OWN = _own_references()
+_OWN = next(sys.getrefcount(of) - 1 for of in [object()])  # references that looking at it adds
 
 
 def _has_plain_keys(of: Any) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import Enum
 from math import inf, isfinite
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from gradscope.program.ahead.values import Marks, Note
 
@@ -66,6 +66,10 @@ class Compared(NamedTuple):
     number: float
     rise: float
     fall: float
+
+
+Conditions: TypeAlias = dict[tuple[int, int], Compared]
+"""Conditions by the id of their code and their instruction, as they were met first."""
 
 
 def compared(number: Any, others: Sequence[Any], holds: Any) -> Compared | None:

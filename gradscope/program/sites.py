@@ -33,6 +33,8 @@ _MACHINERY = ("<frozen", "<eval_with_key", "<attrs", "<torch", "<__array_functio
 _STARTERS = ("gradscope", "gradscope-script.py", os.path.join("gradscope.exe", "__main__.py"))
 _CONSOLE_SCRIPTS = tuple(os.sep + name for name in _STARTERS)
 """How the path ends of the file that an installer writes to start the CLI."""
+_SCRIPTS = _PATHS["scripts"]
+"""Where an installer writes what starts ``pytest`` or ``torchrun``; they have no ending."""
 
 USER, COMPILED, LIBRARY, HIDDEN, ENGINE = 2, 3, 1, 0, -1
 """Whose code it is: the user's, an installed library's, or that of torch, gradscope or Python.
@@ -129,6 +131,8 @@ def classify(filename: str) -> int:
     path = os.path.abspath(filename)
     if path.endswith(_CONSOLE_SCRIPTS):
         return HIDDEN
+    if os.path.splitext(path)[1] == "" and os.path.dirname(path) == _SCRIPTS:
+        return LIBRARY
     if path.startswith((OWN, _TORCH)):
         return ENGINE if path.endswith(ENTRANCE) else HIDDEN
     if path.startswith(_INSTALLED) or _PACKAGES in path:  # first: the standard library holds it

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +42,7 @@ class Round:
             phases=[Phase.generate, Phase.shrink]
             if "GRADSCOPE_SEED" in os.environ
             else [Phase.generate],
-        )(given(**drawn)(check))
+        )(given(**drawn)(_in_a_thread(check)))
         if self.seed is None:
             test()
             return
@@ -51,6 +52,18 @@ class Round:
             name = os.environ.get("PYTEST_CURRENT_TEST", "").removesuffix(" (call)")
             error.add_note(f"seed {self.seed}: GRADSCOPE_SEED={self.seed} pytest '{name}'")
             raise
+
+
+def _in_a_thread(check: Callable[..., None]) -> Callable[..., None]:
+    """Return a check that runs where no frame of pytest and hypothesis lies below, to be read on."""
+
+    def apart(**drawn: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            failed = pool.submit(check, **drawn).exception()
+        if failed is not None:
+            raise failed
+
+    return apart
 
 
 rounds = pytest.mark.parametrize(

@@ -195,6 +195,10 @@ class FromFrames:
             while how == "yield" and frame.code.co_flags & CO_COROUTINE and not awaited[depth]:
                 frame.stack.append(None)  # it waits for something, and is resumed in time
                 how, value = _guarded(machine, frame)
+            code = frame.code
+            if how == "return" and code.co_name == "__init__" and code.co_argcount:  # of a class
+                made = frame.variables[0]
+                value = machine.overlay.cell(made) if is_exactly(made, types.CellType) else made
             if frame.suspended is not None:
                 frame.suspended.state = "suspended" if how == "yield" else "done"
             else:
@@ -366,9 +370,6 @@ _HANDS_ON = ("next", "send", "run", "__next__", "anext")
 
 def _through(machine: Machine, frame: Frame, inner: Frame | None, how: str, value: Any) -> Any:
     """Return what the call gives that a frame stands at, when the frame within it has ended."""
-    if inner is not None and inner.code.co_name == "__init__" and inner.code.co_argcount:
-        made = inner.variables[0]
-        return machine.overlay.cell(made) if is_exactly(made, types.CellType) else made
     names = frame.flow.names_of_call(frame.index)
     called = names[-1] if names else ""
     is_generator = inner is not None and inner.code.co_flags & SUSPENDED

@@ -21,11 +21,14 @@ from gradscope.fixing.edits import (
     expression_at,
     fields_of,
     is_in,
+    loop_around,
     moved,
     moved_into,
+    out_of_place,
     put_inside,
     rebinding,
     region_of,
+    split_off,
     statement_around,
     summed,
     summed_loop,
@@ -106,9 +109,9 @@ class Search:
         if self.is_built_once and not is_constant(finding):
             once = ("what it is built from is then trained by the first call alone",)
             detached = [replace(fix, effects=once) for fix in detached]
-        if not detached:
-            bearable = [place for place in self._places() if self.effect(place).is_bearable]
-            detached = [replace(fix, reason="") for fix in self.detached(bearable, CONSTANT)]
+        bearable = [place for place in self._places() if self.effect(place).is_bearable]
+        if not self._harmless:
+            detached += [replace(fix, reason="") for fix in self.detached(bearable, CONSTANT)]
         return {
             FixKind.CREATE_GRAPH: self.differentiated(),
             FixKind.DETACH: detached,
@@ -230,7 +233,9 @@ class Search:
             if is_apart or not self._mends(self._run(Option(keeps=frozenset({one.spot})))):
                 continue
             if one.spot == other.spot:
-                edits = written(*summed_loop(other.site))
+                loop, steps = loop_around(other.site), (e for e in record.events if e.leaves)
+                inside = (is_in(at, at.file, loop) for e in steps for at in e.levels if loop)
+                edits = () if any(inside) else written(*summed_loop(other.site))
             else:
                 edits = written(*summed(one.site, other.site))
             if edits:
@@ -269,9 +274,12 @@ class Search:
                 continue  # the gradient that it would step with is set to zero by then
             other = f"the gradient of {'the second loss' if gone else 'both losses'}"
             effects = (f"it would step with {other}",) if stepped & trained else ()
-            for goal in goals:
-                if edits := written(*moved(site, goal)):
-                    message = f"move line {site.line} after line {goal.line}"
+            ways = [(moved(site, goal), f"after line {goal.line}") for goal in goals]
+            if loop_around(site) in map(loop_around, record.events[self._fail].levels):
+                ways.append((split_off(site), "into a loop of its own"))
+            for pieces, where in ways:
+                if edits := written(*pieces):
+                    message = f"move line {site.line} {where}"
                     fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES, effects))
         own = [fix for fix in fixes if not fix.effects][:MOST]
         return [*dict.fromkeys((*own, *self._sooner(), *self._built_later(changed), *fixes[:MOST]))]
@@ -410,19 +418,27 @@ class Search:
         return [self._fix(FixKind.DETACH, message, edits, changed)] if edits else []
 
     def cloned(self) -> list[Fix]:
-        """Return the fix that clones what is changed before backward needs it."""
+        """Return the fixes that clone what is changed before backward needs it, or change it out of
+        place.
+        """
         places = sorted({place for _, _, place in self._stale})
         by = {event for _, event, _ in self._stale}
         if any(each < 0 or self._record.events[each].kind == "step" for each in by):
             return []  # a step comes too early
-        if not places or min(places) < 0 or self._freed or len(places) > MOST:
+        is_mended = places and self._mends(self._run(Option(clones=frozenset(places))))
+        if self._freed or not is_mended:
             return []
-        if not self._mends(self._run(Option(clones=frozenset(places)))):
-            return []
-        edits, where = self._edits_at(places, "clone")
-        message = f"clone() {where}: it is changed before backward needs it"
-        fix = Fix(FixKind.CLONE, message, edits, _CHANGES, ("every gradient stays as it is",))
-        return [fix] if edits else []
+        found = []
+        if min(places) >= 0 and len(places) <= MOST:
+            edits, where = self._edits_at(places, "clone")
+            found.append((edits, f"clone() {where}: it is changed before backward needs it"))
+        sites = {self._record.events[each].site for each in by}
+        lines = lines_told(site.line for site in sites)
+        found.append((all_of(map(out_of_place, sites)), f"change it out of place at {lines}"))
+        effects = ("every gradient stays as it is",)
+        return [
+            Fix(FixKind.CLONE, told, edits, _CHANGES, effects) for edits, told in found if edits
+        ]
 
     def again(self) -> list[Fix]:
         """Return the fixes that build the freed part anew for the call that fails."""

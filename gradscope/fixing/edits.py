@@ -6,6 +6,8 @@ import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
+import torch
+
 from gradscope.code import source
 from gradscope.fixing.marks import Span
 from gradscope.fixing.pieces import (
@@ -40,6 +42,8 @@ _MADE = {
     "dict": "{{k: {0} for k, {1} in {2}.items()}}",
 }
 """How a container is made of its parts: what becomes of one, its name, and the container's."""
+_REPEATABLE = {"zip", "enumerate", "range", "reversed", "list", "tuple", "items", "values", "keys"}
+"""What a loop may call to get its elements if another one is to have the same."""
 _CACHES = ("cache", "lru_cache", "cached_property")
 _POSITIONS = {
     "torch.autograd.grad": ("retain_graph", 3),
@@ -185,6 +189,35 @@ def _replacing(file: str, text: str) -> str:
             if own.name == "replace" and getattr(each, "module", "") == "dataclasses":
                 return f"{name}({text}, "
     return ""
+
+
+def out_of_place(place: Span) -> Pieces:
+    """Return the edit that binds a variable to the result of an operation, in the place of one that
+    changes its tensor.
+    """
+    file, node = statement_around(place)
+    match node:
+        case ast.AugAssign(target=ast.Name() | ast.Attribute() as target, value=value):
+            name, given = text_of(target, file), text_of(value, file)
+            whole = text_of(node, file)
+            sign = whole[len(name) : len(whole) - len(given)].rstrip("( \n").strip()[:-1]
+            is_one = isinstance(value, (*_SIMPLE, ast.Constant))
+            new = f"{name} = {name} {sign} {given if is_one else f'({given})'}"
+        case ast.Expr(
+            ast.Call(func=ast.Attribute(value=ast.Name() | ast.Attribute() as target, attr=method))
+        ) if method.endswith("_") and hasattr(torch.Tensor, method[:-1]):
+            name, whole = text_of(target, file), text_of(node, file)
+            new = f"{name} = {name}.{method[:-1]}{whole[whole.index('(') :]}"
+        case _:
+            return ()
+    around = _functions_around(file, node)
+    region = around[-1] if around else source.tree(file)
+    loops = (each for each in ast.walk(region) if isinstance(each, ast.For | ast.AsyncFor))
+    given_names = {own for loop in loops for own in stored_names(loop.target)}
+    returned = (each for each in ast.walk(region) if isinstance(each, ast.Return))
+    if around and not any(_reads(each, {name}) for each in returned):
+        given_names |= _arguments(region)  # who has given it looks at what became of it
+    return () if name in given_names else (instead_of(node, file, new),)
 
 
 def rebinding(
@@ -338,23 +371,40 @@ def _targets(node: ast.AST) -> set[str]:
 def summed_loop(place: Span) -> Pieces:
     """Return the edit that makes one backward call of those in a loop over losses."""
     file, last = statement_around(place)
-    loop = next(iter(source.enclosing(file, last.lineno)[-2:-1]), None)
-    if not isinstance(loop, ast.For) or loop.body != [last] or loop.orelse:
-        return ()
+    loop = loop_around(place)
     call = last.value if isinstance(last, ast.Expr) else None
     loss = _loss_of(call) if isinstance(call, ast.Call) else None
-    form = "" if loss is None else ast.unparse(last).replace("retain_graph=True", "")
+    if loop is None or loss is None or loop.orelse or not _reads(loss, stored_names(loop)):
+        return ()
+    form = text_of(last, file).replace(", retain_graph=True", "").replace("retain_graph=True", "")
+    written = text_of(loss, file)
     rest = block_with(file, loop)[block_with(file, loop).index(loop) + 1 :]
-    if loss is None or form != f"{ast.unparse(loss)}.backward()":
-        return ()
-    if not _reads(loss, stored_names(loop)) or any(_reads(e, stored_names(loop)) for e in rest):
-        return ()
+    if (
+        not isinstance(loop, ast.For)
+        or loop.body != [last]
+        or any(_reads(e, stored_names(loop)) for e in rest)
+    ):
+        scope = next(reversed(_functions_around(file, last)), source.tree(file))
+        name = "losses" if "losses" not in stored_names(scope) else "to_sum"
+        kept = instead_of(last, file, f"{name}.append({written})")
+        own = form.replace(written, f"sum({name})", 1)
+        return together(before(loop, file, [f"{name} = []"]), (kept,), after(loop, file, [own]))
     over, target = text_of(loop.iter, file), text_of(loop.target, file)
     is_bare = isinstance(loop.iter, ast.Tuple) and not over.startswith("(")
     losses = f"({over})" if is_bare else over
     if ast.unparse(loss) != ast.unparse(loop.target):
-        losses = f"{text_of(loss, file)} for {target} in {losses}"
-    return (instead_of(loop, file, f"sum({losses}).backward()"),)
+        losses = f"{written} for {target} in {losses}"
+    return (instead_of(loop, file, form.replace(written, f"sum({losses})", 1)),)
+
+
+def loop_around(place: Span) -> source.Loop | None:
+    """Return the innermost loop around a place, in its function."""
+    for each in reversed(source.enclosing(place.file, place.line)):
+        if isinstance(each, FUNCTIONS):
+            return None
+        if isinstance(each, source.LOOPS):
+            return each
+    return None
 
 
 def _loss_of(call: ast.Call) -> ast.expr | None:
@@ -560,14 +610,19 @@ def _draws(node: ast.AST) -> bool:
 
 
 def moved(at: Span, behind: Span, *others: ast.stmt) -> Pieces:
-    """Return the edit that moves the statement around a place behind that around another one,
-    together with ``others`` of its block that come after it.
+    """Return the edit that moves the statement around a place behind that around another one, both
+    in the innermost block that has them, together with ``others`` of it that come after it.
     """
-    (file, node), (other, goal) = statement_around(at), statement_around(behind)
+    file, around = at.file, source.enclosing(at.file, at.line)
+    goals = source.enclosing(behind.file, behind.line)
+    pairs = ((one, other) for one, other in zip(around, goals, strict=False) if one is not other)
+    node, goal = next(pairs, (around[-1], goals[-1]))
     block, nodes = block_with(file, node), (node, *others)
-    goal = next((e for e in block if source.spans(e, goal.lineno)), goal)
     ends = isinstance(goal, ast.Return | ast.Raise | ast.Break | ast.Continue)
-    if file != other or goal not in block or ends or block.index(goal) <= block.index(nodes[-1]):
+    is_code = not isinstance(node, (*FUNCTIONS, ast.ClassDef)) and not ends
+    if file != behind.file or not is_code or goal not in block or (others and node != around[-1]):
+        return ()
+    if block.index(goal) <= block.index(nodes[-1]):
         return ()
     passed = block[block.index(node) + 1 : block.index(goal) + 1]
     if not all(_may_swap(n, each) for n in nodes for each in passed if each not in nodes):
@@ -575,6 +630,29 @@ def moved(at: Span, behind: Span, *others: ast.stmt) -> Pieces:
     gone = [removed(n, file) for n in nodes]
     put = after(goal, file, [line for n in nodes for line in lines_of(n, file)])
     return together(*gone, put)
+
+
+def split_off(at: Span) -> Pieces:
+    """Return the edit that runs a statement of a loop only once that is over, in a loop of its own
+    over the same elements.
+    """
+    file, node = statement_around(at)
+    loop = next(iter(source.enclosing(file, node.lineno)[-2:-1]), None)
+    if not isinstance(loop, ast.For) or node not in loop.body or loop.orelse:
+        return ()
+    others = [each for each in loop.body if each is not node]
+    leaves = (ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.GeneratorExp)
+    names = [source.called_name(call) for call in source.calls_in(loop.iter)]
+    inside = (*ast.walk(loop.iter), *(n for each in others for n in ast.walk(each)))
+    if not set(names) <= _REPEATABLE or any(isinstance(each, leaves) for each in inside):
+        return ()
+    needed = _read_names(loop.iter) | stored_names(loop.target)
+    is_apart = all(_may_swap(node, each) and not _targets(each) & needed for each in others)
+    if not others or not is_apart:
+        return ()
+    head = f"for {text_of(loop.target, file)} in {text_of(loop.iter, file)}:"
+    lines = [head, *(f"    {line}" for line in lines_of(node, file))]
+    return together(removed(node, file), after(loop, file, lines))
 
 
 def moved_into(file: str, node: ast.stmt, owner: ast.With | ast.AsyncWith) -> Pieces:

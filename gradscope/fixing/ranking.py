@@ -157,7 +157,11 @@ def _tried(
     for proposal in proposed.proposals:
         if proposal.finding.severity is Severity.ADVICE:
             continue
-        for candidate in [c for c in proposal.candidates if c.can_be_tried][:_MOST_TRIED]:
+        waiting = [c for c in proposal.candidates if c.can_be_tried][:_MOST_TRIED]
+        least, tried = 0, set[int]()
+        while waiting:
+            candidate = waiting.pop(0)
+            tried.add(candidate.number)
             left = end - time.monotonic()
             if left < _LEAST_SECONDS:
                 break
@@ -179,8 +183,16 @@ def _tried(
             is_whole = fix.kind is not FixKind.ITEM or after.calls < bounds.calls
             if verdict.comparison is not None and is_whole:
                 fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
-            held |= dict.fromkeys(map(id, proposal.findings), fix)
-            break
+            others = [p for p in proposed.proposals if p is not proposal and verdict.left(p)]
+            others = [p for p in others if p.finding.severity is not Severity.ADVICE]
+            if id(proposal.finding) not in held or len(others) < least:
+                held |= dict.fromkeys(map(id, proposal.findings), fix)
+                least = len(others)
+            if not others:
+                break
+            # What mends that as well is better: mostly it is stored with its graph.
+            waiting = [p.chosen for p in others if p.chosen.number not in tried]
+            waiting = [c for c in waiting if c.can_be_tried]
     findings = (_first(f, held[id(f)]) if id(f) in held else f for f in recording.findings)
     return replace(recording, findings=tuple(findings))
 

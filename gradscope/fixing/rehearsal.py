@@ -333,7 +333,8 @@ class Simulation:
             if place not in change.clones and not self._is_newer(node, by, turn)
         }
         freed = (n for n in here if n in self._freed and record.saves[n])
-        if any(n not in new for n in freed) or (here & stale) - new:
+        spoilt = {n for n, by, _ in event.stale if n in stale and self._is_changed_within(n, by)}
+        if any(n not in new for n in freed) or (here & stale) - (new - spoilt):
             self.hazards.append(index)
         if self._is_fruitless(event, self.ran[index]):
             self.fruitless.append(index)
@@ -358,8 +359,15 @@ class Simulation:
 
     def _is_newer(self, node: int, by: int, turn: int) -> bool:
         """Return whether a node is built anew after what changed the tensors that it has saved."""
-        events = self.record.events
-        return node in self.change.again and by >= 0 and self._turn_of(events[by]) < turn
+        if node not in self.change.again or by < 0 or self._is_changed_within(node, by):
+            return False
+        return self._turn_of(self.record.events[by]) < turn
+
+    def _is_changed_within(self, node: int, by: int) -> bool:
+        """Return whether what is built anew changes itself what the node has saved."""
+        if by < 0:
+            return False
+        return all(n in self.change.again for n in range(node, self.record.events[by].nodes + 1))
 
     def _is_fruitless(self, event: Event, here: set[int]) -> bool:
         leaf = self.record.leaf.keys()

@@ -310,18 +310,25 @@ class Comparison:
 
     @cached_property
     def homes(self) -> Mapping[Line, set[int]]:
-        """The optimizers that step next after the losses of the unchanged program."""
+        """The optimizers that step next after the losses of the unchanged program; of several those
+        whose gradients it sets to zero right before a loss.
+        """
         homes: dict[Line, set[int]] = defaultdict(set)
+        zeroed: dict[Line, set[int]] = defaultdict(set)
         waiting: list[Line] = []
-        has_stepped = False
-        for event in self._base.record.events:
+        has_stepped, run, there = False, self._base, set[int]()
+        for index, event in enumerate(run.record.events):
             if event.kind == "call":
-                waiting = [*([] if has_stepped else waiting), self._first[event.stack]]
+                line = self._first[event.stack]
+                waiting = [*([] if has_stepped else waiting), line]
+                gone = there & {*event.cleared} & run.record.owners.keys()
+                zeroed[line] |= {run.record.owners[leaf][0] for leaf in gone}
+                there = (there - gone) | run.record.leaves_of(run.seen.ran[index])
             elif event.kind == "step":
                 for line in waiting:
                     homes[line].add(event.optimizer)
             has_stepped = event.kind == "step" or (has_stepped and event.kind != "call")
-        return homes
+        return {line: (own & zeroed[line]) or own for line, own in homes.items()}
 
     # what differs
 

@@ -144,13 +144,8 @@ class Wanted(Question):
         at_hand += [each for each in [*reading.holding] if type(each) is Elements]
         if machine.held((*at_hand, *machine.changed())) or not machine.saw_all:
             return False
-        for key, leads in self._leads.items():
-            held = self._known[key]
-            if leads and (
-                not held.paths or any(_is_there(machine, frames, p, held) for p in held.paths)
-            ):
-                return False
-        return True
+        known = (self._known[key] for key, leads in self._leads.items() if leads)
+        return not any(_is_there(machine, frames, p, held) for held in known for p in held.paths)
 
     def gone(self, machine: Machine, marks: Marks) -> frozenset[str]:
         """Return the names under which the program has stored something else by then."""
@@ -168,7 +163,7 @@ def _is_there(machine: Machine, frames: Sequence[Frame], path: Path, held: Held)
     found = _found(machine, frames, path)
     if found is held.tensor:
         return bool(machine.marks(held.tensor))
-    return found is _UNREAD or is_exactly(found, Unknown)
+    return found is _UNREAD or (is_exactly(found, Unknown) and bool(machine.held((found,))))
 
 
 def _found(machine: Machine, frames: Sequence[Frame], path: Path) -> Any:
@@ -194,7 +189,8 @@ def _found(machine: Machine, frames: Sequence[Frame], path: Path) -> Any:
     for step in path.steps:
         if is_exactly(found, Unknown, Ahead) or any(found is each for each in _NOTHING):
             break
-        found = _part_of(machine, found, *step)
+        part = _part_of(machine, found, *step)
+        found = MISSING if part is _UNREAD and not machine.held((found,)) else part
     return found
 
 

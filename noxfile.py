@@ -103,6 +103,12 @@ def full(session: nox.Session) -> None:
 
 
 @nox.session
+def rest(session: nox.Session) -> None:
+    """Run what the quick round leaves out: with ``tests``, that is all of them once."""
+    session.run("pytest", "--rest", "-q", "-n", "2", "--dist", "worksteal", *session.posargs)
+
+
+@nox.session
 def newest(session: nox.Session) -> None:
     """Run the tests that meet most of torch, for a torch that is not the pinned one."""
     session.run("gradscope", "doctor")

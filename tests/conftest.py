@@ -123,10 +123,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="take all tests, not only the quick round")
+    parser.addoption("--rest", action="store_true", help="take what the quick round leaves out")
 
 
 @pytest.hookimpl(tryfirst=True)  # before a plugin changes their order
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    taken = rounds.chosen(items, quick=rounds.is_quick(config), markers=config.option.markexpr)
+    markers, rest = config.option.markexpr, config.option.rest
+    taken = rounds.chosen(items, quick=rounds.is_quick(config), markers=markers, rest=rest)
     config.hook.pytest_deselected(items=[*{*items}.difference(taken)])
     items[:] = taken

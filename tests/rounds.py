@@ -2,7 +2,7 @@
 
 ``pytest`` takes the quick round. It leaves out what ``@pytest.mark.full`` marks, and takes only some
 cases of what ``@pytest.mark.full(but=3)`` marks: three of each function, evenly spread over all.
-``pytest --full`` takes everything. Who names a folder, a file, a test, a marker or a keyword gets
+``pytest --full`` takes everything, ``pytest --rest`` what the quick round leaves out. Who names a folder, a file, a test, a marker or a keyword gets
 all that it names.
 """
 
@@ -25,10 +25,15 @@ def is_quick(config: pytest.Config) -> bool:
     return named <= {config.rootpath, config.rootpath / "tests"}
 
 
-def chosen(items: Sequence[pytest.Item], *, quick: bool, markers: str) -> list[pytest.Item]:
+def chosen(
+    items: Sequence[pytest.Item], *, quick: bool, markers: str, rest: bool = False
+) -> list[pytest.Item]:
     """Return the tests that a run takes of those that were collected."""
     apart = [name for name in APART if name not in markers]
     items = [item for item in items if not any(map(item.get_closest_marker, apart))]
+    if rest:
+        left = set(items).difference(_quick_round(items))
+        return [item for item in items if item in left]
     return _quick_round(items) if quick else items
 
 

@@ -59,6 +59,13 @@ def test_the_full_round_takes_all_but_what_is_asked_for_by_name() -> None:
     assert "rounds[long]" in names(chosen(CASES, quick=False, markers="long"))
 
 
+def test_the_quick_round_and_the_rest_are_all() -> None:
+    quick = chosen(CASES, quick=True, markers="")
+    rest = chosen(CASES, quick=False, markers="", rest=True)
+    assert names(rest) == ["some[1]", "some[3]", "some[5]", "some[6]", "rounds[fixed]", "left"]
+    assert {*quick, *rest} == {*chosen(CASES, quick=False, markers="")}
+
+
 @pytest.mark.parametrize(
     ("given", "quick"),
     [

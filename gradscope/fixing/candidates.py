@@ -179,7 +179,7 @@ class Search:
         parts = [self._bad([i]) | own for i, own in zip(sorted(self._meant), stale, strict=False)]
         is_same = len(parts) > 1 and parts[0] == parts[1]
         is_kept = any(unguarded(*each) for each in self._stored)
-        trained = {leaf for e in record.events for leaf in e.leaves}
+        trained = {leaf for e in record.events for leaf in e.leaves} | record.used_at_the_end
         behind = record.reached(parts[0]) if parts and (is_same or is_kept) else ()
         return bool(record.leaves_of(behind) & trained)
 

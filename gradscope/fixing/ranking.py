@@ -5,7 +5,7 @@ finds.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -193,11 +193,20 @@ def _tried(
             # What mends that as well is better: mostly it is stored with its graph.
             waiting = [p.chosen for p in others if p.chosen.number not in tried]
             waiting = [c for c in waiting if c.can_be_tried]
-    findings = (_first(f, held[id(f)]) if id(f) in held else f for f in recording.findings)
+    findings = (_first(finding, held.get(id(finding))) for finding in recording.findings)
     return replace(recording, findings=tuple(findings))
 
 
-def _first(finding: Finding, held: Fix) -> Finding:
-    """Return a finding with what held as its first fix."""
-    others = (fix for fix in finding.fixes if fix.edits != held.edits)
-    return replace(finding, fix=held, alternatives=tuple(others))
+def _first(finding: Finding, held: Fix | None) -> Finding:
+    """Return a finding with what held as its first fix, and then the best fix of each kind before
+    the next one of any.
+    """
+    fixes, known = [*finding.fixes], Counter[FixKind]()
+    if held is not None:
+        fixes = [held, *(fix for fix in fixes if fix.edits != held.edits)]
+    turns: list[tuple[int, int, Fix]] = []
+    for fix in fixes:
+        turns.append((known[fix.kind], len(turns), fix))
+        known[fix.kind] += 1
+    ordered = tuple(fix for *_, fix in sorted(turns, key=lambda turn: turn[:2]))
+    return replace(finding, fix=ordered[0], alternatives=ordered[1:]) if fixes else finding

@@ -186,9 +186,17 @@ class Record:
 
     @cached_property
     def used_at_the_end(self) -> frozenset[int]:
-        """All leaves, where nothing steps them: then whoever reads their gradient does."""
-        stepped = any(e.leaves for e in self.events if e.kind != "call")
-        return frozenset() if stepped else frozenset(self.leaf.values())
+        """The leaves of an optimizer in whose step the rehearsal ended. All leaves, where nothing
+        steps them: then whoever reads their gradient does.
+        """
+        steps = [e for e in self.events if e.kind != "call" and e.leaves]
+        if not steps or not self.calls:
+            return frozenset(self.leaf.values())
+        last, latest = self.events[self.calls[-1]], steps[-1]
+        is_open = latest.optimizer >= 0 and latest.spot in last.stack[1:]
+        return frozenset(
+            n for n, own in self.owners.items() if is_open and own[0] == latest.optimizer
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ from gradscope.program.standing import forget_wholes
 from gradscope.program.undisturbed import unprofiled
 from gradscope.program.variables import turn_off
 from gradscope.record.writer import Like, RecordingWriter, begun
+from gradscope.render.wording import whole_message
 from gradscope.rules.suppressing import Suppressor
 from gradscope.torch_private import (
     SAVED_TENSORS_ARE_READABLE,
@@ -428,7 +429,7 @@ class Scope(Printed):
             return None
         if finding.severity.rank > self._raise_on.rank or self._judged(finding).suppression:
             return None
-        return _ERRORS.get(finding.code, RuntimeError)(_worded(finding))
+        return _ERRORS.get(finding.code, RuntimeError)(f"[{finding.code}] {whole_message(finding)}")
 
     @property
     def follows_calls(self) -> bool:
@@ -454,18 +455,6 @@ class Scope(Printed):
             made = counted(self._stop_after, "backward call")
             self._notes = (f"the program was stopped after {made}, as --stop-after asked",)
             raise StopRun
-
-
-def _worded(finding: Finding) -> str:
-    lines = [
-        f"[{finding.code}] {finding.message}: {finding.label}" if finding.label else finding.message
-    ]
-    for related in finding.related:
-        where = f" ({related.site.full_place})" if related.site else ""
-        lines.append(f"{related.message}{where}")
-    if finding.fix:
-        lines.append(f"help: {finding.fix.message}")
-    return "\n".join(lines)
 
 
 def _rank() -> tuple[int, int] | None:

@@ -14,12 +14,12 @@ from gradscope.render.text.terminal import (
     ELLIPSIS,
     cut,
     drawn,
-    opened_as,
     plain,
     prose,
     shorten,
     wrapped,
 )
+from gradscope.render.wording import opened_as
 from gradscope.units import lines_of
 
 _NARROWEST_LABEL = 24

@@ -10,7 +10,6 @@ from functools import lru_cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from gradscope.api.findings import FoundOnce
 from gradscope.code.bytecode import forget_flows
 from gradscope.collect import facts
 from gradscope.collect.backward import Backward
@@ -311,7 +310,8 @@ class Scope(Printed):
         suppressor: Suppressor | None,
     ) -> None:
         self.writer = writer
-        self._found = FoundOnce(writer, self._judged, on_finding)
+        self._findings = Findings()
+        self._on_finding = on_finding
         self.outcome: Outcome | None = None
         self._raise_on = raise_on
         self._stop_after = stop_after
@@ -397,13 +397,39 @@ class Scope(Printed):
     @property
     def findings(self) -> Findings:
         """What was found so far, each cause once, in the order in which it was met."""
-        return self._found.findings
+        return self._findings
 
     def report(self, finding: Finding) -> None:
         """Take a finding; call ``on_finding`` the first time that its cause is met, unless it is
         suppressed.
+
+        One of a known cause only raises the count of the first; with a count of 0 it brings the
+        figures of that one up to date.
         """
-        self._found.add(finding)
+        met = (i for i, f in enumerate(self._findings) if f.cause == finding.cause)
+        place = next(met, None)
+        if place is not None:
+            known = self._findings[place]
+            newest = replace(known if finding.count else finding, suppression=known.suppression)
+            self._set(place, replace(newest, count=known.count + finding.count))
+        elif finding.count:  # without one it was said before this watch began
+            judged = self._judged(finding)
+            self._findings.append(judged)
+            self._set(-1, judged)
+            for number, earlier in enumerate(self._findings):
+                if earlier.is_fulfilled_by(finding):
+                    self._set(number, replace(earlier, came_true=True))
+            if self._on_finding is not None and judged.suppression is None:
+                self._on_finding(judged)
+
+    def _set(self, place: int, finding: Finding) -> None:
+        """Write a finding as it is now; the recording has it unjudged, as its readers judge it."""
+        self._findings[place] = finding
+        edits = (edit for fix in finding.fixes for edit in fix.edits)
+        for named in (finding.site, *(one.site for one in finding.related), *edits):
+            if named is not None:
+                self.writer.source(named.file)
+        self.writer.finding(replace(finding, suppression=None))
 
     def _judged(self, finding: Finding) -> Finding:
         """Return the finding with the reason for which it does not count, if there is one."""
@@ -415,13 +441,22 @@ class Scope(Printed):
 
     def withdraw(self) -> None:
         """Withdraw what was predicted and did not come, if the program has run to its end."""
-        if self.outcome is not None and not self.is_stopped:
-            self._found.withdraw(self.outcome)
+        if self.outcome is None or self.is_stopped:
+            return
+        raised = (self.outcome.exception or "").partition(":")[0]
+        if raised == "KeyboardInterrupt":
+            return
+        reason = f"the program ended{f' with {raised}' if raised else ''} before that backward call"
+        for number, finding in enumerate(self._findings):
+            if finding.predicts_error and not finding.came_true:
+                self._set(number, replace(finding, withdrawn=reason))
 
     def with_predictions(self, summary: Summary) -> Summary:
         """Return the totals with what became of the predictions, and why the program stopped."""
-        summary = self._found.with_predictions(summary)
-        return replace(summary, notes=(*summary.notes, *self._notes))
+        predicted = [finding for finding in self._findings if finding.predicts_error]
+        came_true = sum(finding.came_true for finding in predicted)
+        notes = (*summary.notes, *self._notes)
+        return replace(summary, predicted=len(predicted), came_true=came_true, notes=notes)
 
     def refusal(self, finding: Finding) -> BaseException | None:
         """Return the exception to raise in the engine's place, where the user asked for that."""

@@ -22,7 +22,7 @@ import pytest
 from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
 from recorded import DONE, HEADER, SITE, call_of, chain, renumbered, rewrite
 
-from gradscope.api.findings import FoundOnce
+from gradscope.api.scope import Scope
 from gradscope.model import (
     Finding,
     Outcome,
@@ -156,14 +156,21 @@ def test_a_finding_met_again_raises_the_count_of_the_first() -> None:
     first = canned_recording().findings[0]
     writer = RecordingWriter(None, HEADER)
     told: list[Finding] = []
-    found = FoundOnce(writer, lambda finding: finding, told.append)
-    found.add(replace(first, count=0))
+    found = Scope(
+        writer=writer,
+        raise_on=None,
+        stop_after=None,
+        on_finding=told.append,
+        on_call=None,
+        suppressor=None,
+    )
+    found.report(replace(first, count=0))
     assert found.findings == []
-    found.add(replace(first, count=1))
+    found.report(replace(first, count=1))
     for call in range(5, 14):
-        found.add(replace(first, count=1, message="said differently", backward_call=call))
+        found.report(replace(first, count=1, message="said differently", backward_call=call))
     assert writer.read().findings == (replace(first, count=10),)
-    found.add(replace(first, count=0, message="with new figures"))
+    found.report(replace(first, count=0, message="with new figures"))
     assert tuple(found.findings) == writer.read().findings
     assert found.findings == [replace(first, count=10, message="with new figures")]
     assert told == [replace(first, count=1)]

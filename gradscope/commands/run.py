@@ -15,7 +15,6 @@ from rich.console import Console
 
 from gradscope.commands.outputs import (
     ErrorStream,
-    LiveConsole,
     SafeStream,
     View,
     console_on,
@@ -128,10 +127,8 @@ def run(target: Target, options: RunOptions) -> int:
             raise
         _tell(failure, stderr)
         return ended.outcome.exit_status or 0
-    if ended.interrupted:
-        die_of_interrupt()
-    if ended.outcome.exit_status or options.settings.write_baseline:
-        return ended.outcome.exit_status or 0
+    if (status := ended.leave()) or options.settings.write_baseline:
+        return status
     return int(any(map(options.settings.fail_on.includes, recording.findings)))
 
 
@@ -199,7 +196,7 @@ class _Report:
             own = own and replace(own, outcome=outcome)
             recording, saved = self._seen(own, outcome)
             if self.live:
-                console = console_on(self.streams[0], kind=LiveConsole)
+                console = console_on(self.streams[0])
                 print_line(console, f"gradscope: {outcome.unfinished}")
             self._report(recording, saved, own is not None, None)
         except Exception as failure:
@@ -242,7 +239,7 @@ class _Report:
         for stream in self.streams:
             stream.at_end()
         if self.live and not (recording.calls or seen):
-            console = console_on(self.streams[0], kind=LiveConsole)
+            console = console_on(self.streams[0])
             _print_unwatched(self.options, console, failure, recording.summary.notes)
             return recording
         file, console = self._shown(recording, saved)
@@ -264,7 +261,7 @@ class _Report:
     def _shown(self, recording: Recording, saved: str | None) -> tuple[Path | None, Console]:
         """Print the report where it can be read; return the file that was made for it, if any."""
         for stream in self.streams:
-            console = console_on(stream, kind=LiveConsole)
+            console = console_on(stream)
             self.show(recording, console, saved)
             stream.flush()
             if not stream.is_lost:
@@ -280,7 +277,7 @@ class _Live:
     """Prints each finding as soon as it is made, and the report at the end."""
 
     def __init__(self, stream: SafeStream, stderr: SafeStream) -> None:
-        self._console = console_on(stream, kind=LiveConsole)
+        self._console = console_on(stream)
         self._stream = stream
         self._printed: list[Finding] = []
         self._stderr = cast(TextIO, stderr)

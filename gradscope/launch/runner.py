@@ -45,6 +45,12 @@ class Ended:
     interrupted: bool = False
     failure: Exception | None = None
 
+    def leave(self) -> int:
+        """Return the program's exit status, or die of Ctrl-C as it did."""
+        if self.interrupted:
+            die_of_interrupt()
+        return self.outcome.exit_status or 0
+
 
 def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope]]) -> Ended:
     """Run ``target`` as ``__main__``; return how it ended, once its threads have ended too.

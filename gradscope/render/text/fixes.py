@@ -29,9 +29,15 @@ _TRAINING = "this changes what is trained: no gradient goes through what it cuts
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Print every finding with what could be done about it."""
+    """Print every finding: what is wrong, where, and what could be done, each with what it
+    changes.
+    """
     for proposal in plan.proposals:
-        _proposal(proposal, console)
+        for place, finding in enumerate(proposal.findings):
+            _title(f"{proposal.number}." if place == 0 else "", finding, console)
+        for candidate in proposal.candidates:
+            _candidate(candidate, proposal, console)
+        console.print()
 
 
 def print_changes(plan: Plan, console: Console) -> None:
@@ -70,15 +76,6 @@ def print_diff(change: Patch, console: Console) -> None:
 def _harmless(line: re.Match[str]) -> str:
     body = line[0].removesuffix("\r")
     return escaped(body, keep="\t\f") + line[0][len(body) :]
-
-
-def _proposal(proposal: Proposal, console: Console) -> None:
-    """Print what is wrong, where, and what could be done, each with what it changes."""
-    for place, finding in enumerate(proposal.findings):
-        _title(f"{proposal.number}." if place == 0 else "", finding, console)
-    for candidate in proposal.candidates:
-        _candidate(candidate, proposal, console)
-    console.print()
 
 
 def _candidate(candidate: Candidate, proposal: Proposal, console: Console) -> None:

@@ -76,12 +76,7 @@ def loads(kind: type[T], text: str | bytes) -> T:
     """Return the value of type ``kind`` that ``dumps`` wrote as ``text``; raise ValueError for what
     does not fit the model.
     """
-    return read(kind, parse(text))
-
-
-def read(kind: type[T], plain: Any) -> T:
-    """Return the value of type ``kind`` of which ``plain`` was made."""
-    return _reader(kind)(plain)  # type: ignore[no-any-return,arg-type]
+    return _reader(kind)(parse(text))  # type: ignore[no-any-return,arg-type]
 
 
 @cache

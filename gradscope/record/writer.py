@@ -187,9 +187,8 @@ class Curve:
 
     def _join(self) -> None:
         halves = iter(self._runs)
-        self._runs = [
-            _envelope(*first, *second) for first, second in zip(halves, halves, strict=True)
-        ]
+        pairs = zip(halves, halves, strict=True)
+        self._runs = [_envelope(*first, *second) for first, second in pairs]
         self._length *= 2
         self._changed_from = 0
 
@@ -215,32 +214,6 @@ def _envelope(*samples: Sample) -> tuple[Sample, ...]:
 
 def _level(sample: Sample) -> tuple[int, int]:
     return sample.live_bytes, sample.held_bytes
-
-
-class Graphs:
-    """Numbers the graphs that are stored; ``refused`` counts those that found no room."""
-
-    def __init__(self) -> None:
-        self.refused = 0
-        self._numbers: dict[Hashable, int] = {}
-        self._nodes_at: Counter[Site | None] = Counter()
-        self._bytes = 0
-
-    def known(self, signature: Hashable, site: Site | None) -> int | None:
-        """Return the number of a signature's graph, None for an unknown one, 0 without room."""
-        number = self._numbers.get(signature)
-        if number is None and (self._nodes_at[site] >= NODES_AT_SITE or self._bytes >= GRAPH_BYTES):
-            self.refused += 1
-            return 0
-        return number
-
-    def add(self, signature: Hashable, graph: Graph, site: Site | None) -> tuple[int, bytes]:
-        """Return the number of a new graph, and what to store of it."""
-        packed = pack(codec.dumps(graph))
-        number = self._numbers[signature] = len(self._numbers) + 1
-        self._nodes_at[site] += max(len(graph.nodes), NODES_AT_SITE // GRAPHS_AT_SITE)
-        self._bytes += len(packed)
-        return number, packed
 
 
 SOURCE_BYTES = 2 << 20
@@ -294,7 +267,11 @@ class RecordingWriter:
         self._noted: dict[int, str] = {}
         """The rows that have counted on since they were written."""
         self._curve = Curve()
-        self._graphs = Graphs()
+        self._numbers: dict[Hashable, int] = {}
+        """Of the stored graphs, by their signatures."""
+        self._nodes_at: Counter[Site | None] = Counter()
+        self._graph_bytes = self._refused = 0
+        """Of all stored graphs; and how many found no room."""
         self._findings: dict[Cause, int] = {}
         self._sources: set[str] = set()
         """The source files that were asked for."""
@@ -333,7 +310,12 @@ class RecordingWriter:
         if self.is_idle:
             return 0
         with self.lock:
-            return self._graphs.known(signature, site)
+            number = self._numbers.get(signature)
+            is_full = self._nodes_at[site] >= NODES_AT_SITE or self._graph_bytes >= GRAPH_BYTES
+            if number is None and is_full:
+                self._refused += 1
+                return 0
+            return number
 
     def graph(self, signature: Hashable, graph: Graph, site: Site | None = None) -> int:
         """Store a graph that a call at ``site`` met, one of each signature; return its number.
@@ -342,14 +324,15 @@ class RecordingWriter:
 
         Without a ``site`` it counts for the place where its first root was made.
         """
-        if self.is_idle:
-            return 0
         if site is None and graph.roots:
             site = graph.nodes[graph.roots[0].node].site
         with self.lock:
-            number = self._graphs.known(signature, site)
+            number = self.known(signature, site)
             if number is None:
-                number, packed = self._graphs.add(signature, graph, site)
+                packed = pack(codec.dumps(graph))
+                number = self._numbers[signature] = len(self._numbers) + 1
+                self._nodes_at[site] += max(len(graph.nodes), NODES_AT_SITE // GRAPHS_AT_SITE)
+                self._graph_bytes += len(packed)
                 self._put("graphs", number, packed)
                 self._write_through()
             return number
@@ -494,7 +477,7 @@ class RecordingWriter:
 
     def _notes(self) -> list[str]:
         counts = {
-            "graphs not stored because too many others were": self._graphs.refused,
+            "graphs not stored because too many others were": self._refused,
             "backward calls counted only with others of their site": self._calls.mixed,
         }
         return [f"{what}: {number:,}" for what, number in counts.items() if number]

@@ -119,14 +119,12 @@ def _pictures() -> Check:
 
 
 def _print(checks: list[Check]) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     styles = {Grade.OK: "green", Grade.LESS: "yellow", Grade.FAILS: "bold red"}
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    columns = Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold")
+    table = Table(*columns, box=None, show_header=False, pad_edge=False)
     for check in checks:
         detail = Text(check.detail)
         if check.help and check.state is not Grade.OK:

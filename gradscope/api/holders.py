@@ -77,7 +77,7 @@ def holders(tensor: Tensor, *, graph: bool = False) -> Holders:
         )
     walk = Walk(ON_DEMAND, wanted=tensor)
     frames = [*_frames(sys._getframe(1))]
-    walk.enter_named(_last_error(), "sys.")
+    walk.enter_named(_attributes(sys, _LAST), "sys.")
     if (shell := shell_of_ipython()) is not None:  # it keeps the last exception, and its outputs
         walk.enter_named(_attributes(shell, ("last_execution_result",)), f"{_IPYTHON}.")
         shown = _attributes(getattr(shell, "InteractiveTB", None), ("tb",))
@@ -139,12 +139,8 @@ def _frames(caller: FrameType | None) -> Iterator[FrameType]:
 
 _IPYTHON = "get_ipython()"
 _LAST = ("last_exc", "last_value", "last_traceback")
+"""In ``sys``: the last exception that nobody caught, as an interactive Python keeps it."""
 _OUTPUTS = re.compile(r"_{1,3}|_\d+|_oh|Out")
-
-
-def _last_error() -> list[tuple[str, object]]:
-    """The last exception that nobody caught, as an interactive Python keeps it."""
-    return _attributes(sys, _LAST)
 
 
 def _attributes(owner: object, names: Sequence[str]) -> list[tuple[str, object]]:
@@ -198,7 +194,7 @@ def _help(path: Path) -> str:
     """Say how to let go of an exception's frames, and of what IPython has shown."""
     start, is_global = path.origin.prefix + path.root, path.origin.owner == "global"
     if is_global and path.origin.prefix == "sys." and path.root in _LAST:
-        kept = ", ".join(f"sys.{name}" for name, _ in _last_error())
+        kept = ", ".join(f"sys.{name}" for name, _ in _attributes(sys, _LAST))
         return f"`del {kept}` lets go of it"
     steps = path.steps
     at = next((i for i, s in enumerate(steps) if s.kind == "frame" and s.key.raised), None)

@@ -99,16 +99,10 @@ class Session:
         self.looker = Looker(self.state)
         self._backward = Backward(self.state, self.looker, hazards, self)
         self._lines = LineWatch(self.state)
-        growth, later = Growth(self.state), FreedWatch(self.state, self._lines)
-        self.observers.add(
-            self._lines,
-            Foresight(self.state, later),
-            later,
-            InPlace(self.state, self._lines),
-            growth,
-            Unused(self.state, growth),
-            Waste(self.state),
-        )
+        state, lines = self.state, self._lines
+        growth, later = Growth(state), FreedWatch(state, lines)
+        foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
+        self.observers.add(*foresight, growth, Unused(state, growth), Waste(state))
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
         self._handles = Handle()
         try:
@@ -150,11 +144,8 @@ class Session:
             under_hooks = has_default_hooks(theirs.disable, theirs.enable)
         if hooks:
             saving, notes = self.state.saving, self.state.notes
-            install(
-                replace_saved_tensors_of_functions(
-                    lambda ctx, original: read_saved_tensors(ctx, original, notes)
-                )
-            )
+            read = partial(read_saved_tensors, notes=notes)
+            install(replace_saved_tensors_of_functions(read))
             install(replace_register_hooks(self._register_hooks))
             install(replace_unpack(lambda original, saved: unpack(original, saving, saved)))
             install(self.state.hooks.install())
@@ -234,9 +225,8 @@ class Session:
         rows = []
         for scope in self.scopes:
             number = scope.writer.known(signature, call.site) or None
-            rows.append(
-                scope.writer.call(call if number == call.graph else replace(call, graph=number))
-            )
+            own = call if number == call.graph else replace(call, graph=number)
+            rows.append(scope.writer.call(own))
             scope.note_rank()
         return [row for row in rows if row is not None]
 

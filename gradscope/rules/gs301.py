@@ -102,11 +102,10 @@ def finding(facts: Carried) -> Finding:
     message = "the graph is carried from one iteration into the next"
     if facts.silent:
         message += ", and through weights that changed unseen: its gradients are wrong"
+    name = f"`{facts.holder.text}`"
     related = [
-        Related(
-            "held_by", facts.stored, f"`{facts.holder.text}` carries the graph on: {facts.grown}"
-        ),
-        Related("linked_by", facts.stored, f"`{facts.holder.text}` is stored here"),
+        Related("held_by", facts.stored, f"{name} carries the graph on: {facts.grown}"),
+        Related("linked_by", facts.stored, f"{name} is stored here"),
     ]
     if facts.silent and facts.call is not None:
         unseen = "no version counter tells that the saved weights are stale"

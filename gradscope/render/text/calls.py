@@ -31,9 +31,8 @@ def folded(calls: Sequence[BackwardCall]) -> list[BackwardCall]:
         for first in range(repeat.start, repeat.start + repeat.period):
             alike = calls[first : repeat.stop : repeat.period]
             last = max(call.last_number for call in alike)
-            rows.append(
-                replace(alike[0], count=sum(call.count for call in alike), last_number=last)
-            )
+            count = sum(call.count for call in alike)
+            rows.append(replace(alike[0], count=count, last_number=last))
         done = repeat.stop
     return [*rows, *calls[done:]]
 

@@ -34,7 +34,10 @@ def print_plan(plan: Plan, console: Console) -> None:
     """
     for proposal in plan.proposals:
         for place, finding in enumerate(proposal.findings):
-            _title(f"{proposal.number}." if place == 0 else "", finding, console)
+            number = f"{proposal.number}." if place == 0 else ""
+            lead = Text.assemble(f"{number:<3}", tag(finding, console), ": ")
+            at = f" at {location(finding.site, console)}" if finding.site is not None else ""
+            print_message(lead, finding.message + at, console, "bold")
         for candidate in proposal.candidates:
             _candidate(candidate, proposal, console)
         console.print()
@@ -93,12 +96,6 @@ def _candidate(candidate: Candidate, proposal: Proposal, console: Console) -> No
         _note("note", "bold cyan", "no edit is known that does this: make it by hand", console)
     elif problem:
         _note("note", "bold cyan", f"this fix {problem}", console)
-
-
-def _title(number: str, finding: Finding, console: Console) -> None:
-    lead = Text.assemble(f"{number:<3}", tag(finding, console), ": ")
-    at = f" at {location(finding.site, console)}" if finding.site is not None else ""
-    print_message(lead, finding.message + at, console, "bold")
 
 
 def _note(word: str, style: str, message: str, console: Console) -> None:

@@ -56,15 +56,11 @@ class Life(Printed):
         it; whether a backward call had freed that since is not known.
         """
         there = self._there()
-        nodes = []
-        for node, mark in zip(self._graph.nodes, self._marks, strict=True):
-            if mark() is None:
-                nodes.append(_destroyed(node))
-            elif node.index in there:
-                nodes.append(_renewed(node, there[node.index]))
-            else:
-                nodes.append(node)
-        self._graph = replace(self._graph, nodes=tuple(nodes))
+        nodes = tuple(
+            _destroyed(node) if mark() is None else _renewed(node, there.get(node.index, node))
+            for node, mark in zip(self._graph.nodes, self._marks, strict=True)
+        )
+        self._graph = replace(self._graph, nodes=nodes)
         return self._graph
 
     @property

@@ -77,7 +77,7 @@ def holders(tensor: Tensor, *, graph: bool = False) -> Holders:
         )
     walk = Walk(ON_DEMAND, wanted=tensor)
     frames = [*_frames(sys._getframe(1))]
-    walk.enter_named(_last_error(), "sys.")
+    walk.enter_named(_attributes(sys, _LAST), "sys.")
     if (shell := shell_of_ipython()) is not None:  # it keeps the last exception, and its outputs
         walk.enter_named(_attributes(shell, ("last_execution_result",)), f"{_IPYTHON}.")
         shown = _attributes(getattr(shell, "InteractiveTB", None), ("tb",))
@@ -100,13 +100,30 @@ def holders(tensor: Tensor, *, graph: bool = False) -> Holders:
 
 
 def _sharing(tensor: Tensor) -> tuple[list[Tensor], list[str]]:
-    """The tensor and those that keep its graph, with what each of them keeps."""
-    graph = _HeldGraph(tensor)
+    """The tensor and those that keep all or a part of its graph, with what each of them keeps."""
+    walker, root = Walker(_MOST_NODES), node_of(tensor)
+    own: dict[Node, int] = {}
+    apart: set[Node] = set()
+
+    def walk(start: Node | None) -> dict[Node, int]:
+        """The nodes from here down to nodes already known, without those of leaves.
+
+        A leaf's node is shared by all graphs that use the leaf, and keeps nothing of them.
+        """
+        walked = walker.walk([start], enter=lambda node: node not in own and node not in apart)
+        return {node: i for node, i in walked.items() if not kind_of(type(node)).is_leaf}
+
+    own = walk(root)
     found, how = [tensor], ["tensor"]
     for other in tensors_with_graph():
-        if other is not tensor and (shared := graph.share_of(other)):
+        if other is tensor:
+            continue
+        walked = walk(held_node(other))
+        if own.keys().isdisjoint(walked):
+            apart.update(walked)
+        else:
             found.append(other)
-            how.append(shared)
+            how.append("graph" if root in walked else "part of graph")
     return found, how
 
 
@@ -122,48 +139,13 @@ def _frames(caller: FrameType | None) -> Iterator[FrameType]:
 
 _IPYTHON = "get_ipython()"
 _LAST = ("last_exc", "last_value", "last_traceback")
+"""In ``sys``: the last exception that nobody caught, as an interactive Python keeps it."""
 _OUTPUTS = re.compile(r"_{1,3}|_\d+|_oh|Out")
-
-
-def _last_error() -> list[tuple[str, object]]:
-    """The last exception that nobody caught, as an interactive Python keeps it."""
-    return _attributes(sys, _LAST)
 
 
 def _attributes(owner: object, names: Sequence[str]) -> list[tuple[str, object]]:
     found = ((name, getattr(owner, name, None)) for name in names)
     return [(name, value) for name, value in found if value is not None]
-
-
-class _HeldGraph:
-    """Knows which other tensors keep the graph of one. It holds Nodes: let go of it at once."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._walker = Walker(_MOST_NODES)
-        self._root = node_of(tensor)
-        self._nodes: dict[Node, int] = {}
-        self._apart: set[Node] = set()
-        self._nodes = self._walk(self._root)
-
-    def share_of(self, other: Tensor) -> str:
-        """``graph`` when ``other`` keeps all of it, ``part of graph``, or nothing."""
-        walked = self._walk(held_node(other))
-        if self._root in walked:
-            return "graph"
-        if not self._nodes.keys().isdisjoint(walked):
-            return "part of graph"
-        self._apart.update(walked)
-        return ""
-
-    def _walk(self, root: Node | None) -> dict[Node, int]:
-        """The nodes from here down to nodes already known, without those of leaves.
-
-        A leaf's node is shared by all graphs that use the leaf, and keeps nothing of them.
-        """
-        walked = self._walker.walk(
-            [root], enter=lambda node: node not in self._nodes and node not in self._apart
-        )
-        return {node: i for node, i in walked.items() if not kind_of(type(node)).is_leaf}
 
 
 _WHAT = {
@@ -212,7 +194,7 @@ def _help(path: Path) -> str:
     """Say how to let go of an exception's frames, and of what IPython has shown."""
     start, is_global = path.origin.prefix + path.root, path.origin.owner == "global"
     if is_global and path.origin.prefix == "sys." and path.root in _LAST:
-        kept = ", ".join(f"sys.{name}" for name, _ in _last_error())
+        kept = ", ".join(f"sys.{name}" for name, _ in _attributes(sys, _LAST))
         return f"`del {kept}` lets go of it"
     steps = path.steps
     at = next((i for i, s in enumerate(steps) if s.kind == "frame" and s.key.raised), None)

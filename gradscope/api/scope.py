@@ -10,7 +10,6 @@ from functools import lru_cache, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack
 
-from gradscope.api.findings import FoundOnce
 from gradscope.code.bytecode import forget_flows
 from gradscope.collect import facts
 from gradscope.collect.backward import Backward
@@ -60,6 +59,7 @@ from gradscope.program.standing import forget_wholes
 from gradscope.program.undisturbed import unprofiled
 from gradscope.program.variables import turn_off
 from gradscope.record.writer import Like, RecordingWriter, begun
+from gradscope.render.wording import whole_message
 from gradscope.rules.suppressing import Suppressor
 from gradscope.torch_private import (
     SAVED_TENSORS_ARE_READABLE,
@@ -99,16 +99,10 @@ class Session:
         self.looker = Looker(self.state)
         self._backward = Backward(self.state, self.looker, hazards, self)
         self._lines = LineWatch(self.state)
-        growth, later = Growth(self.state), FreedWatch(self.state, self._lines)
-        self.observers.add(
-            self._lines,
-            Foresight(self.state, later),
-            later,
-            InPlace(self.state, self._lines),
-            growth,
-            Unused(self.state, growth),
-            Waste(self.state),
-        )
+        state, lines = self.state, self._lines
+        growth, later = Growth(state), FreedWatch(state, lines)
+        foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
+        self.observers.add(*foresight, growth, Unused(state, growth), Waste(state))
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
         self._handles = Handle()
         try:
@@ -150,11 +144,8 @@ class Session:
             under_hooks = has_default_hooks(theirs.disable, theirs.enable)
         if hooks:
             saving, notes = self.state.saving, self.state.notes
-            install(
-                replace_saved_tensors_of_functions(
-                    lambda ctx, original: read_saved_tensors(ctx, original, notes)
-                )
-            )
+            read = partial(read_saved_tensors, notes=notes)
+            install(replace_saved_tensors_of_functions(read))
             install(replace_register_hooks(self._register_hooks))
             install(replace_unpack(lambda original, saved: unpack(original, saving, saved)))
             install(self.state.hooks.install())
@@ -234,9 +225,8 @@ class Session:
         rows = []
         for scope in self.scopes:
             number = scope.writer.known(signature, call.site) or None
-            rows.append(
-                scope.writer.call(call if number == call.graph else replace(call, graph=number))
-            )
+            own = call if number == call.graph else replace(call, graph=number)
+            rows.append(scope.writer.call(own))
             scope.note_rank()
         return [row for row in rows if row is not None]
 
@@ -310,7 +300,8 @@ class Scope(Printed):
         suppressor: Suppressor | None,
     ) -> None:
         self.writer = writer
-        self._found = FoundOnce(writer, self._judged, on_finding)
+        self._findings = Findings()
+        self._on_finding = on_finding
         self.outcome: Outcome | None = None
         self._raise_on = raise_on
         self._stop_after = stop_after
@@ -396,13 +387,39 @@ class Scope(Printed):
     @property
     def findings(self) -> Findings:
         """What was found so far, each cause once, in the order in which it was met."""
-        return self._found.findings
+        return self._findings
 
     def report(self, finding: Finding) -> None:
         """Take a finding; call ``on_finding`` the first time that its cause is met, unless it is
         suppressed.
+
+        One of a known cause only raises the count of the first; with a count of 0 it brings the
+        figures of that one up to date.
         """
-        self._found.add(finding)
+        met = (i for i, f in enumerate(self._findings) if f.cause == finding.cause)
+        place = next(met, None)
+        if place is not None:
+            known = self._findings[place]
+            newest = replace(known if finding.count else finding, suppression=known.suppression)
+            self._set(place, replace(newest, count=known.count + finding.count))
+        elif finding.count:  # without one it was said before this watch began
+            judged = self._judged(finding)
+            self._findings.append(judged)
+            self._set(-1, judged)
+            for number, earlier in enumerate(self._findings):
+                if earlier.is_fulfilled_by(finding):
+                    self._set(number, replace(earlier, came_true=True))
+            if self._on_finding is not None and judged.suppression is None:
+                self._on_finding(judged)
+
+    def _set(self, place: int, finding: Finding) -> None:
+        """Write a finding as it is now; the recording has it unjudged, as its readers judge it."""
+        self._findings[place] = finding
+        edits = (edit for fix in finding.fixes for edit in fix.edits)
+        for named in (finding.site, *(one.site for one in finding.related), *edits):
+            if named is not None:
+                self.writer.source(named.file)
+        self.writer.finding(replace(finding, suppression=None))
 
     def _judged(self, finding: Finding) -> Finding:
         """Return the finding with the reason for which it does not count, if there is one."""
@@ -414,13 +431,22 @@ class Scope(Printed):
 
     def withdraw(self) -> None:
         """Withdraw what was predicted and did not come, if the program has run to its end."""
-        if self.outcome is not None and not self.is_stopped:
-            self._found.withdraw(self.outcome)
+        if self.outcome is None or self.is_stopped:
+            return
+        raised = (self.outcome.exception or "").partition(":")[0]
+        if raised == "KeyboardInterrupt":
+            return
+        reason = f"the program ended{f' with {raised}' if raised else ''} before that backward call"
+        for number, finding in enumerate(self._findings):
+            if finding.predicts_error and not finding.came_true:
+                self._set(number, replace(finding, withdrawn=reason))
 
     def with_predictions(self, summary: Summary) -> Summary:
         """Return the totals with what became of the predictions, and why the program stopped."""
-        summary = self._found.with_predictions(summary)
-        return replace(summary, notes=(*summary.notes, *self._notes))
+        predicted = [finding for finding in self._findings if finding.predicts_error]
+        came_true = sum(finding.came_true for finding in predicted)
+        notes = (*summary.notes, *self._notes)
+        return replace(summary, predicted=len(predicted), came_true=came_true, notes=notes)
 
     def refusal(self, finding: Finding) -> BaseException | None:
         """Return the exception to raise in the engine's place, where the user asked for that."""
@@ -428,7 +454,7 @@ class Scope(Printed):
             return None
         if finding.severity.rank > self._raise_on.rank or self._judged(finding).suppression:
             return None
-        return _ERRORS.get(finding.code, RuntimeError)(_worded(finding))
+        return _ERRORS.get(finding.code, RuntimeError)(f"[{finding.code}] {whole_message(finding)}")
 
     @property
     def follows_calls(self) -> bool:
@@ -454,18 +480,6 @@ class Scope(Printed):
             made = counted(self._stop_after, "backward call")
             self._notes = (f"the program was stopped after {made}, as --stop-after asked",)
             raise StopRun
-
-
-def _worded(finding: Finding) -> str:
-    lines = [
-        f"[{finding.code}] {finding.message}: {finding.label}" if finding.label else finding.message
-    ]
-    for related in finding.related:
-        where = f" ({related.site.full_place})" if related.site else ""
-        lines.append(f"{related.message}{where}")
-    if finding.fix:
-        lines.append(f"help: {finding.fix.message}")
-    return "\n".join(lines)
 
 
 def _rank() -> tuple[int, int] | None:

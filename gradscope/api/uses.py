@@ -44,20 +44,12 @@ class Uses(Listing[Use]):
     nothing = "no variable here holds a tensor"
 
     def __str__(self) -> str:
-        rows = [
-            (
-                use.name,
-                use.label,
-                _answer(use.in_place, use.in_place_why),
-                _answer(use.backward, use.backward_why),
-            )
-            for use in self
-        ]
-        return (
-            table(("tensor", "", "change in place?", "backward through it?"), rows)
-            if rows
-            else self.nothing
-        )
+        rows = []
+        for use in self:
+            in_place = _answer(use.in_place, use.in_place_why)
+            rows.append((use.name, use.label, in_place, _answer(use.backward, use.backward_why)))
+        header = ("tensor", "", "change in place?", "backward through it?")
+        return table(header, rows) if rows else self.nothing
 
     __repr__ = __str__
 
@@ -104,9 +96,8 @@ def _savers(
                 continue
             key = storage_of(tensor)
             if key:
-                savers.setdefault(key, []).append(
-                    f"{node.name().rsplit('::', 1)[-1]} saved it as `{name}`"
-                )
+                saver = node.name().rsplit("::", 1)[-1]
+                savers.setdefault(key, []).append(f"{saver} saved it as `{name}`")
             view_of = tensor._base if tensor._is_view() else None
             base = tensor if view_of is None else view_of  # what is saved is often `weight.t()`
             called = names.of_tensor(base)
@@ -132,20 +123,15 @@ def _backward(tensor: torch.Tensor) -> tuple[bool, str]:
     hazards = check(tensor)
     if hazards:
         return False, _refused(tensor, hazards)
-    states = {node.state for node in snapshot(tensor).nodes}
-    return True, "any number of times" if states == {
-        NodeState.BUFFERLESS
-    } else "once, unless retain_graph=True"
+    again = all(node.state is NodeState.BUFFERLESS for node in snapshot(tensor).nodes)
+    return True, "any number of times" if again else "once, unless retain_graph=True"
 
 
 def _refused(tensor: torch.Tensor, hazards: Hazards) -> str:
     if hazards[0].code != "GS101":
         return f"what {listed(hazards[0].nodes)} saved was changed in place"
-    calls = {
-        node.freed_by
-        for node in snapshot(tensor).nodes
-        if node.state is NodeState.FREED and node.freed_by
-    }
+    freed = (node for node in snapshot(tensor).nodes if node.state is NodeState.FREED)
+    calls = {node.freed_by for node in freed if node.freed_by}
     by = f" by call {min(calls)}" if len(calls) == 1 else ""
     return f"what {listed(hazards[0].nodes)} saved was freed{by}"
 

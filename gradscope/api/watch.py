@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 import torch
 
@@ -109,12 +108,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         self._entered.append((scope, _session))
         return scope
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         global _session
         scope, session = self._entered.pop()
         if session.scopes == [scope]:

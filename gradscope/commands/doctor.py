@@ -34,18 +34,16 @@ class Check:
 
 def doctor() -> int:
     """Print every check; the exit status is 1 if no program can be watched here."""
-    checks = list(_checks())
-    _print(checks)
-    return int(any(check.state is Grade.FAILS for check in checks))
-
-
-def _checks() -> Iterator[Check]:
     implementation = platform.python_implementation()
     python = f"{implementation} {platform.python_version()} on {platform.platform()}"
-    yield Check("gradscope", Grade.OK, __version__)
-    yield Check("Python", Grade.OK, python)
-    yield from _torch_checks()
-    yield from _pictures()
+    checks = [
+        Check("gradscope", Grade.OK, __version__),
+        Check("Python", Grade.OK, python),
+        *_torch_checks(),
+        _pictures(),
+    ]
+    _print(checks)
+    return int(any(check.state is Grade.FAILS for check in checks))
 
 
 def _torch_checks() -> Iterator[Check]:
@@ -109,27 +107,24 @@ def _watches() -> Check:
     return Check("a watch", Grade.OK, "it announced a backward call through a freed graph")
 
 
-def _pictures() -> Iterator[Check]:
+def _pictures() -> Check:
     from gradscope.render.pictures import wasm
 
     try:
         wasm.run("digraph { a -> b }", "json0")
     except Exception as error:  # a system that the engine does not know
-        detail = f"{type(error).__name__}: {error}"
-        yield Check("pictures", Grade.LESS, detail, "a .dot can be drawn elsewhere; all else works")
-    else:
-        yield Check("pictures", Grade.OK, "a graph was laid out")
+        why = f"{type(error).__name__}: {error}"
+        return Check("pictures", Grade.LESS, why, "a .dot can be drawn elsewhere; all else works")
+    return Check("pictures", Grade.OK, "a graph was laid out")
 
 
 def _print(checks: list[Check]) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     styles = {Grade.OK: "green", Grade.LESS: "yellow", Grade.FAILS: "bold red"}
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    columns = Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold")
+    table = Table(*columns, box=None, show_header=False, pad_edge=False)
     for check in checks:
         detail = Text(check.detail)
         if check.help and check.state is not Grade.OK:

@@ -66,9 +66,8 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
     plan = plans.plan(recording, options.finding, options.picks)
     if suppressed and not by_name:
         print_line(console, f"left out: {_suppressed(suppressed)}")
-    tries = options.verify or options.write
     print_plan(plan, console)
-    if not tries:
+    if not (options.verify or options.write):
         print_changes(plan, console)
         if plan.can_be_tried:
             _print_next_of_fix(file, options, console)
@@ -78,8 +77,7 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
         return 1
     for number in options.picks:
         if not plan.candidate(number).can_be_tried:
-            words = f"nothing to try out: fix {number} has no edit that can be applied"
-            print_line(console, words)
+            print_line(console, f"nothing to try out: fix {number} has no edit that can be applied")
             return 1
     bounds = Bounds(options.stop_after or default_calls(plan.proposals), options.timeout)
     try:

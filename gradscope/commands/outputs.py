@@ -144,22 +144,14 @@ def tell(what: object, stream: SafeStream | None = None) -> None:
     stream.flush()
 
 
-class LiveConsole(SafeConsole):
-    """A console that prints while the program runs."""
-
-    def on_broken_pipe(self) -> None:
-        """Print no more, where rich would end the program."""
-        self.quiet = True
-
-
 _NARROWEST = 40
 """Cells that a report is laid out for at least; a terminal with fewer wraps the lines by itself."""
 
 
-def console_on(stream: TextIO | SafeStream, *, kind: type[Console] = SafeConsole) -> Console:
+def console_on(stream: TextIO | SafeStream) -> Console:
     """Return a console that writes to a stream."""
     # Without force_jupyter=False rich would display in a notebook.
-    console = kind(file=cast(TextIO, stream), highlight=False, force_jupyter=False)
+    console = SafeConsole(file=cast(TextIO, stream), highlight=False, force_jupyter=False)
     if console.width < _NARROWEST:
         console.width = _NARROWEST
     return console

@@ -211,7 +211,11 @@ class Watching:
         missing = marked(item)["expect"] - {finding.code for finding in found}
         failing = [finding for finding in found if self._settings.fail_on.includes(finding)]
         if missing or failing:
-            pytest.fail(_failure_text(sorted(missing), failing), pytrace=False)
+            # The first line stands in pytest's short summary.
+            parts = [f"{code} was expected, and not found" for code in sorted(missing)]
+            parts += [f"{one.code} {one.name}" for one in failing]
+            shown = f"\n\n{findings_text(Findings(failing))}" if failing else ""
+            pytest.fail(f"gradscope: {', '.join(parts)}{shown}", pytrace=False)
         return result
 
     def _end(self, error: BaseException | None) -> list[Finding]:
@@ -286,11 +290,3 @@ def _settings(config: pytest.Config) -> Settings:
     except GradscopeError as error:
         raise pytest.UsageError(str(error)) from None
     return settings
-
-
-def _failure_text(missing: list[str], failing: list[Finding]) -> str:
-    """Return why a test fails; its first line stands in pytest's short summary."""
-    parts = [f"{code} was expected, and not found" for code in missing]
-    parts += [f"{one.code} {one.name}" for one in failing]
-    lines = [f"gradscope: {', '.join(parts)}"]
-    return "\n\n".join([*lines, findings_text(Findings(failing))] if failing else lines)

@@ -46,9 +46,7 @@ def report(
         return 0
     if settings.write_baseline is not None:
         findings = [finding for recording in recordings for finding in recording.findings]
-        sources = {
-            file: text for recording in recordings for file, text in recording.sources.items()
-        }
+        sources = {file: text for one in recordings for file, text in one.sources.items()}
         written = write_baseline(settings.write_baseline, findings, sources)
         print_line(console_on(sys.stdout), written)
         return 0
@@ -74,9 +72,7 @@ def diff(before: Path, after: Path) -> int:
     return 0
 
 
-def draw(
-    file: Path, output: Path, call: int | None, options: Options, settings: Settings = DEFAULTS
-) -> int:
+def draw(file: Path, output: Path, call: int | None, options: Options, settings: Settings) -> int:
     """Draw a graph of a saved recording."""
     from gradscope.record.processes import load_run
 

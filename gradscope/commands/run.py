@@ -15,7 +15,6 @@ from rich.console import Console
 
 from gradscope.commands.outputs import (
     ErrorStream,
-    LiveConsole,
     SafeStream,
     View,
     console_on,
@@ -105,13 +104,8 @@ def run(target: Target, options: RunOptions) -> int:
             report = _Report(
                 options, header, suppressor, children, store, views, streams, live, show
             )
-            start = partial(
-                children.plan.watch,
-                header,
-                save=store,
-                on_finding=live.found if live else None,
-                settings=suppressor,
-            )
+            watch, found = children.plan.watch, live.found if live else None
+            start = partial(watch, header, save=store, on_finding=found, settings=suppressor)
             with standing_by(report.of_killed, report.files), children:
                 try:
                     ended = run_program(target, start)
@@ -126,12 +120,10 @@ def run(target: Target, options: RunOptions) -> int:
     except Exception as failure:  # gradscope's: the program's exit status stands
         if ended is None:
             raise
-        _tell(failure, stderr)
+        tell(_words(failure), stderr)
         return ended.outcome.exit_status or 0
-    if ended.interrupted:
-        die_of_interrupt()
-    if ended.outcome.exit_status or options.settings.write_baseline:
-        return ended.outcome.exit_status or 0
+    if (status := ended.leave()) or options.settings.write_baseline:
+        return status
     return int(any(map(options.settings.fail_on.includes, recording.findings)))
 
 
@@ -166,7 +158,7 @@ class _Report:
         recording = self._improved(recording, ended)
         shown = self._report(recording, saved, own is not None, ended.failure)
         if ended.failure is not None and (ended.scope is not None or not self.live):
-            _tell(ended.failure, self.streams[-1])
+            tell(_words(ended.failure), self.streams[-1])
         return shown
 
     def _improved(self, recording: Recording, ended: Ended) -> Recording:
@@ -174,7 +166,7 @@ class _Report:
         try:
             recording = with_edits(recording)
         except Exception as failure:  # the report comes all the same
-            _tell(failure, self.streams[-1])
+            tell(_words(failure), self.streams[-1])
         took = time.time() - (self.header.started or 0)
         findings = self.suppressor.of_findings(recording).findings
         due = any(f.counts and f.severity is not Severity.ADVICE for f in findings)
@@ -199,11 +191,11 @@ class _Report:
             own = own and replace(own, outcome=outcome)
             recording, saved = self._seen(own, outcome)
             if self.live:
-                console = console_on(self.streams[0], kind=LiveConsole)
+                console = console_on(self.streams[0])
                 print_line(console, f"gradscope: {outcome.unfinished}")
             self._report(recording, saved, own is not None, None)
         except Exception as failure:
-            _tell(failure, self.streams[-1])
+            tell(_words(failure), self.streams[-1])
 
     def _seen(self, own: Recording | None, outcome: Outcome) -> tuple[Recording, str | None]:
         """Return what this process and those that it started have done, and the files of that."""
@@ -221,16 +213,10 @@ class _Report:
             parts = [together] if has_any else []
             together = merged([*parts, *(recording for _, recording in written)])
             together = replace(together, header=own.header if own else header, outcome=outcome)
-        notes = [
-            *(
-                f"a process was started that is not watched; this watches it: {command}"
-                for command in children.unwatched
-            ),
-            *(
-                f"following a process failed in gradscope ({failure}); please report this"
-                for failure in children.failures
-            ),
-        ]
+        started = "a process was started that is not watched; this watches it"
+        failed = "following a process failed in gradscope"
+        notes = [f"{started}: {command}" for command in children.unwatched]
+        notes += [f"{failed} ({failure}); please report this" for failure in children.failures]
         summary = replace(together.summary, notes=(*together.summary.notes, *notes))
         kept = children.plan.is_kept and files
         return replace(together, summary=summary), " ".join(map(str, files)) if kept else None
@@ -242,7 +228,7 @@ class _Report:
         for stream in self.streams:
             stream.at_end()
         if self.live and not (recording.calls or seen):
-            console = console_on(self.streams[0], kind=LiveConsole)
+            console = console_on(self.streams[0])
             _print_unwatched(self.options, console, failure, recording.summary.notes)
             return recording
         file, console = self._shown(recording, saved)
@@ -264,7 +250,7 @@ class _Report:
     def _shown(self, recording: Recording, saved: str | None) -> tuple[Path | None, Console]:
         """Print the report where it can be read; return the file that was made for it, if any."""
         for stream in self.streams:
-            console = console_on(stream, kind=LiveConsole)
+            console = console_on(stream)
             self.show(recording, console, saved)
             stream.flush()
             if not stream.is_lost:
@@ -280,7 +266,7 @@ class _Live:
     """Prints each finding as soon as it is made, and the report at the end."""
 
     def __init__(self, stream: SafeStream, stderr: SafeStream) -> None:
-        self._console = console_on(stream, kind=LiveConsole)
+        self._console = console_on(stream)
         self._stream = stream
         self._printed: list[Finding] = []
         self._stderr = cast(TextIO, stderr)
@@ -310,12 +296,8 @@ class _Live:
             print_tried(better, console)
 
 
-def _tell(failure: Exception, stream: SafeStream) -> None:
-    """Say in one line what failed in gradscope; the program is not told."""
-    tell(_words(failure), stream)
-
-
 def _words(failure: Exception) -> str:
+    """Return in one line what failed in gradscope; the program is not told."""
     error = f"{type(failure).__name__}: {failure}"
     return f"a part of gradscope failed ({error}); see `gradscope doctor`, and please report this"
 
@@ -325,11 +307,9 @@ def _print_unwatched(
 ) -> None:
     """Print the report of a program that never imported torch, or could not be watched."""
     files = [str(file) for file in (options.save, options.html, options.draw) if file is not None]
-    text = (
-        "gradscope: the program never imported torch: there was nothing to watch"
-        if failure is None
-        else f"gradscope: the program ran unwatched: {_words(failure)}"
-    )
+    text = "gradscope: the program never imported torch: there was nothing to watch"
+    if failure is not None:
+        text = f"gradscope: the program ran unwatched: {_words(failure)}"
     if files:
         text += f", and {' and '.join(files)} {'were' if len(files) > 1 else 'was'} not written"
     print_line(console, text)

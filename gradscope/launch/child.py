@@ -19,7 +19,6 @@ def main() -> int:
 
         from gradscope.errors import GradscopeError
         from gradscope.launch.children import ChildPlan, Children, ChildWatch
-        from gradscope.launch.ending import die_of_interrupt
         from gradscope.launch.interpreter import header_of
         from gradscope.launch.runner import run_program
 
@@ -34,9 +33,7 @@ def main() -> int:
             ended = run_program(target, lambda: ChildWatch(plan, header))
     except GradscopeError:  # there is no such program: Python says it in its own words
         run_plainly()
-    if ended.interrupted:
-        die_of_interrupt()
-    return ended.outcome.exit_status or 0
+    return ended.leave()
 
 
 def run_plainly() -> NoReturn:

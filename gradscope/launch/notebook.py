@@ -59,24 +59,23 @@ class Switch:
 
 
 class Extension:
-    """What ``%load_ext gradscope`` adds to one shell."""
+    """What ``%load_ext gradscope`` adds to one shell: the magic, and a look before and after each
+    cell.
+    """
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._all_cells, self._one_cell = Switch(), Switch()
         self._counts: list[int] = []
-
-    def load(self) -> None:
-        """Add the magic, and look before and after each cell."""
-        self._shell.register_magic_function(self.magic, "line", "gradscope")
+        shell.register_magic_function(self.magic, "line", "gradscope")
         # The first line becomes a comment, and the cell runs as any other: its lines keep their
         # numbers, and what it raises is shown once.
-        self._shell.input_transformers_cleanup.insert(0, as_comment)
-        self._shell.events.register("pre_run_cell", self._before_cell)
-        self._shell.events.register("post_run_cell", self._after_cell)
+        shell.input_transformers_cleanup.insert(0, as_comment)
+        shell.events.register("pre_run_cell", self._before_cell)
+        shell.events.register("post_run_cell", self._after_cell)
 
     def unload(self) -> None:
-        """End the watch, and take out what ``load`` put in."""
+        """End the watch, and take out what was added."""
         self._all_cells.off()
         self._shell.magics_manager.magics["line"].pop("gradscope", None)
         self._shell.input_transformers_cleanup.remove(as_comment)
@@ -154,8 +153,7 @@ _extensions: dict[int, Extension] = {}
 
 def load(shell: Any) -> None:
     """Add gradscope to a shell of IPython, as ``%load_ext gradscope`` asks."""
-    extension = _extensions[id(shell)] = Extension(shell)
-    extension.load()
+    _extensions[id(shell)] = Extension(shell)
 
 
 def unload(shell: Any) -> None:

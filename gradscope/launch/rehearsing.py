@@ -208,11 +208,11 @@ class Rehearsal(TorchFunctionMode):
 
     def _noted(self, number: int, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            self._note_kind(number, value)
+            self._kinds[number].add(_kind_of(value))
             return self._marked(number, value)
         kind, fields = type(value), _fields_of(value)
         if fields or kind in _TOLD:
-            self._note_kind(number, value)
+            self._kinds[number].add(_kind_of(value))
             self._hold(number, _tensors_in([*fields.values()] if fields else value))
         if kind is tuple and any(isinstance(each, torch.Tensor) for each in value):
             return tuple(self._marked(number, each) for each in value)
@@ -224,9 +224,6 @@ class Rehearsal(TorchFunctionMode):
         if nodes := [self._graph.number(each, number) for each in found]:
             there = self._record.held.setdefault(number, [])
             there.append((len(self._record.after), tuple(nodes)))
-
-    def _note_kind(self, number: int, value: Any) -> None:
-        self._kinds[number].add(_kind_of(value))
 
     def _marked(self, number: int, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -266,7 +263,7 @@ class Rehearsal(TorchFunctionMode):
         if node is not None:
             with self._lock:
                 own = self._graph.number(node, number)
-                self._note_kind(number, new)
+                self._kinds[number].add(_kind_of(new))
                 if old is not None:
                     self._record.added[own, self._graph.number(old, number)] = number
         self._note_run(number, begun)
@@ -322,12 +319,9 @@ class Rehearsal(TorchFunctionMode):
         given = list(_tensors_in(args))
         calls = [self._derived.get(each, ()) for each in given]
         is_weight = name in _PRODUCTS and not all(calls)
-        known = {
-            call
-            for each, own in zip(given, calls, strict=True)
-            for call in own
-            if not (is_weight and each.numel() == 1)
-        }
+        pairs = zip(given, calls, strict=True)
+        meant = (own for each, own in pairs if not (is_weight and each.numel() == 1))
+        known = {call for own in meant for call in own}
         for each in _tensors_in((result,)) if known else ():
             self._derived[each] = frozenset(known)
 

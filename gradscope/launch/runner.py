@@ -45,6 +45,12 @@ class Ended:
     interrupted: bool = False
     failure: Exception | None = None
 
+    def leave(self) -> int:
+        """Return the program's exit status, or die of Ctrl-C as it did."""
+        if self.interrupted:
+            die_of_interrupt()
+        return self.outcome.exit_status or 0
+
 
 def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope]]) -> Ended:
     """Run ``target`` as ``__main__``; return how it ended, once its threads have ended too.
@@ -136,16 +142,12 @@ def prepare(target: Target) -> Program:
             main = _become_main(["-c", *args], "")
             return Program(main, partial(_run_code, text + "\n", main))
         case ["-", *_]:
-            content = _read_input()
+            if sys.stdin is None:
+                raise GradscopeError("there is no program to read: stdin is closed; name a script")
+            content = sys.stdin.buffer.read()
             main = _become_main([*target], "")
             return Program(main, partial(_run_script, _INPUT, content, main))
     return _prepare_script(target)
-
-
-def _read_input() -> bytes:
-    if sys.stdin is None:
-        raise GradscopeError("there is no program to read: stdin is closed; name a script")
-    return sys.stdin.buffer.read()
 
 
 def _prepare_script(argv: Target) -> Program:

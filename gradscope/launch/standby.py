@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeAlias
 
 try:
     import fcntl
@@ -33,6 +33,10 @@ _LOOK_EVERY = 1000  # milliseconds
 _GET_INFO = 0xC040FF0B
 _INFO = struct.Struct("QQ11Ii")
 _INFO_OF_EXIT = 8
+_STARTED = 19
+
+Report: TypeAlias = Callable[[int | None], None]
+"""Is called with the exit status of a process, if it is known."""
 
 
 def is_possible() -> bool:
@@ -44,7 +48,7 @@ def is_possible() -> bool:
 
 
 @contextmanager
-def standing_by(report: Callable[[int | None], None], keep: Iterable[int]) -> Iterator[None]:
+def standing_by(report: Report, keep: Iterable[int]) -> Iterator[None]:
     """Have ``report`` called in another process if this one dies in the block.
 
     It is given the exit status, negative for a signal, if the system tells. Of the open
@@ -72,14 +76,15 @@ class _Standby(NamedTuple):
         with suppress(OSError):
             file = os.pidfd_open(self.process)
             try:
-                if _start_of(self.process) == self.started:  # and not another of the same number
+                # By its start it is told from another of the same number.
+                if _facts(self.process)[_STARTED] == self.started:
                     signal.pidfd_send_signal(file, signal.SIGKILL)
                     _poller(file).poll(_LOOK_EVERY)
             finally:
                 os.close(file)
 
 
-def _begun(report: Callable[[int | None], None], keep: Iterable[int]) -> _Standby | None:
+def _begun(report: Report, keep: Iterable[int]) -> _Standby | None:
     """Start the process; return None where the program would see it.
 
     The program is nobody's parent afterwards, and its account of children is empty: the process in
@@ -108,7 +113,7 @@ def _begun(report: Callable[[int | None], None], keep: Iterable[int]) -> _Standb
         os.close(watched)
     started = ""
     with suppress(OSError):
-        started = _start_of(process)
+        started = _facts(process)[_STARTED]
     return _Standby(shared, process, started)
 
 
@@ -135,11 +140,7 @@ def _fork_standby(shared: mmap.mmap, stand_by: Callable[[], None]) -> NoReturn:
 
 
 def _stand_by(
-    shared: mmap.mmap,
-    program: int,
-    watched: int,
-    report: Callable[[int | None], None],
-    keep: Iterable[int],
+    shared: mmap.mmap, program: int, watched: int, report: Report, keep: Iterable[int]
 ) -> None:
     """Wait for the end of the program's process; report, unless it has done so itself."""
     os.setsid()
@@ -197,11 +198,6 @@ def _poller(file: int) -> select.poll:
     poller = select.poll()
     poller.register(file, select.POLLIN)
     return poller
-
-
-def _start_of(process: int) -> str:
-    """Return when a process was started, by which it is told from others of its number."""
-    return _facts(process)[19]
 
 
 def _facts(process: int) -> list[str]:

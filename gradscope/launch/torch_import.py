@@ -44,11 +44,8 @@ class _TorchFinder(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != "torch":
             return None
-        found = (
-            finder.find_spec(fullname, path, target)
-            for finder in sys.meta_path
-            if finder is not self
-        )
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(fullname, path, target) for finder in others)
         spec = next(filter(None, found), None)
         if spec is not None and spec.loader is not None:
             # Set on the instance, as tools ask the loader's type for sources and resources.

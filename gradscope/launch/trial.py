@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import decoded
 from gradscope.fixing.runs import REFUSED, Job
-from gradscope.launch.ending import die_of_interrupt
 from gradscope.launch.interpreter import Target, header_of
 from gradscope.launch.runner import run_program
 
@@ -56,9 +55,7 @@ def main(job_file: str) -> int:
         except GradscopeError as error:
             sys.stderr.write(f"gradscope: {error}\n")
             return 2
-    if ended.interrupted:
-        die_of_interrupt()
-    return ended.outcome.exit_status or 0
+    return ended.leave()
 
 
 def target_of(job: Job) -> Target:

@@ -214,11 +214,8 @@ class Finding(Printed):
         return site is not None and (site.file, site.line) in expected
 
     def _lines(self, *roles: str) -> set[tuple[str, int]]:
-        return {
-            (one.site.file, one.site.line)
-            for one in self.related
-            if one.role in roles and one.site is not None
-        }
+        sites = (one.site for one in self.related if one.role in roles)
+        return {(site.file, site.line) for site in sites if site is not None}
 
 
 def by_weight(findings: Iterable[Finding]) -> tuple[Finding, ...]:

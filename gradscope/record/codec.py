@@ -76,12 +76,7 @@ def loads(kind: type[T], text: str | bytes) -> T:
     """Return the value of type ``kind`` that ``dumps`` wrote as ``text``; raise ValueError for what
     does not fit the model.
     """
-    return read(kind, parse(text))
-
-
-def read(kind: type[T], plain: Any) -> T:
-    """Return the value of type ``kind`` of which ``plain`` was made."""
-    return _reader(kind)(plain)  # type: ignore[no-any-return,arg-type]
+    return _reader(kind)(parse(text))  # type: ignore[no-any-return,arg-type]
 
 
 @cache
@@ -97,30 +92,25 @@ def _reader(kind: Any) -> Convert:
         checked, value = _scalar_reader(dict), _reader(args[1])
         return lambda plain: {key: value(each) for key, each in checked(plain).items()}
     if origin is tuple:
-        return _tuple_reader(_reader(args[0]))
+        items, item = _scalar_reader(list), _reader(args[0])
+        return lambda plain: tuple([item(part) for part in items(plain)])
     return kind if issubclass(kind, Enum) else _scalar_reader(kind)
 
 
 def _dataclass_reader(kind: Any) -> Convert:
     hints = get_type_hints(kind)
     readers = [_reader(hints[field.name]) for field in fields(kind)]
+    is_place = {"line", "end_line"} <= hints.keys()
 
     def read(plain: Any) -> Any:
         if type(plain) is not list or len(plain) != len(readers):
             raise ValueError(f"expected {kind.__name__}")
-        return kind(*[reader(item) for reader, item in zip(readers, plain, strict=True)])
-
-    return _place_reader(read) if {"line", "end_line"} <= hints.keys() else read
-
-
-def _place_reader(read: Convert) -> Convert:
-    def read_place(plain: Any) -> Any:
-        place = read(plain)
-        if place.end_line - place.line > _MOST_LINES:
+        made = kind(*[reader(item) for reader, item in zip(readers, plain, strict=True)])
+        if is_place and made.end_line - made.line > _MOST_LINES:
             raise ValueError("a place of so many lines")
-        return place
+        return made
 
-    return read_place
+    return read
 
 
 def _scalar_reader(kind: type) -> Convert:
@@ -133,14 +123,5 @@ def _scalar_reader(kind: type) -> Convert:
         if is_number and not -_LARGEST <= plain <= _LARGEST:
             raise ValueError("a number is too large")
         return plain[:_MOST_CHARACTERS] if kind is str else plain
-
-    return read
-
-
-def _tuple_reader(item: Convert) -> Convert:
-    def read(plain: Any) -> tuple[Any, ...]:
-        if type(plain) is not list:
-            raise ValueError(f"expected a list, found {type(plain).__name__}")
-        return tuple([item(part) for part in plain])
 
     return read

@@ -8,6 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,26 +57,26 @@ class LogReader:
 
     def recording(self) -> Recording:
         """Return all that can be read; the totals count the calls that the table shows."""
-        header = self._first("header", self._of(Header))
+        header = self._first("header", partial(loads, Header))
         if header is None:
             raise ValueError("it has no header")
-        rows = dict(self._all("calls", self._of(BackwardCall)))
+        rows = dict(self._all("calls", partial(loads, BackwardCall)))
         noted = self._found.note.partition(b"\n")[2] or b"[]"
         for number, *since in loads(tuple[tuple[float, ...], ...], noted):
             index, changed = int(number), dict[str, Any](zip(NOTED, since, strict=True))
             if index in rows and changed["count"] > rows[index].count:
                 rows[index] = replace(rows[index], **changed)
-        summary = self._first("summary", self._of(Summary)) or Summary()
+        summary = self._first("summary", partial(loads, Summary)) or Summary()
         if rows:
             summary = replace(summary, backward_calls=sum(row.count for row in rows.values()))
-        runs = self._of(tuple[Sample, ...])
+        runs = partial(loads, tuple[Sample, ...])
         return Recording(
             header=header,
-            outcome=self._first("outcome", self._of(Outcome)) or Outcome(),
+            outcome=self._first("outcome", partial(loads, Outcome)) or Outcome(),
             summary=summary,
             calls=tuple(sorted(rows.values(), key=lambda call: call.number)),
-            graphs=dict(self._all("graphs", lambda text: _sound(self._of(Graph)(text)))),
-            findings=tuple(found for _, found in self._all("findings", self._of(Finding))),
+            graphs=dict(self._all("graphs", lambda text: _sound(loads(Graph, text)))),
+            findings=tuple(found for _, found in self._all("findings", partial(loads, Finding))),
             timeline=tuple(point for _, run in self._all("timeline", runs) for point in run),
             sources=dict(source for _, source in self._all("sources", _source)),
         )
@@ -130,9 +131,6 @@ class LogReader:
             raise ValueError("too large")
         self._room[table] -= size
         return payload
-
-    def _of(self, kind: type[T]) -> Callable[[bytes], T]:
-        return lambda text: loads(kind, text)
 
 
 def _source(text: bytes) -> tuple[str, str]:

@@ -68,8 +68,6 @@ where none is costs as much as to read some bytes.
 class Store:
     """A recording in a file, or in a nameless one that a forked process can read."""
 
-    is_shared = True
-
     def __init__(self, file: int, path: Path | None) -> None:
         self.path = path
         self._file = file
@@ -148,10 +146,6 @@ class Store:
         self.compact()
         self._turn(self._end)
 
-    def found(self) -> Found:
-        """Return what was written so far."""
-        return read_log(self._file)
-
     def close(self) -> None:
         """Let go of the file, unless the program has closed it, with all that it found open."""
         file, self._file = self._file, -1
@@ -169,34 +163,6 @@ class Store:
     def _put(self, data: bytes, at: int) -> None:
         if os.pwrite(self._file, data, at) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-class Memory:
-    """A recording in the memory of this process alone."""
-
-    is_shared = False
-    path = None
-
-    def __init__(self) -> None:
-        self._payloads: dict[Key, bytes] = {}
-
-    def write(self, batch: Mapping[Key, bytes]) -> None:
-        """Take in all of ``batch``."""
-        self._payloads.update(batch)
-
-    def note(self, text: bytes) -> None:
-        """Do nothing: nobody reads it when the process is killed."""
-
-    def found(self) -> Found:
-        """Return what was written so far."""
-        live = {key: payload for key, payload in self._payloads.items() if payload}
-        return Found(dict(sorted(live.items())))
-
-    def finish(self) -> None:
-        """Do nothing: it has no end that could be cut off."""
-
-    def close(self) -> None:
-        """Do nothing: it ends with the writer."""
 
 
 def new_file(path: Path | None) -> int:

@@ -74,9 +74,7 @@ def merged(recordings: Sequence[Recording]) -> Recording:
             own: graphs.setdefault(graph, len(graphs) + 1)
             for own, graph in recording.graphs.items()
         }
-        calls += [
-            replace(call, process=name, graph=numbers.get(call.graph)) for call in recording.calls
-        ]
+        calls += [replace(c, process=name, graph=numbers.get(c.graph)) for c in recording.calls]
         for finding in recording.findings:
             known = found.get(finding.cause)
             if known is None:
@@ -145,17 +143,11 @@ def _total(summaries: Sequence[Summary]) -> Summary:
 def _processes(names: Sequence[str], recordings: Sequence[Recording]) -> Iterator[Process]:
     differences = _differences(recordings)
     for name, recording, differs in zip(names, recordings, differences, strict=True):
-        yield Process(
-            name,
-            " ".join((recording.header.script, *recording.header.argv)),
-            recording.summary,
-            recording.outcome,
-            sum(finding.counts for finding in recording.findings),
-            differs,
-            recording.header.pid,
-            recording.header.clock or recording.header.started,
-            recording.timeline,
-        )
+        header = recording.header
+        command = " ".join((header.script, *header.argv))
+        found = sum(finding.counts for finding in recording.findings)
+        what = (name, command, recording.summary, recording.outcome, found, differs)
+        yield Process(*what, header.pid, header.clock or header.started, recording.timeline)
 
 
 def _differences(recordings: Sequence[Recording]) -> list[str]:
@@ -196,9 +188,7 @@ class _Rank:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         met = ((call, recording.graphs.get(call.graph or 0)) for call in recording.calls)
-        self._rows = [
-            _MetGraph(call, graph, _shape(graph)) for call, graph in met if graph is not None
-        ]
+        self._rows = [_MetGraph(call, graph, _shape(graph)) for call, graph in met if graph]
         of_shape = {row.shape: row for row in reversed(self._rows)}
         self.firsts = {row.call.number: row for row in of_shape.values()}
 

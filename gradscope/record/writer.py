@@ -36,7 +36,7 @@ from gradscope.model import (
 )
 from gradscope.record import codec
 from gradscope.record.file import NOTED, LogReader, create, pack
-from gradscope.record.log import Key, Memory, Store
+from gradscope.record.log import Found, Key, Store, read_log
 
 ROWS = 2_000
 """Most rows of calls, without the one more for each kind of call at each site."""
@@ -187,9 +187,8 @@ class Curve:
 
     def _join(self) -> None:
         halves = iter(self._runs)
-        self._runs = [
-            _envelope(*first, *second) for first, second in zip(halves, halves, strict=True)
-        ]
+        pairs = zip(halves, halves, strict=True)
+        self._runs = [_envelope(*first, *second) for first, second in pairs]
         self._length *= 2
         self._changed_from = 0
 
@@ -215,32 +214,6 @@ def _envelope(*samples: Sample) -> tuple[Sample, ...]:
 
 def _level(sample: Sample) -> tuple[int, int]:
     return sample.live_bytes, sample.held_bytes
-
-
-class Graphs:
-    """Numbers the graphs that are stored; ``refused`` counts those that found no room."""
-
-    def __init__(self) -> None:
-        self.refused = 0
-        self._numbers: dict[Hashable, int] = {}
-        self._nodes_at: Counter[Site | None] = Counter()
-        self._bytes = 0
-
-    def known(self, signature: Hashable, site: Site | None) -> int | None:
-        """Return the number of a signature's graph, None for an unknown one, 0 without room."""
-        number = self._numbers.get(signature)
-        if number is None and (self._nodes_at[site] >= NODES_AT_SITE or self._bytes >= GRAPH_BYTES):
-            self.refused += 1
-            return 0
-        return number
-
-    def add(self, signature: Hashable, graph: Graph, site: Site | None) -> tuple[int, bytes]:
-        """Return the number of a new graph, and what to store of it."""
-        packed = pack(codec.dumps(graph))
-        number = self._numbers[signature] = len(self._numbers) + 1
-        self._nodes_at[site] += max(len(graph.nodes), NODES_AT_SITE // GRAPHS_AT_SITE)
-        self._bytes += len(packed)
-        return number, packed
 
 
 SOURCE_BYTES = 2 << 20
@@ -289,21 +262,26 @@ class RecordingWriter:
         self._committing = False
         self._committed = 0.0
         self._waiting: dict[Key, bytes] = {}
+        """What is not in the file yet; without one, the recording itself."""
         self._calls = CallFolder()
         self._noted: dict[int, str] = {}
         """The rows that have counted on since they were written."""
         self._curve = Curve()
-        self._graphs = Graphs()
+        self._numbers: dict[Hashable, int] = {}
+        """Of the stored graphs, by their signatures."""
+        self._nodes_at: Counter[Site | None] = Counter()
+        self._graph_bytes = self._refused = 0
+        """Of all stored graphs; and how many found no room."""
         self._findings: dict[Cause, int] = {}
-        self._sources: dict[str, bool] = {}
-        """Whether each source file that was asked for is stored."""
+        self._sources: set[str] = set()
+        """The source files that were asked for."""
         self._summary: Callable[[], Summary] | None = None
         self._begun: Callable[[], str] = str
-        store = create(save) if isinstance(save, Path) else save
-        self._store: Store | Memory = Memory() if store is None else store
-        self.path = self._store.path
-        # A program that runs its exit functions itself does not end the recording.
-        finalize(self, self._store.close).atexit = False
+        self._store = create(save) if isinstance(save, Path) else save
+        self.path = None if self._store is None else self._store.path
+        if self._store is not None:
+            # A program that runs its exit functions itself does not end the recording.
+            finalize(self, self._store.close).atexit = False
         self._put("header", 0, codec.dumps(header))
         self._commit()
         if self.problem:
@@ -332,7 +310,12 @@ class RecordingWriter:
         if self.is_idle:
             return 0
         with self.lock:
-            return self._graphs.known(signature, site)
+            number = self._numbers.get(signature)
+            is_full = self._nodes_at[site] >= NODES_AT_SITE or self._graph_bytes >= GRAPH_BYTES
+            if number is None and is_full:
+                self._refused += 1
+                return 0
+            return number
 
     def graph(self, signature: Hashable, graph: Graph, site: Site | None = None) -> int:
         """Store a graph that a call at ``site`` met, one of each signature; return its number.
@@ -341,21 +324,22 @@ class RecordingWriter:
 
         Without a ``site`` it counts for the place where its first root was made.
         """
-        if self.is_idle:
-            return 0
         if site is None and graph.roots:
             site = graph.nodes[graph.roots[0].node].site
         with self.lock:
-            number = self._graphs.known(signature, site)
+            number = self.known(signature, site)
             if number is None:
-                number, packed = self._graphs.add(signature, graph, site)
+                packed = pack(codec.dumps(graph))
+                number = self._numbers[signature] = len(self._numbers) + 1
+                self._nodes_at[site] += max(len(graph.nodes), NODES_AT_SITE // GRAPHS_AT_SITE)
+                self._graph_bytes += len(packed)
                 self._put("graphs", number, packed)
                 self._write_through()
             return number
 
     def begin(self) -> None:
         """Note that a backward call begins."""
-        if self._store.is_shared and not self.is_idle:
+        if self._store is not None and not self.is_idle:
             with self.lock:
                 self._note()
 
@@ -371,7 +355,7 @@ class RecordingWriter:
             return Like(self, row)
 
     def _counted(self, row: FoldedCalls) -> None:
-        if not self._store.is_shared:
+        if self._store is None:
             return  # it is written when it is read
         is_due = monotonic() - self._committed >= WRITE_EVERY or len(self._noted) >= MOST_NOTED
         if row.count <= AT_ONCE or is_due:
@@ -382,7 +366,7 @@ class RecordingWriter:
             self._note()
 
     def _note(self) -> None:
-        if not self._store.is_shared or self.problem:
+        if self._store is None or self.problem:
             return
         text = f"[{self._begun()}]\n[{','.join(self._noted.values())}]"
         try:
@@ -403,16 +387,14 @@ class RecordingWriter:
         self._curve.add(sample)
 
     @_while_open
-    def source(self, file: str, text: str | None = None) -> None:
-        """Store a source file once; leave one out that cannot be read, unless ``text`` is given."""
-        if text is None and file not in self._sources:
-            text = _source_text(file)
-        if text is None or self._sources.get(file):
-            self._sources.setdefault(file, False)
+    def source(self, file: str) -> None:
+        """Store a source file once; leave one out that cannot be read."""
+        if file in self._sources:
             return
-        self._put("sources", sum(self._sources.values()), pack(codec.dumps([file, text])))
-        self._sources[file] = True
-        self._write_through()
+        self._sources.add(file)
+        if (text := _source_text(file)) is not None:
+            self._put("sources", len(self._sources), pack(codec.dumps([file, text])))
+            self._write_through()
 
     @_while_open
     def finish(self, outcome: Outcome, summary: Summary) -> None:
@@ -421,10 +403,11 @@ class RecordingWriter:
         self._put("outcome", 0, codec.dumps(replace(outcome, finished=True)))
         self._commit()
         self._summary = None
-        try:
-            self._store.finish()
-        except OSError as error:
-            self._fail(error)
+        if self._store is not None:
+            try:
+                self._store.finish()
+            except OSError as error:
+                self._fail(error)
 
     def read(self) -> Recording:
         """Return the recording so far."""
@@ -432,21 +415,25 @@ class RecordingWriter:
             return Recording(self.header)
         with self.lock:
             self._commit()
-            return LogReader(self._store.found()).recording()
+            if self._store is not None:
+                return LogReader(read_log(self._store.fileno())).recording()
+            records = {key: text for key, text in sorted(self._waiting.items()) if text}
+            return LogReader(Found(records)).recording()
 
     @_while_open
     def close(self) -> None:
         """Write what is waiting and let go of the file; later calls do nothing."""
         self._commit()
         self._closed = True
-        self._store.close()
+        if self._store is not None:
+            self._store.close()
 
     def _put(self, table: str, key: int, value: str | bytes) -> None:
         if not self.problem:
             self._waiting[table, key] = value.encode() if isinstance(value, str) else value
 
     def _write_through(self) -> None:
-        if self._store.is_shared:
+        if self._store is not None:
             self._commit()
 
     def _commit(self) -> None:
@@ -457,6 +444,8 @@ class RecordingWriter:
         self._committing = True
         try:
             self._gather()
+            if self._store is None:
+                return
             batch, self._waiting = self._waiting, {}
             try:
                 if batch:
@@ -488,7 +477,7 @@ class RecordingWriter:
 
     def _notes(self) -> list[str]:
         counts = {
-            "graphs not stored because too many others were": self._graphs.refused,
+            "graphs not stored because too many others were": self._refused,
             "backward calls counted only with others of their site": self._calls.mixed,
         }
         return [f"{what}: {number:,}" for what, number in counts.items() if number]
@@ -508,7 +497,7 @@ class Like:
     def add(self, number: int, ended: float, live_bytes: int, figures: tuple[int, ...]) -> None:
         """Add a call that has ended."""
         writer, row = self.writer, self.row
-        if writer._store.is_shared and writer.is_idle:
+        if writer._store is not None and writer.is_idle:
             return
         with writer.lock:
             row.add(number, ended, live_bytes, figures)

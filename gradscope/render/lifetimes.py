@@ -102,10 +102,8 @@ def _free_lane(lane_ends: list[float], start: float) -> int:
     """Return the first lane that is free at ``start``, or free soonest if there are too many."""
     if len(lane_ends) < MAX_LANES and all(end > start for end in lane_ends):
         lane_ends.append(start)
-    return next(
-        (lane for lane, end in enumerate(lane_ends) if end <= start),
-        lane_ends.index(min(lane_ends)),
-    )
+    free = (lane for lane, end in enumerate(lane_ends) if end <= start)
+    return next(free, lane_ends.index(min(lane_ends)))
 
 
 def _kept_until(recording: Recording, row: int, end: float) -> float:

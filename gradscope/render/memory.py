@@ -97,9 +97,7 @@ def by(key: Callable[[Saved], K], saved: Iterable[Saved]) -> dict[K, Size]:
     return dict(sorted(sums.items(), key=lambda item: (-item[1].nbytes, item[0])))
 
 
-def name_of(
-    kind: GroupBy, one: Saved, place_of: Callable[[Site], str] = lambda site: site.place
-) -> str:
+def name_of(kind: GroupBy, one: Saved, place_of: Callable[[Site], str]) -> str:
     """Return the name of the row to which a saved storage belongs."""
     match kind:
         case GroupBy.MODULE:

@@ -50,6 +50,11 @@ def alternative(fix: Fix) -> str:
     return f"{with_safety(kind_of(fix), fix)}: {'; '.join(fix.effects) or fix.message}"
 
 
+def opened_as(site: Site, column: str = "") -> str:
+    """Return the path and line of a site, so that a terminal can open it; or a notebook's cell."""
+    return site.place if site.cell else f"{short_path(site.file)}:{site.line}{column}"
+
+
 def kind_of(fix: Fix) -> str:
     """Return what a fix does, in a word or two."""
     return fix.kind.value.replace("_", " ")
@@ -70,7 +75,7 @@ def whole_message(finding: Finding) -> str:
     """Return all that a finding says."""
     lines = [f"{finding.message}: {finding.label}" if finding.label else finding.message]
     for note, site in notes(finding):
-        lines.append(f"note: {note}{f' ({short_path(site.file)}:{site.line})' if site else ''}")
+        lines.append(f"note: {note}{f' ({opened_as(site)})' if site else ''}")
     if finding.fix is not None:
         lines.append(f"help: {finding.fix.message}")
         lines += [f"{word}: {text}" for word, text in reasons(finding.fix)]

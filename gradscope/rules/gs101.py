@@ -257,9 +257,8 @@ def fix_for(facts: FreedGraph) -> Fix:
     later = facts.stepped_between and not (facts.freed_same_statement or is_grad(by))
     if (facts.made_again or later) and not facts.trains_anew:
         what = f"what {place(facts.made[0])} computes" if facts.made else "the graph"
-        return Fix(
-            FixKind.RECOMPUTE, f"compute {what} again before this call: it trains nothing else"
-        )
+        again = "again before this call: it trains nothing else"
+        return Fix(FixKind.RECOMPUTE, f"compute {what} {again}")
     if facts.made_again:
         message = "detach() what is carried from one iteration into the next, where it is stored"
         return Fix(FixKind.DETACH, f"{message}; earlier iterations are then not trained through it")

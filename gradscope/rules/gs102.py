@@ -194,19 +194,19 @@ def _fixes(facts: SharedGraph) -> Iterator[Fix]:
     elif facts.accumulated:
         yield from _of_total(facts)
     elif roles.rows and facts.again:
-        yield _fix(FixKind.RETAIN_GRAPH, facts, reason="each call asks for a part of one result")
+        yield _retained(facts, "each call asks for a part of one result")
         yield _recomputed(facts)
     elif facts.computed and not (facts.again and facts.carried):
-        yield _fix(FixKind.RETAIN_GRAPH, facts)
+        yield _retained(facts)
         yield _recomputed(facts) if facts.again else _forward_again(facts, "")
     elif not facts.again and (is_grad(call) or is_part):
         yield from _of_probe(facts)
     elif facts.elements:
         yield _together(facts, "all of them are trained by one step")
-        yield _fix(FixKind.RETAIN_GRAPH, facts)
+        yield _retained(facts)
     elif facts.same_root or roles.alike:
         yield _forward_again(facts, "each call needs a graph of its own")
-        yield _fix(FixKind.RETAIN_GRAPH, facts)
+        yield _retained(facts)
     elif facts.again and facts.carried:
         yield from _of_state(facts)
     elif facts.again:
@@ -215,14 +215,24 @@ def _fixes(facts: SharedGraph) -> Iterator[Fix]:
         yield from _of_siblings(facts)
 
 
-def _fix(kind: FixKind, facts: SharedGraph, *effects: str, reason: str = "") -> Fix:
-    return Fix(kind, _advice(kind, facts), effects=tuple(filter(None, effects)), reason=reason)
+def _retained(facts: SharedGraph, reason: str = "") -> Fix:
+    """Return the fix that has this call keep the graph."""
+    if facts.computed:
+        when = " in every run but the last" if facts.again else ""
+        message = f"let this call keep the graph{when}, or add the losses"
+    else:
+        each = " more with each iteration" if facts.again and facts.carried else ""
+        keeps = f" (keeps {nbytes(facts.call.saved_bytes)}{each})"
+        message = f"pass retain_graph=True to this call{keeps if facts.call.saved_bytes else ''}"
+    return Fix(FixKind.RETAIN_GRAPH, message, reason=reason)
 
 
 def _of_total(facts: SharedGraph) -> Iterator[Fix]:
     name = facts.holder
     effect = "each call trains by its own loss alone"
-    item = _fix(FixKind.ITEM, facts, effect, reason=f"`{name}` is a running total")
+    add = f"add the value of each loss to `{name}` with .item()"
+    alone, why = f"{add}, and call backward on the loss alone", f"`{name}` is a running total"
+    item = Fix(FixKind.ITEM, alone, effects=(effect,), reason=why)
     reset = f"set `{name}` to zero at the start of each iteration: it still holds earlier losses"
     never = f"`{name}` is a loss, never reset"
     zero = Fix(FixKind.RECOMPUTE, reset, effects=(effect,), reason=never)
@@ -230,8 +240,7 @@ def _of_total(facts: SharedGraph) -> Iterator[Fix]:
 
 
 def _of_probe(facts: SharedGraph) -> Iterator[Fix]:
-    reason = "it asks for a gradient of a graph that is run once more"
-    yield _fix(FixKind.RETAIN_GRAPH, facts, reason=reason)
+    yield _retained(facts, "it asks for a gradient of a graph that is run once more")
     yield Fix(
         FixKind.CREATE_GRAPH,
         "pass create_graph=True to this call if the later loss is to train through its result",
@@ -249,9 +258,11 @@ def _of_state(facts: SharedGraph) -> Iterator[Fix]:
         message = f"compute `{facts.holder}` under torch.no_grad(): {average}"
         yield Fix(FixKind.NO_GRAD, message, effects=("no parameter is trained through it",))
     goes = "each iteration's graph goes once its call is over"
-    yield _fix(FixKind.DETACH, facts, own, goes, reason=CARRIED)
+    when = "where it is stored" if facts.call.driven else "after this call"
+    detach = f"detach() `{facts.holder}` {when}; earlier iterations are then not trained through it"
+    yield Fix(FixKind.DETACH, detach, effects=(own, goes), reason=CARRIED)
     if not facts.averaged and not facts.call.driven:
-        yield _fix(FixKind.RETAIN_GRAPH, facts)
+        yield _retained(facts)
 
 
 def _of_made_once(facts: SharedGraph) -> Iterator[Fix]:
@@ -261,11 +272,17 @@ def _of_made_once(facts: SharedGraph) -> Iterator[Fix]:
         open_it = "open parametrize.cached() in each iteration of the loop, not around it"
         reason = "a cache belongs to one graph"
         yield replace(again, kind=FixKind.REORDER, message=open_it, reason=reason)
-        yield _fix(FixKind.RETAIN_GRAPH, facts)
+        yield _retained(facts)
         return
     trained = facts.trained and not roles.constant
     lost = loses(grouped(roles.leaves), roles.second, f"through `{facts.holder}`")
-    detach = _fix(FixKind.DETACH, facts, lost, reason="" if trained else roles.constant)
+    stored = f"detach() `{facts.holder}` where it is stored"
+    detach = Fix(
+        FixKind.DETACH,
+        f"{stored}; what it was computed from is then not trained through it",
+        effects=(lost,),
+        reason="" if trained else roles.constant,
+    )
     no_grad = Fix(
         FixKind.NO_GRAD,
         f"compute `{facts.holder}` under torch.no_grad(): it keeps no graph at all",
@@ -280,8 +297,14 @@ def _recomputed(facts: SharedGraph) -> Fix:
     gets = f"{who} would get gradient in each iteration" if who else ""
     is_trained = facts.trained and not facts.roles.constant
     reason = "what it is computed from is trained" if is_trained else ""
-    return _fix(
-        FixKind.RECOMPUTE, facts, gets, "the shared part is computed each time", reason=reason
+    made = f"what {place(facts.made[0])} computes" if facts.made else f"`{facts.holder}`"
+    instead = f"or detach() `{facts.holder}` if it should not be trained"
+    message = f"compute {made} again for each backward call; {instead}"
+    return Fix(
+        FixKind.RECOMPUTE,
+        _ONCE_EACH if facts.same_root else message,
+        effects=(*filter(None, (gets,)), "the shared part is computed each time"),
+        reason=reason,
     )
 
 
@@ -291,7 +314,7 @@ def _of_siblings(facts: SharedGraph) -> Iterator[Fix]:
     cuts = {link.cut for link in roles.links}
     first, second = (_detached(facts, cut) for cut in (Cut.FIRST, Cut.SECOND))
     one_step = "one optimizer steps with both" if roles.same_optimizer else ""
-    together, retain = _together(facts, one_step), _fix(FixKind.RETAIN_GRAPH, facts)
+    together, retain = _together(facts, one_step), _retained(facts)
     apart = "each loss has a step of its own" if facts.stepped_between else ""
     again = _forward_again(facts, apart or "each loss trains another part")
     if not roles.known or not roles.links:
@@ -328,7 +351,8 @@ def _detached(facts: SharedGraph, cut: Cut) -> Fix:
     is_first = cut is Cut.FIRST
     loss, other = (roles.first, roles.second) if is_first else (roles.second, roles.first)
     if not links or loss is None or other is None:
-        return _fix(FixKind.DETACH, facts)
+        here = "detach() it where this loss takes it"
+        return Fix(FixKind.DETACH, f"if this loss should not train the shared part, {here}")
     names = [(link.name_first if is_first else link.name_second) or link.name for link in links]
     lost = grouped(n for link in links for n in (link.lost_first if is_first else link.lost_second))
     keeps = f"{grouped(links[0].leaves) or 'the shared part'} would get gradient from {other.words}"
@@ -354,7 +378,14 @@ def _together(facts: SharedGraph, reason: str) -> Fix:
     """Return the fix that makes one backward call of the two."""
     late = "the first step would come after both losses"
     effect = late if facts.stepped_between else _untouched(facts.roles)
-    return _fix(FixKind.SUM_LOSSES, facts, effect, reason=reason)
+    first = facts.call.roots[0].name if len(facts.call.roots) == 1 else None
+    second, example = facts.roles.second, ""
+    if facts.elements:
+        example = f": sum({facts.elements}).backward()"
+    elif first and second and second.name and not second.is_part:
+        example = f": ({first} + {second.name}).backward()"
+    message = f"add the losses and call backward once{example}"
+    return Fix(FixKind.SUM_LOSSES, message, effects=(effect,), reason=reason)
 
 
 def _forward_again(facts: SharedGraph, reason: str) -> Fix:
@@ -362,9 +393,13 @@ def _forward_again(facts: SharedGraph, reason: str) -> Fix:
     names = ", ".join(f"`{link.name}`" for link in facts.roles.links)
     what = f" ({names})" if names else ""
     message = f"run the forward pass again{what} for the call at {place(facts.next_call)}"
-    twice = "the shared part is computed twice"
-    found = _fix(FixKind.RECOMPUTE, facts, _untouched(facts.roles), twice, reason=reason)
-    return found if facts.same_root else replace(found, message=message)
+    effects = (_untouched(facts.roles), "the shared part is computed twice")
+    message = _ONCE_EACH if facts.same_root else message
+    return Fix(FixKind.RECOMPUTE, message, effects=effects, reason=reason)
+
+
+_ONCE_EACH = "run the forward pass again before each backward call, or call backward once"
+"""What to do where both calls start at the same node."""
 
 
 def loses(leaves: str, loss: Loss | None, how: str = "") -> str:
@@ -378,42 +413,3 @@ def _untouched(roles: Roles) -> str:
     """Return that all parameters get gradient from both losses, as before."""
     who = grouped(roles.leaves)
     return f"{who} would get gradient from both losses as before" if who else "trains as before"
-
-
-def _advice(kind: FixKind, facts: SharedGraph) -> str:
-    holder = facts.holder
-    match kind:
-        case FixKind.ITEM:
-            add = f"add the value of each loss to `{holder}` with .item()"
-            return f"{add}, and call backward on the loss alone"
-        case FixKind.RETAIN_GRAPH if facts.computed:
-            when = " in every run but the last" if facts.again else ""
-            return f"let this call keep the graph{when}, or add the losses"
-        case FixKind.RETAIN_GRAPH:
-            each = " more with each iteration" if facts.again and facts.carried else ""
-            keeps = f" (keeps {nbytes(facts.call.saved_bytes)}{each})"
-            return f"pass retain_graph=True to this call{keeps if facts.call.saved_bytes else ''}"
-        case FixKind.RECOMPUTE if facts.same_root:
-            return "run the forward pass again before each backward call, or call backward once"
-        case FixKind.RECOMPUTE:
-            made = f"what {place(facts.made[0])} computes" if facts.made else f"`{holder}`"
-            instead = f"or detach() `{holder}` if it should not be trained"
-            return f"compute {made} again for each backward call; {instead}"
-        case FixKind.SUM_LOSSES if facts.elements:
-            return f"add the losses and call backward once: sum({facts.elements}).backward()"
-        case FixKind.SUM_LOSSES:
-            first = facts.call.roots[0].name if len(facts.call.roots) == 1 else None
-            second = facts.roles.second
-            known = first and second and second.name and not second.is_part
-            example = f": ({first} + {second.name}).backward()" if second and known else ""
-            return f"add the losses and call backward once{example}"
-    return _advice_to_detach(facts)
-
-
-def _advice_to_detach(facts: SharedGraph) -> str:
-    if facts.again:
-        driven = facts.call.driven
-        when = "after this call" if facts.carried and not driven else "where it is stored"
-        trained = "earlier iterations are" if facts.carried else "what it was computed from is"
-        return f"detach() `{facts.holder}` {when}; {trained} then not trained through it"
-    return "if this loss should not train the shared part, detach() it where this loss takes it"

@@ -101,30 +101,24 @@ def finding(facts: DonatedGraph) -> Finding:
     """Return the finding, with what can be done about it, in words."""
     saved = tuple(s for node in facts.nodes for s in node.saved)
     flag = "create_graph=True" if facts.call.create_graph else "retain_graph=True"
+    calls = dict.fromkeys(node.site for node in facts.nodes if node.site is not None)
+    here = f"the compiled graph was built here: {listed(node.name for node in facts.nodes)}"
     keep = f"asks to keep {counted(len(facts.nodes), 'compiled node')}"
     return RULE.finding(
         f"{flag} on a compiled graph with donated buffers",
         facts.call,
         label=f"{keep} whose buffers its backward overwrites",
-        related=_related(facts),
+        related=[Related("created", site, here) for site in calls],
         nodes=facts.nodes,
         saved=saved,
-        fixes=tuple(_fixes(facts)),
+        fixes=tuple(_fixes(facts, activation_bytes(saved))),
     )
 
 
-def _related(facts: DonatedGraph) -> list[Related]:
-    """Return the calls of compiled functions that built the nodes, each once."""
-    sites = dict.fromkeys(node.site for node in facts.nodes if node.site is not None)
-    message = f"the compiled graph was built here: {listed(node.name for node in facts.nodes)}"
-    return [Related("created", site, message) for site in sites]
-
-
-def _fixes(facts: DonatedGraph) -> Iterator[Fix]:
+def _fixes(facts: DonatedGraph, keeps: int) -> Iterator[Fix]:
     """Keep the graph without donating, build it anew, or do without the compiler where a second
     derivative is wanted.
     """
-    keeps = activation_bytes(tuple(s for node in facts.nodes for s in node.saved))
     if facts.call.create_graph:
         reason = "a compiled graph has no second derivative"
         yield Fix(FixKind.EAGER, f"call the function without torch.compile here: {reason}")

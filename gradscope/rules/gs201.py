@@ -109,9 +109,7 @@ class StaleTensor:
 def finding(facts: StaleTensor) -> Finding:
     """Return the finding."""
     saved = facts.saved
-    subject = f"`{saved.source or saved.label}`" + (
-        "" if saved.source else f" of {facts.node.name}"
-    )
+    subject = f"`{saved.source}`" if saved.source else f"`{saved.label}` of {facts.node.name}"
     more = f", and {counted(facts.more, 'more tensor')}" if facts.more else ""
     versions = f"at version {saved.version}, it is at version {facts.version_now}"
     return RULE.finding(

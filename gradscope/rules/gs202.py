@@ -170,7 +170,7 @@ class StaleSoon:
 
 def finding(facts: StaleSoon) -> Finding:
     """Return the finding, with what can be done about it, in words."""
-    names = _names(facts)
+    names = listed(name if " " in name else f"`{name}`" for name in facts.tensors)
     is_step = facts.by is By.STEP
     modified = counted(len(facts.tensors), "parameter") if is_step else names
     found = RULE.finding(
@@ -185,10 +185,6 @@ def finding(facts: StaleSoon) -> Finding:
     )
     found = replace(found, silent=facts.by is By.DATA)
     return found if facts.conditions is None else replace(found, severity=Severity.ADVICE)
-
-
-def _names(facts: StaleSoon) -> str:
-    return listed(name if " " in name else f"`{name}`" for name in facts.tensors)
 
 
 def _related(facts: StaleSoon, names: str) -> Iterator[Related]:

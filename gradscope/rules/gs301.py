@@ -102,11 +102,10 @@ def finding(facts: Carried) -> Finding:
     message = "the graph is carried from one iteration into the next"
     if facts.silent:
         message += ", and through weights that changed unseen: its gradients are wrong"
+    name = f"`{facts.holder.text}`"
     related = [
-        Related(
-            "held_by", facts.stored, f"`{facts.holder.text}` carries the graph on: {facts.grown}"
-        ),
-        Related("linked_by", facts.stored, f"`{facts.holder.text}` is stored here"),
+        Related("held_by", facts.stored, f"{name} carries the graph on: {facts.grown}"),
+        Related("linked_by", facts.stored, f"{name} is stored here"),
     ]
     if facts.silent and facts.call is not None:
         unseen = "no version counter tells that the saved weights are stale"
@@ -126,11 +125,9 @@ def finding(facts: Carried) -> Finding:
 def _words(facts: Carried) -> str:
     """Return what to do, and what it means."""
     where = f" where it is handed on ({place(facts.stored)})" if facts.stored else ""
-    return f"{_cut(facts, where)}; no gradient then goes back beyond the iteration"
-
-
-def _cut(facts: Carried, where: str) -> str:
+    rest = " and drop retain_graph=True"
     if facts.steps:
-        cut = f"detach() `{facts.holder.text}`{where}, and requires_grad_() what comes out"
-        return f"{cut}; drop create_graph=True unless a second derivative is taken"
-    return f"detach() `{facts.holder.text}`{where} and drop retain_graph=True"
+        rest = ", and requires_grad_() what comes out; drop create_graph=True unless"
+        rest += " a second derivative is taken"
+    beyond = "no gradient then goes back beyond the iteration"
+    return f"detach() `{facts.holder.text}`{where}{rest}; {beyond}"

@@ -96,6 +96,7 @@ def finding(facts: NeverBackpropagated) -> Finding:
     size = nbytes(facts.nbytes)
     message = f"{size} saved for backward by each forward pass"
     built = () if facts.built is None else (Related("created", facts.built, message),)
+    run = f"run {place(facts.made)} under torch.no_grad()"
     times = f"{'' if facts.exactly else 'at least '}{counted(facts.times, 'time')}"
     return RULE.finding(
         "graphs are built here and no backward call goes through them",
@@ -104,10 +105,5 @@ def finding(facts: NeverBackpropagated) -> Finding:
         label=f"{size} saved and dropped, {times}; never run backward",
         related=built,
         bytes=facts.nbytes,
-        fixes=(Fix(FixKind.NO_GRAD, _words(facts)),),
+        fixes=(Fix(FixKind.NO_GRAD, f"{run}; nothing then trains through it"),),
     )
-
-
-def _words(facts: NeverBackpropagated) -> str:
-    """Return what to do, and what it means."""
-    return f"run {place(facts.made)} under torch.no_grad(); nothing then trains through it"

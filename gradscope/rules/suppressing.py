@@ -13,7 +13,7 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -49,9 +49,9 @@ class Suppressor:
         if site is not None:
             covered = range(site.line, max(site.line, site.end_line) + 1)
             called = {code.lower(), finding.name}
-            for comment in suppressing(_lines(site.file, sources)):
-                if comment.line in covered and (not comment.codes or comment.codes & called):
-                    return Suppression(SuppressionKind.IN_SOURCE, f"by `{comment.text}`")
+            for line, codes, text in suppressing(_lines(site.file, sources)):
+                if line in covered and (not codes or codes & called):
+                    return Suppression(SuppressionKind.IN_SOURCE, f"by `{text}`")
             pattern = self._settings.pattern_for(code, site.file)
             if pattern is not None:
                 return Suppression(SuppressionKind.EXTERNAL, f"by per-file-ignores of {pattern}")
@@ -74,17 +74,10 @@ def _lines(file: str, sources: Sources | None) -> list[str]:
         return []
 
 
-@dataclass(frozen=True, slots=True)
-class Comment:
-    """A comment at a line, with the codes or names that it suppresses, in lower case; none: all."""
-
-    line: int
-    codes: Set[str]
-    text: str
-
-
-def suppressing(lines: Sequence[str]) -> Iterator[Comment]:
-    """Yield the suppressing comments of a source, given as lines with their ends."""
+def suppressing(lines: Sequence[str]) -> Iterator[tuple[int, Set[str], str]]:
+    """Yield the suppressing comments of a source, given as lines with their ends: of each its line,
+    the codes or names that it suppresses, in lower case (none: all), and its text.
+    """
     if not any(map(_COMMENT.search, lines)):
         return
     try:
@@ -92,7 +85,7 @@ def suppressing(lines: Sequence[str]) -> Iterator[Comment]:
             found = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
             if found:
                 codes = re.split(r"[,\s]+", (found["codes"] or "").lower())
-                yield Comment(token.start[0], set(filter(None, codes)), found[0])
+                yield token.start[0], set(filter(None, codes)), found[0]
     except (tokenize.TokenError, SyntaxError, StopIteration):
         return  # no Python from here on
 

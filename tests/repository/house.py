@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 27_491
-FILES = 203
+CODE = 27_271
+FILES = 202
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

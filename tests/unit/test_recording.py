@@ -16,12 +16,13 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
 from recorded import DONE, HEADER, SITE, call_of, chain, renumbered, rewrite
 
-from gradscope.api.findings import FoundOnce
+from gradscope.api.scope import Scope
 from gradscope.model import (
     Finding,
     Outcome,
@@ -31,7 +32,6 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record import codec
-from gradscope.record import writer as graphs_module
 from gradscope.record import writer as writer_module
 from gradscope.record.file import create, load, load_from
 from gradscope.record.log import Store
@@ -71,11 +71,12 @@ def test_an_interrupt_anywhere_in_a_write_loses_nothing(
             raise KeyboardInterrupt  # by a signal's handler
         return done
 
-    pwrite = os.pwrite
+    pwrite, store = os.pwrite, writer._store
+    assert store is not None
     writer.call(call_of(1))
     for number in range(2_000):  # dead records, so that the log is moved meanwhile
-        writer._store.write({("graphs", 9): bytes(number)})
-        if writer._store._end > writer._store._most - 5_000:  # type: ignore[union-attr]
+        store.write({("graphs", 9): bytes(number)})
+        if store._end > store._most - 5_000:
             break
     monkeypatch.setattr(os, "pwrite", interrupted)
     met = 0
@@ -85,7 +86,7 @@ def test_an_interrupt_anywhere_in_a_write_loses_nothing(
             met += 1
     assert met == 17
     monkeypatch.undo()
-    writer._store.write({("graphs", 9): b""})
+    store.write({("graphs", 9): b""})
     writer.close()
     found = load(tmp_path / "run.gscope")
     assert {call.site.line for call in found.calls if call.site} == {SITE.line, *range(2, 20)}
@@ -125,7 +126,8 @@ def test_nothing_is_taken_in_after_close(tmp_path: Path) -> None:
 def test_strings_that_are_hard_to_store(tmp_path: Path) -> None:
     hard = "tab\t nul\0 lone \udcff emoji \N{SNAKE} </script>"
     writer = RecordingWriter(tmp_path / "run.gscope", replace(HEADER, argv=(hard,)))
-    writer.source(hard, hard)
+    with patch.object(writer_module, "_source_text", lambda file: file):
+        writer.source(hard)
     writer.call(call_of(1, exception=hard))
     writer.close()
     found = load(tmp_path / "run.gscope")
@@ -153,14 +155,21 @@ def test_a_finding_met_again_raises_the_count_of_the_first() -> None:
     first = canned_recording().findings[0]
     writer = RecordingWriter(None, HEADER)
     told: list[Finding] = []
-    found = FoundOnce(writer, lambda finding: finding, told.append)
-    found.add(replace(first, count=0))
+    found = Scope(
+        writer=writer,
+        raise_on=None,
+        stop_after=None,
+        on_finding=told.append,
+        on_call=None,
+        suppressor=None,
+    )
+    found.report(replace(first, count=0))
     assert found.findings == []
-    found.add(replace(first, count=1))
+    found.report(replace(first, count=1))
     for call in range(5, 14):
-        found.add(replace(first, count=1, message="said differently", backward_call=call))
+        found.report(replace(first, count=1, message="said differently", backward_call=call))
     assert writer.read().findings == (replace(first, count=10),)
-    found.add(replace(first, count=0, message="with new figures"))
+    found.report(replace(first, count=0, message="with new figures"))
     assert tuple(found.findings) == writer.read().findings
     assert found.findings == [replace(first, count=10, message="with new figures")]
     assert told == [replace(first, count=1)]
@@ -176,13 +185,9 @@ def test_sources_are_read_once_and_unreadable_ones_passed_over(tmp_path: Path) -
     for name in ("latin.py", "bad.py", "binary.py", "huge.py", "missing.py", ".", "a\0b"):
         writer.source(str(tmp_path / name))
     writer.source("<string>")
-    writer.source("<string>", "loss.backward()\n")
     script.write_text("changed = True\n")
     writer.source(str(script))
-    assert writer.read().sources == {
-        str(script): "# coding: latin-1\nname = 'café'\n",
-        "<string>": "loss.backward()\n",
-    }
+    assert writer.read().sources == {str(script): "# coding: latin-1\nname = 'café'\n"}
 
 
 def test_the_latest_summary_wins() -> None:
@@ -199,7 +204,7 @@ def test_what_is_no_count_by_reason_is_refused(unread: object) -> None:
         unread if name == "unread" else getattr(Summary(), name) for name in codec.LAYOUT["Summary"]
     ]
     with pytest.raises(ValueError, match=r"expected (dict|int)"):
-        codec.read(Summary, [[] if each == () else each for each in written])
+        codec.loads(Summary, codec.dumps([[] if each == () else each for each in written]))
 
 
 # Graphs
@@ -228,13 +233,13 @@ def test_graphs_without_end_are_not_all_stored() -> None:
 
 
 def test_large_graphs_use_up_the_room_of_their_site_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs_module, "NODES_AT_SITE", 4_000)
+    monkeypatch.setattr(writer_module, "NODES_AT_SITE", 4_000)
     writer = RecordingWriter(None, HEADER)
     assert [writer.graph(n, chain(1_500 + n)) for n in range(5)] == [1, 2, 3, 0, 0]
 
 
 def test_all_graphs_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs_module, "GRAPH_BYTES", 500)
+    monkeypatch.setattr(writer_module, "GRAPH_BYTES", 500)
     writer = RecordingWriter(None, HEADER)
     numbers = [
         writer.graph(n, chain(50, replace(SITE, line=n, function="f" * n))) for n in range(1, 50)
@@ -320,12 +325,13 @@ def test_who_goes_on_is_told_only_where_it_can_be_seen(host: str, tmp_path: Path
         assert after == Outcome().unfinished
 
 
-def test_a_log_without_end_stays_small(tmp_path: Path) -> None:
+def test_a_log_without_end_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.gscope"
+    monkeypatch.setattr(writer_module, "_source_text", dict.fromkeys("0123456", "x" * 100).get)
     writer = RecordingWriter(path, HEADER)
     largest = 0
     for number in range(1, 3_000):
-        writer.source(str(number % 7), "x" * 100)
+        writer.source(str(number % 7))
         writer.call(call_of(number, site=replace(SITE, line=number % 20)))
         writer.amend(argv=(str(number), "x" * 2_000))
         largest = max(largest, path.stat().st_size)

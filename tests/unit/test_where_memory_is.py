@@ -121,7 +121,7 @@ def test_bytes_are_those_that_hooks_count(name: str, checkpointed: bool) -> None
     assert expected > 0
     assert graph.nbytes == expected == graph.call.saved_bytes
     for kind in GroupBy:
-        sums = by(lambda one: name_of(kind, one), graph.saved)  # noqa: B023
+        sums = by(lambda one: name_of(kind, one, lambda site: site.place), graph.saved)  # noqa: B023
         assert sum(size.nbytes for size in sums.values()) == expected
     if not checkpointed:
         assert sum(one.tensor.nbytes for one in graph.saved if one.node.module) > 0.9 * expected

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import re
 import zlib
 from dataclasses import asdict
 from importlib.resources import files
+from string import Template
 from typing import Any
 
 from gradscope.model import NodeState, Recording
@@ -54,9 +54,8 @@ def to_html(recording: Recording) -> str:
         "script": script,
         "data": "\n".join((_data_block("theme-data", _looks()), data, *graphs)),
     }
-    # Split once: a program's text that looks like a place holder must stay text.
-    pieces = re.split(r"\{\{(\w+)\}\}", _asset("report.html"))
-    return "".join(parts[piece] if index % 2 else piece for index, piece in enumerate(pieces))
+    # What is put in is not read again: a program's text that looks like a place holder stays text.
+    return Template(_asset("report.html")).substitute(parts)
 
 
 def _by_interest(recording: Recording) -> list[int]:

@@ -22,7 +22,7 @@ from gradscope.model import (
 from gradscope.render.html.placing import place
 from gradscope.render.lifetimes import by_process, lifetimes, run_end
 from gradscope.render.machine.json import keys, plain
-from gradscope.render.memory import Largest, by, largest
+from gradscope.render.memory import Largest, Saved, by, largest
 from gradscope.render.text.finding import tally
 from gradscope.units import counted, lines_of
 
@@ -166,13 +166,12 @@ def _columns(kind: type, things: Sequence[Any], sites: Sites) -> dict[str, list[
 
 def flames(graph: Largest, sites: Sites) -> dict[str, Json]:
     """Return what the largest graph saved, of which the page makes trees and tables."""
-    sums = by(
-        lambda one: (
-            *(one.node.module or "", one.node.module_class or ""),
-            *(sites.number(one.site), one.node.name),
-        ),
-        graph.saved,
-    )
+
+    def key(one: Saved) -> tuple[str, str, int, str]:
+        node = one.node
+        return node.module or "", node.module_class or "", sites.number(one.site), node.name
+
+    sums = by(key, graph.saved)
     call = graph.call
     return {
         "call": call.number,
@@ -180,7 +179,7 @@ def flames(graph: Largest, sites: Sites) -> dict[str, Json]:
         "process": call.process,
         "nbytes": graph.nbytes,
         "alone": graph.alone,
-        "saved": [(*key, *size) for key, size in sums.items()],
+        "saved": [(*names, *size) for names, size in sums.items()],
     }
 
 

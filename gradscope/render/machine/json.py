@@ -17,6 +17,10 @@ _NAMES = {"site": "location"}
 _ELSEWHERE: LeftOut = {Finding: {"graph", "graph_nodes"}, Root: {"node"}, Process: {"timeline"}}
 """Graphs and memory curves of a recording, and what points into them, are no part of the report."""
 
+_OUTCOME = ("exit_status", "exception", "finished", "running")
+_WHOLE = ("summary", "findings", "calls", "processes")
+"""The parts of a recording that are in the report as they are."""
+
 
 def to_json(recording: Recording) -> str:
     """Return the whole report as one JSON object, in ASCII, so that no encoding can spoil it."""
@@ -28,15 +32,9 @@ def to_json(recording: Recording) -> str:
         "script": {
             "path": header.script,
             "argv": header.argv,
-            "exit_status": outcome.exit_status,
-            "exception": outcome.exception,
-            "finished": outcome.finished,
-            "running": outcome.running,
+            **{name: getattr(outcome, name) for name in _OUTCOME},
         },
-        "summary": plain(recording.summary),
-        "findings": plain(recording.findings),
-        "calls": plain(recording.calls),
-        "processes": plain(recording.processes),
+        **{name: plain(getattr(recording, name)) for name in _WHOLE},
         "memory": _memory(recording),
     }
     return dumped(report, indent=2) + "\n"

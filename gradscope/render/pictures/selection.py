@@ -83,14 +83,8 @@ def _finding(recording: Recording, call: int | None) -> Finding | None:
     """Return the gravest finding that is not suppressed, about nodes of a stored graph; of call
     ``call``, if given.
     """
-    usable = [
-        f
-        for f in recording.findings
-        if f.graph in recording.graphs
-        and f.graph_nodes
-        and call in (None, f.backward_call)
-        and not f.suppression
-    ]
+    asked = (f for f in recording.findings if call in (None, f.backward_call) and not f.suppression)
+    usable = (f for f in asked if f.graph in recording.graphs and f.graph_nodes)
     return min(usable, key=lambda f: f.severity.rank, default=None)
 
 
@@ -154,12 +148,8 @@ def _earlier(
         for number, other in first.items()
         if number in recording.graphs and other.thread == row.thread and other.number < row.number
     }
-    identities = _identities(whole)
-    sharing = [
-        number
-        for number, (_, graph) in before.items()
-        if not identities.isdisjoint(_identities(graph))
-    ]
+    own = _identities(whole)
+    sharing = [number for number, (_, graph) in before.items() if own & _identities(graph)]
     freed_by = {node.freed_by for node in whole.nodes}
     chosen = sorted(sharing, key=lambda number: (number in freed_by, number))[-MOST_CALLS + 1 :]
     return [before[number] for number in sorted(chosen)]

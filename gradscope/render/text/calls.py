@@ -31,9 +31,8 @@ def folded(calls: Sequence[BackwardCall]) -> list[BackwardCall]:
         for first in range(repeat.start, repeat.start + repeat.period):
             alike = calls[first : repeat.stop : repeat.period]
             last = max(call.last_number for call in alike)
-            rows.append(
-                replace(alike[0], count=sum(call.count for call in alike), last_number=last)
-            )
+            count = sum(call.count for call in alike)
+            rows.append(replace(alike[0], count=count, last_number=last))
         done = repeat.stop
     return [*rows, *calls[done:]]
 
@@ -137,33 +136,21 @@ def as_code(call: BackwardCall) -> str:
     names = [root.name for root in call.roots if root.name]
     known = names if len(names) == len(call.roots) else []
     several = f"[{', '.join(known)}]" if len(known) > 1 else "".join(known)
-    inputs, flags = _inputs(call), _flags(call)
+    inputs = flag = ""
+    if call.inputs is not None:
+        few = len(call.inputs) <= _MOST_INPUTS
+        inputs = f"[{', '.join(call.inputs)}]" if few else f"{len(call.inputs):,} inputs"
+    if call.create_graph or call.retain_graph:  # the first implies the other
+        flag = f"{'create' if call.create_graph else 'retain'}_graph=True"
     if call.kind == "grad":
-        code = f"autograd.grad({_arguments(several, inputs, flags)})"
-    elif len(known) == 1:
-        code = f"{known[0]}.backward({_arguments(inputs and f'inputs={inputs}', flags)})"
+        function, arguments = "autograd.grad", (several, inputs, flag)
     else:
-        code = f"backward({_arguments(several, inputs and f'inputs={inputs}', flags)})"
+        inputs = inputs and f"inputs={inputs}"
+        method = len(known) == 1
+        function = f"{several}.backward" if method else "backward"
+        arguments = ("" if method else several, inputs, flag)
+    code = f"{function}({', '.join(filter(None, arguments))})"
     if known or not call.roots:
         return code
     roots = call.roots[0].label if len(call.roots) == 1 else f"{len(call.roots):,} roots"
     return f"{code} of {roots}"
-
-
-def _arguments(*arguments: str) -> str:
-    return ", ".join(argument for argument in arguments if argument)
-
-
-def _inputs(call: BackwardCall) -> str:
-    """Return the inputs by name, or their number; nothing if the call named none."""
-    if call.inputs is None:
-        return ""
-    few = len(call.inputs) <= _MOST_INPUTS
-    return f"[{', '.join(call.inputs)}]" if few else f"{len(call.inputs):,} inputs"
-
-
-def _flags(call: BackwardCall) -> str:
-    """Return the flag that keeps the graph; ``create_graph`` implies ``retain_graph``."""
-    if call.create_graph:
-        return "create_graph=True"
-    return "retain_graph=True" if call.retain_graph else ""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from gradscope.model import Certainty, Finding, Fix, Severity
@@ -41,9 +41,8 @@ def print_finding(
     announced = next((one for one in before if one.announces(finding)), None)
     said = notes(finding, announced)
     gutter = gutter_width(finding.site, *(site for _, site in said))
-    print_message(
-        Text.assemble(tag(finding, console), ": "), finding.message, console, style="bold"
-    )
+    lead = Text.assemble(tag(finding, console), ": ")
+    print_message(lead, finding.message, console, style="bold")
     if finding.site is None:
         print_message(Text(" " * gutter + " = ", style="dim"), finding.label, console)
     else:
@@ -84,10 +83,8 @@ def print_findings(findings: Sequence[Finding], console: Console) -> None:
 
 def print_list(findings: Sequence[Finding], console: Console) -> None:
     """Print a row for each finding: severity, code, place, name, and how often it was seen."""
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    columns = Column(no_wrap=True), Column(no_wrap=True), Column(overflow="fold")
+    table = Table(*columns, box=None, show_header=False, padding=(0, 2, 0, 0))
     for finding in findings:
         seen = f", seen {finding.count:,} times" if finding.count > 1 else ""
         seen += ", withdrawn" if finding.withdrawn else ""

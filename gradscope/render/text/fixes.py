@@ -29,9 +29,18 @@ _TRAINING = "this changes what is trained: no gradient goes through what it cuts
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Print every finding with what could be done about it."""
+    """Print every finding: what is wrong, where, and what could be done, each with what it
+    changes.
+    """
     for proposal in plan.proposals:
-        _proposal(proposal, console)
+        for place, finding in enumerate(proposal.findings):
+            number = f"{proposal.number}." if place == 0 else ""
+            lead = Text.assemble(f"{number:<3}", tag(finding, console), ": ")
+            at = f" at {location(finding.site, console)}" if finding.site is not None else ""
+            print_message(lead, finding.message + at, console, "bold")
+        for candidate in proposal.candidates:
+            _candidate(candidate, proposal, console)
+        console.print()
 
 
 def print_changes(plan: Plan, console: Console) -> None:
@@ -72,15 +81,6 @@ def _harmless(line: re.Match[str]) -> str:
     return escaped(body, keep="\t\f") + line[0][len(body) :]
 
 
-def _proposal(proposal: Proposal, console: Console) -> None:
-    """Print what is wrong, where, and what could be done, each with what it changes."""
-    for place, finding in enumerate(proposal.findings):
-        _title(f"{proposal.number}." if place == 0 else "", finding, console)
-    for candidate in proposal.candidates:
-        _candidate(candidate, proposal, console)
-    console.print()
-
-
 def _candidate(candidate: Candidate, proposal: Proposal, console: Console) -> None:
     fix = candidate.fix
     is_chosen = candidate.number == proposal.chosen.number
@@ -96,12 +96,6 @@ def _candidate(candidate: Candidate, proposal: Proposal, console: Console) -> No
         _note("note", "bold cyan", "no edit is known that does this: make it by hand", console)
     elif problem:
         _note("note", "bold cyan", f"this fix {problem}", console)
-
-
-def _title(number: str, finding: Finding, console: Console) -> None:
-    lead = Text.assemble(f"{number:<3}", tag(finding, console), ": ")
-    at = f" at {location(finding.site, console)}" if finding.site is not None else ""
-    print_message(lead, finding.message + at, console, "bold")
 
 
 def _note(word: str, style: str, message: str, console: Console) -> None:

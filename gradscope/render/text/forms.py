@@ -73,11 +73,8 @@ def _headline(graph: Graph) -> str:
     """Return ``backward graph of loss f32[]: 5 nodes (2 freed); it holds 128 B of ...``."""
     of = ", ".join(f"{root.name or ''} {root.label}".strip() for root in graph.roots)
     states = [node.state for node in graph.nodes]
-    counts = [
-        f"{states.count(state)} {NODE_STATES[state].word}"
-        for state in NodeState
-        if state in states and state is not NodeState.BUFFERLESS
-    ]
+    told = [state for state in NodeState if state in states and state is not NodeState.BUFFERLESS]
+    counts = [f"{states.count(state)} {NODE_STATES[state].word}" for state in told]
     nodes = counted(len(states), "node") + (f" ({', '.join(counts)})" if counts else "")
     held = f"it holds {nbytes(graph.saved_bytes)} of saved tensors"
     if not counts:

@@ -106,12 +106,10 @@ def print_diff(before: Recording, after: Recording, console: Console) -> None:
             rows.append((name, _change(*sizes, str_of=str_of), 0))
     _print_table("totals", ("before", "after", "change"), rows, console)
     graphs = [largest(one) for one in (before, after)]
+    saved = [graph.saved if graph else () for graph in graphs]
     for kind in (GroupBy.MODULE, GroupBy.OPERATION):  # lines move with the change that is looked at
         sums = [
-            {name: size.nbytes for name, size in _by(kind, graph.saved, console).items()}
-            if graph
-            else {}
-            for graph in graphs
+            {name: size.nbytes for name, size in _by(kind, one, console).items()} for one in saved
         ]
         changed = {
             name: (sums[0].get(name, 0), sums[1].get(name, 0))

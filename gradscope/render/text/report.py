@@ -39,10 +39,8 @@ def print_report(
         print_list(again, console)
         print_lines(console, [Text()])
     if recording.calls:
-        print_lines(
-            console,
-            [Text("backward calls", style="bold"), *calls_table(recording.calls, console), Text()],
-        )
+        table = calls_table(recording.calls, console)
+        print_lines(console, [Text("backward calls", style="bold"), *table, Text()])
         print_lines(console, [Text("totals", style="bold")])
         _totals(recording.summary, console)
         print_lines(console, [Text()])

@@ -14,12 +14,12 @@ from gradscope.render.text.terminal import (
     ELLIPSIS,
     cut,
     drawn,
-    opened_as,
     plain,
     prose,
     shorten,
     wrapped,
 )
+from gradscope.render.wording import opened_as
 from gradscope.units import lines_of
 
 _NARROWEST_LABEL = 24
@@ -137,10 +137,8 @@ def _labelled(
         return [_bar(Text.assemble(carets, " ", words), gutter)]
     indent = start if room - start >= min(_NARROWEST_LABEL, words.cell_len) else 0
     below = wrapped(words, room - indent, console)
-    return [
-        _bar(carets, gutter),
-        *(_bar(Text.assemble(" " * indent, part), gutter) for part in below),
-    ]
+    indented = (Text.assemble(" " * indent, part) for part in below)
+    return [_bar(part, gutter) for part in (carets, *indented)]
 
 
 def _bar(content: Text, gutter: int, number: str = "") -> Text:

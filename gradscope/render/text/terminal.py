@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gradscope.model import Site
-from gradscope.units import escaped, short_path, visible
+from gradscope.render.wording import opened_as
+from gradscope.units import escaped, visible
 
 TAB = 4
 """A tab is drawn up to the next multiple of this many cells."""
@@ -100,11 +101,6 @@ def tail(text: str, width: int) -> str:
 def place_of(site: Site | None, console: Console) -> str:
     """Return ``train.py:42``; nothing for an unknown site."""
     return "" if site is None else plain(opened_as(site), console)
-
-
-def opened_as(site: Site, column: str = "") -> str:
-    """Return the path and line of a site, so that a terminal can open it; or a notebook's cell."""
-    return site.place if site.cell else f"{short_path(site.file)}:{site.line}{column}"
 
 
 def prose(text: str, console: Console, style: str = "") -> Text:

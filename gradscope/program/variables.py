@@ -31,7 +31,7 @@ Variables = tuple[tuple[str, object], ...]
 _HAS_VIEW = sys.version_info >= (3, 13)
 _HAS_GET_VAR = sys.version_info >= (3, 12)
 _OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: a function's frame, whose variables are not kept in a dict
-_PROXY = type((lambda: sys._getframe().f_locals)())
+LOCALS_PROXY = type((lambda: sys._getframe().f_locals)())
 
 # CPython 3.11 to 3.14, Include/internal/pycore_frame.h: after its head, a frame object's second
 # word points to a `_PyInterpreterFrame`, in which the fourth word points to the mapping of a module
@@ -172,7 +172,7 @@ def _namespace(frame: FrameType) -> Any:
 
 def _of_module_or_class(frame: FrameType) -> Variables:
     namespace = _namespace(frame)
-    if type(namespace) is not dict and type(namespace) is not _PROXY:
+    if type(namespace) is not dict and type(namespace) is not LOCALS_PROXY:
         return ()  # an exec() with a mapping of the user's
     # In a comprehension of a module, Python 3.12 shows a copy of the globals with its variables.
     shared = frame.f_globals

@@ -11,6 +11,7 @@ from gradscope.program.ahead.values import NULL, Made, Suspended, lost, reading
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.standing import standing
 from gradscope.program.variables import (
+    LOCALS_PROXY,
     is_module_level,
     local_variables,
     namespace_of,
@@ -100,9 +101,12 @@ def frame_of(live: FrameType, *, waits: bool | None = True) -> Frame:
     if is_module_level(live):
         frame.names = live.f_globals
     elif not code.co_flags & 1:
-        frame.names = namespace_of(live)
-        if type(frame.names) is not dict:
-            lost("a class body")
+        names = namespace_of(live)
+        if type(names) is not dict:
+            if type(names) is not LOCALS_PROXY or code.co_name != "<module>":
+                lost("a class body")
+            names = live.f_globals  # a comprehension of the module runs in its frame
+        frame.names = names
     if code is live.f_code:
         _fill(frame, live)
     depth = flow.depths.get(frame.index)

@@ -535,6 +535,10 @@ UNDER_WAY: Final = "work of another thread"
 """The doubt while work is not waited for that the reading began in: who is first is not known."""
 
 
+_TASK = ("fn", "args", "kwargs")
+"""What a thread pool has to do, from Python 3.14 on in one tuple."""
+
+
 @model(concurrent.futures.Future.result)
 def _result(m: Machine, given: Given, named: Named) -> Any:
     future = given[0]
@@ -544,8 +548,9 @@ def _result(m: Machine, given: Given, named: Named) -> Any:
         return space.get("_result")
     for each in gc.get_referrers(future):  # what a thread of the pool has still to do, or does
         work = each if type(each) is dict else m.namespace(each)
-        if {"future", "fn", "args", "kwargs"} <= work.keys():
-            return in_thread(m, work["fn"], work["args"], work["kwargs"])
+        task = work.get("task", tuple(work[name] for name in _TASK if name in work))
+        if "future" in work and type(task) is tuple and len(task) == len(_TASK):
+            return in_thread(m, *task)
     return v.lost("a future that is not done")
 
 

@@ -442,10 +442,9 @@ class Search:
 
     def again(self) -> list[Fix]:
         """Return the fixes that build the freed part anew for the call that fails."""
-        record = self._record
-        made = {record.made[n] for n in self._freed if record.made[n] >= 0}
         fixes = []
-        for function in filter(None, {decorated_function(record.places[n]) for n in made}):
+        built = (Span.of(file, node) for file, node in self._built_at)
+        for function in filter(None, dict.fromkeys(map(decorated_function, built))):
             if self._mends(self._built_again(self._built_by(*function), self._record.calls)):
                 edits = written(*uncached(*function))
                 message = f"compute `{function[1].name}` anew each time: do not cache it"

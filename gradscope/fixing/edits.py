@@ -652,7 +652,11 @@ def split_off(at: Span) -> Pieces:
         return ()
     head = f"for {text_of(loop.target, file)} in {text_of(loop.iter, file)}:"
     lines = [head, *(f"    {line}" for line in lines_of(node, file))]
-    return together(removed(node, file), after(loop, file, lines))
+    if node is not loop.body[-1]:
+        return together(removed(node, file), after(loop, file, lines))
+    indent = source.line_of(file, loop.lineno)[: loop.col_offset]
+    text = "\n".join(indent + line for line in lines)
+    return (Piece(file, (node.lineno, 0), end_of(node), text),) if removed(node, file) else ()
 
 
 def moved_into(file: str, node: ast.stmt, owner: ast.With | ast.AsyncWith) -> Pieces:

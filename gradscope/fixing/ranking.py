@@ -154,9 +154,8 @@ def _tried(
     bounds = Bounds(default_calls(proposed.proposals), 0)
     before = Run(recording, (), recording.outcome.exit_status, "")
     held: dict[int, Fix] = {}
-    for proposal in proposed.proposals:
-        if proposal.finding.severity is Severity.ADVICE:
-            continue
+    grave = [p for p in proposed.proposals if p.finding.severity is not Severity.ADVICE]
+    for proposal in grave:
         waiting = [c for c in proposal.candidates if c.can_be_tried][:_MOST_TRIED]
         least, tried = 0, set[int]()
         while waiting:
@@ -183,16 +182,14 @@ def _tried(
             is_whole = fix.kind is not FixKind.ITEM or after.calls < bounds.calls
             if verdict.comparison is not None and is_whole:
                 fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
-            others = [p for p in proposed.proposals if p is not proposal and verdict.left(p)]
-            others = [p for p in others if p.finding.severity is not Severity.ADVICE]
+            others = [other for other in grave if other is not proposal and verdict.left(other)]
             if id(proposal.finding) not in held or len(others) < least:
                 held |= dict.fromkeys(map(id, proposal.findings), fix)
                 least = len(others)
             if not others:
                 break
             # What mends that as well is better: mostly it is stored with its graph.
-            waiting = [p.chosen for p in others if p.chosen.number not in tried]
-            waiting = [c for c in waiting if c.can_be_tried]
+            waiting = [c for p in others if (c := p.chosen).can_be_tried and c.number not in tried]
     findings = (_first(finding, held.get(id(finding))) for finding in recording.findings)
     return replace(recording, findings=tuple(findings))
 

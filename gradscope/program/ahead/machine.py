@@ -40,6 +40,7 @@ _MOST_INSIDE = 4_096
 _PER_STEP = 16
 _MOST_FORKS = 60
 _DEEPEST_HELD = 7
+_STEPS_PER_LOOK = 2  # as long as a look into one container takes
 
 _C_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _C_METHODS = (
@@ -123,6 +124,7 @@ class Machine:
         self.base: Frame | None = None
         self.hazard: Hazard | None = None
         self.saw_all = True
+        self._looked, self._due = 0, 0
         self.overrides = False
         self.cleared: set[int] = set()  # caches
 
@@ -266,6 +268,7 @@ class Machine:
                     inside = self._inside(each)
                     self.steps += len(inside) // _PER_STEP
                     waiting.extend((one, depth + 1) for one in inside[:_MOST_INSIDE])
+        self._looked += len(seen)
         self.saw_all = not waiting
         return v.union((found,))
 
@@ -617,9 +620,15 @@ class Machine:
         frame.index = instruction.handler
 
     def clear_if_over(self) -> None:
-        """End this way if nothing that is live leads to what is looked for any more."""
+        """End this way if nothing that is live leads to what is looked for any more; asked so seldom
+        that looking takes no longer than reading does.
+        """
+        if self.steps < self._due:
+            return
+        looked = self._looked
         if self.question.is_over(self):
             raise v.Stop("clear")
+        self._due = self.steps + _STEPS_PER_LOOK * (self._looked - looked)
 
     # calls
 

@@ -6,8 +6,6 @@ import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
-import torch
-
 from gradscope.code import source
 from gradscope.fixing.marks import Span
 from gradscope.fixing.pieces import (
@@ -44,6 +42,8 @@ _MADE = {
 """How a container is made of its parts: what becomes of one, its name, and the container's."""
 _REPEATABLE = {"zip", "enumerate", "range", "reversed", "list", "tuple", "items", "values", "keys"}
 """What a loop may call to get its elements if another one is to have the same."""
+_IN_PLACE_ALONE = {"zero_", "copy_", "set_", "resize_", "normal_", "uniform_", "random_"}
+"""Methods of a tensor that have no form that leaves it as it is."""
 _CACHES = ("cache", "lru_cache", "cached_property")
 _POSITIONS = {
     "torch.autograd.grad": ("retain_graph", 3),
@@ -205,7 +205,7 @@ def out_of_place(place: Span) -> Pieces:
             new = f"{name} = {name} {sign} {given if is_one else f'({given})'}"
         case ast.Expr(
             ast.Call(func=ast.Attribute(value=ast.Name() | ast.Attribute() as target, attr=method))
-        ) if method.endswith("_") and hasattr(torch.Tensor, method[:-1]):
+        ) if method.endswith("_") and method not in _IN_PLACE_ALONE:
             name, whole = text_of(target, file), text_of(node, file)
             new = f"{name} = {name}.{method[:-1]}{whole[whole.index('(') :]}"
         case _:

@@ -620,8 +620,8 @@ class Machine:
         frame.index = instruction.handler
 
     def clear_if_over(self) -> None:
-        """End this way if nothing that is live leads to what is looked for any more; asked so seldom
-        that looking takes no longer than reading does.
+        """End this way if nothing that is live leads to what is looked for any more. It is asked so
+        seldom that looking takes no longer than reading does.
         """
         if self.steps < self._due:
             return

@@ -42,7 +42,7 @@ _MADE = {
 """How a container is made of its parts: what becomes of one, its name, and the container's."""
 _REPEATABLE = {"zip", "enumerate", "range", "reversed", "list", "tuple", "items", "values", "keys"}
 """What a loop may call to get its elements if another one is to have the same."""
-_IN_PLACE_ALONE = {"zero_", "copy_", "set_", "resize_", "normal_", "uniform_", "random_"}
+_IN_PLACE_ALONE = {"zero_", "copy_", "set_", "fill_", "normal_", "uniform_", "random_"}
 """Methods of a tensor that have no form that leaves it as it is."""
 _CACHES = ("cache", "lru_cache", "cached_property")
 _POSITIONS = {

@@ -185,24 +185,22 @@ class Search:
 
     def kept(self) -> list[Fix]:
         """Return the fix that keeps graphs, in as few calls as that takes."""
-        spots = {self._record.events[i].spot for i in self._record.calls}
         events = self._record.events
+        keeps = {events[i].spot for i in self._record.calls}
         before = {events[i].roots for i in self._record.calls if i < self._fail}
         twice = events[self._fail].accumulate and events[self._fail].roots in before
         if not self._freed or twice:
             return []  # the same loss once more: its gradients would be there twice
-        keeps = set(spots)
         left = set(self._run(Option(keeps=frozenset(keeps))).hazards)
         if left & self._meant:
             return []
-        for spot in sorted(spots):
+        for spot in sorted(keeps):
             if set(self._run(Option(keeps=frozenset(keeps - {spot}))).hazards) <= left:
                 keeps.discard(spot)
         sites = {e.spot: e.site for e in self._record.events if e.kind == "call"}
         edits = all_of(with_flag(sites[spot], "retain_graph") for spot in sorted(keeps))
-        where = lines_told(line for _, line in keeps)
         calls = "call" if len(keeps) == 1 else "calls"
-        message = f"pass retain_graph=True to the {calls} at {where}"
+        message = f"pass retain_graph=True to the {calls} at {lines_told(at for _, at in keeps)}"
         effects = ("each of these graphs is kept until nothing refers to it",)
         return [Fix(FixKind.RETAIN_GRAPH, message, edits, _CHANGES, effects)] if edits else []
 
@@ -263,11 +261,12 @@ class Search:
         steps = [each for each in following if each.kind == "step"]
         goals = dict.fromkeys(each for e in (*steps[:1], *following[:1]) for each in e.levels)
         trained = record.leaves_of(self._base.ran.get(self._fail, ()))
+        own_leaves = {n for e in steps[:1] for n in e.leaves}
+        loops = [*map(loop_around, record.events[self._fail].levels)]
         for site in changed:
             at = (site.file, site.line)
-            stepped = {
-                n for e in record.events if e.spot == at and e.kind == "step" for n in e.leaves
-            }
+            steps_at = (e for e in record.events if e.spot == at and e.kind == "step")
+            stepped = {leaf for each in steps_at for leaf in each.leaves}
             has_call = any(at in e.stack for e in record.events if e.kind == "call")
             gone = set() if has_call else stepped & {*record.events[self._fail].cleared}
             if gone and gone == stepped:
@@ -275,7 +274,8 @@ class Search:
             other = f"the gradient of {'the second loss' if gone else 'both losses'}"
             effects = (f"it would step with {other}",) if stepped & trained else ()
             ways = [(moved(site, goal), f"after line {goal.line}") for goal in goals]
-            if loop_around(site) in map(loop_around, record.events[self._fail].levels):
+            is_for_both = stepped & trained <= own_leaves  # none has what is the other's alone
+            if is_for_both and loop_around(site) in loops:
                 ways.append((split_off(site), "into a loop of its own"))
             for pieces, where in ways:
                 if edits := written(*pieces):

@@ -385,10 +385,13 @@ def summed_loop(place: Span) -> Pieces:
         or any(_reads(e, stored_names(loop)) for e in rest)
     ):
         scope = next(reversed(_functions_around(file, last)), source.tree(file))
-        name = "losses" if "losses" not in stored_names(scope) else "to_sum"
+        known = {each.id for each in ast.walk(scope) if isinstance(each, ast.Name)}
+        known |= _arguments(scope)
+        name = next((n for n in ("losses", "all_losses", "to_sum") if n not in known), "")
         kept = instead_of(last, file, f"{name}.append({written})")
         own = form.replace(written, f"sum({name})", 1)
-        return together(before(loop, file, [f"{name} = []"]), (kept,), after(loop, file, [own]))
+        made = before(loop, file, [f"{name} = []"]) if name else ()
+        return together(made, (kept,), after(loop, file, [own]))
     over, target = text_of(loop.iter, file), text_of(loop.target, file)
     is_bare = isinstance(loop.iter, ast.Tuple) and not over.startswith("(")
     losses = f"({over})" if is_bare else over

@@ -497,7 +497,8 @@ CASES: dict[str, tuple[Case, ...]] = {
             "more in the loop",
             "for loss in losses:\n    «loss.backward(»)\n    step()\n",
             summed_loop,
-            REFUSED,
+            "all_losses = []\nfor loss in losses:\n    all_losses.append(loss)\n    step()\n"
+            "sum(all_losses).backward()\n",
         ),
         (
             "an else",
@@ -524,8 +525,8 @@ CASES: dict[str, tuple[Case, ...]] = {
             "a loss that is read later",
             "for loss in losses:\n    «loss.backward(»)\nprint(loss)\n",
             summed_loop,
-            REFUSED,
-            "NameError",
+            "all_losses = []\nfor loss in losses:\n    all_losses.append(loss)\n"
+            "sum(all_losses).backward()\nprint(loss)\n",
         ),
     ),
     "a statement is moved": (
@@ -565,8 +566,18 @@ CASES: dict[str, tuple[Case, ...]] = {
             "if c:\n    b.backward()\nelse:\n    pass\nstep()\nx = 1\n",
         ),
         ("back", "«b.backward()»\n«step()»\n", swapped(moved), REFUSED),
-        ("out of a block", "if c:\n    «step()»\n«b.backward()»\n", moved, REFUSED),
-        ("out of a line", "if c: «step()»\n«b.backward()»\n", moved, REFUSED),
+        (
+            "with its block",
+            "if c:\n    «step()»\n«b.backward()»\n",
+            moved,
+            "b.backward()\nif c:\n    step()\n",
+        ),
+        (
+            "with its line",
+            "if c: «step()»\n«b.backward()»\n",
+            moved,
+            "b.backward()\nif c: step()\n",
+        ),
         ("beside another", "«step()»; x = 1\n«b.backward()»\n", moved, REFUSED),
         ("behind one beside another", "«step()»\n«b.backward()»; x = 1\n", moved, REFUSED),
         (

@@ -37,19 +37,22 @@ class _Moving:
         self.last, self.held = now.number, now.holds
         self.turned += has_turned
         moved = abs(now.number - self.first)
-        if self.turned >= _ENOUGH:
+        if self.turned >= _ENOUGH or moved == inf:
             return None
         if not moved:
             return range(2 * call, 3 * call) if call < _SETTLED else None
         pace = (call - self.since) / moved
-        around = ceil(_AHEAD * max(pace * self.least, 1))
+        away = (now.rise if now.number > self.first else now.fall) * pace
+        between = pace * self.least  # two moves
+        if not between < _FARTHEST:  # the program may compare any numbers
+            return None
+        around = ceil(_AHEAD * max(between, 1))
         if has_turned:  # what it leads to may come a little later
             return range(call + 1, call + 1 + around)
-        away = (now.rise if now.number > self.first else now.fall) * pace
-        if away > _FARTHEST:
+        if not away < _FARTHEST:
             return None
         # The calls between two moves are told apart only by how many moves were seen.
-        soonest = call + int(away * moved / (moved + self.least)) - around
+        soonest = call + int(away * (moved / (moved + self.least))) - around
         return range(max(soonest, call + 1), call + ceil(away) + around + 1)
 
 

@@ -109,8 +109,8 @@ class Search:
         if self.is_built_once and not is_constant(finding):
             once = ("what it is built from is then trained by the first call alone",)
             detached = [replace(fix, effects=once) for fix in detached]
-        bearable = [place for place in self._places() if self.effect(place).is_bearable]
-        if not self._harmless:
+        if not (detached and self._harmless):
+            bearable = [place for place in self._places() if self.effect(place).is_bearable]
             detached += [replace(fix, reason="") for fix in self.detached(bearable, CONSTANT)]
         return {
             FixKind.CREATE_GRAPH: self.differentiated(),

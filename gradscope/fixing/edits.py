@@ -212,8 +212,7 @@ def out_of_place(place: Span) -> Pieces:
             return ()
     around = _functions_around(file, node)
     region = around[-1] if around else source.tree(file)
-    loops = (each for each in ast.walk(region) if isinstance(each, ast.For | ast.AsyncFor))
-    given_names = {own for loop in loops for own in stored_names(loop.target)}
+    given_names = _loop_variables(region)
     returned = (each for each in ast.walk(region) if isinstance(each, ast.Return))
     if around and not any(_reads(each, {name}) for each in returned):
         given_names |= _arguments(region)  # who has given it looks at what became of it
@@ -229,8 +228,7 @@ def rebinding(
     around = [each for each in _functions_around(place.file, at) if each is not at]
     known = _own_names(around[-1]) if around else set()
     region = around[-1] if around else source.tree(place.file)
-    loops = (each for each in ast.walk(region) if isinstance(each, ast.For | ast.AsyncFor))
-    given = {name for loop in loops for name in stored_names(loop.target)}
+    given = _loop_variables(region)
     given |= _arguments(region) if around else set()
     for name, own in kinds.items():
         if around and name.isidentifier() and name not in known:
@@ -402,12 +400,7 @@ def summed_loop(place: Span) -> Pieces:
 
 def loop_around(place: Span) -> source.Loop | None:
     """Return the innermost loop around a place, in its function."""
-    for each in reversed(source.enclosing(place.file, place.line)):
-        if isinstance(each, FUNCTIONS):
-            return None
-        if isinstance(each, source.LOOPS):
-            return each
-    return None
+    return next(iter(source.loops_around(place.file, place.line)), None)
 
 
 def _loss_of(call: ast.Call) -> ast.expr | None:
@@ -595,6 +588,11 @@ def _own_names(function: ast.stmt) -> set[str]:
     return stored_names(function) | _arguments(function) | names
 
 
+def _loop_variables(region: ast.AST) -> set[str]:
+    loops = (each for each in ast.walk(region) if isinstance(each, ast.For | ast.AsyncFor))
+    return {name for loop in loops for name in stored_names(loop.target)}
+
+
 def _arguments(function: ast.AST) -> set[str]:
     return {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
 
@@ -640,7 +638,7 @@ def split_off(at: Span) -> Pieces:
     over the same elements.
     """
     file, node = statement_around(at)
-    loop = next(iter(source.enclosing(file, node.lineno)[-2:-1]), None)
+    loop = loop_around(at)
     if not isinstance(loop, ast.For) or node not in loop.body or loop.orelse:
         return ()
     others = [each for each in loop.body if each is not node]

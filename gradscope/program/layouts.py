@@ -24,11 +24,13 @@ _module_dict = vars(ModuleType)["__dict__"].__get__
 
 _MACHINERY = frozenset({"__builtins__", "__loader__", "__spec__"})
 
-OPAQUE = frozenset(
+_VALUES = frozenset(map(id, (int, float, complex, bool, str, bytes, bytearray)))
+
+OPAQUE = _VALUES | frozenset(
     map(
         id,
         (
-            *(int, float, complex, bool, str, bytes, bytearray, range, memoryview, type(None)),
+            *(range, memoryview, type(None)),
             *(torch.dtype, torch.device, torch.Size, torch.Generator, torch.UntypedStorage),
             *(weakref.ref, weakref.ProxyType, logging.Logger, threading.local),
         ),
@@ -63,7 +65,9 @@ class Layout:
         module = class_namespace(cls).get("__module__")
         is_own = type(module) is str and (module + ".").startswith("gradscope.")
         hidden = is_own or any(id(base) in OPAQUE for base in bases)
-        whole = hidden or self.is_class or any(id(base) in _COMPLETE for base in bases)
+        is_value = any(id(base) in _VALUES for base in bases)  # as the member of an enumeration
+        is_read = any(id(base) in _COMPLETE for base in bases)
+        whole = (hidden and not is_value) or self.is_class or is_read
         # A property or a proxy's descriptor of the same name would run the user's code.
         self.has_dict = not whole and is_exactly(names.get("__dict__"), *_C_DESCRIPTORS)
         self.slots = () if whole or "__slots__" not in names else tuple(_slots(names, bases))

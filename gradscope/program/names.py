@@ -66,6 +66,11 @@ class Names:
             return None
         return shared[1]
 
+    @property
+    def modules(self) -> list[Module]:
+        """The modules that it knows and that are there still."""
+        return [module for ref, _, _ in [*self._modules.values()] if (module := ref()) is not None]
+
     def learn_variables(self, frames: Iterable[FrameType]) -> None:
         """Learn the modules and leaves that the local and global variables of these frames hold, or
         what these variables hold has as attributes.

@@ -144,7 +144,8 @@ def run(script: Path, processes: int, *, watched: bool) -> list[Run]:
             stderr=subprocess.PIPE,
             text=True,
         )
-        started.append((process, report))
+        told = report if processes == 1 else report.with_stem(f"{report.stem}-{rank}")
+        started.append((process, told))
     return [_ended(process, report) for process, report in started]
 
 
@@ -219,8 +220,8 @@ def judge(program: Program, folder: Path) -> Verdict:
         unchanged=all(same) and all(failed_alike) and not any(each.status for each in plain),
         raised=all(each.status and error in each.stderr for each in failing),
         certain=any(e["code"] in RAISED and e["certainty"] == "certain" for e in first.serious),
-        early=any(code in EARLY for code in codes[:-1]),
-        named=bool(first.serious) and program.holder in str(first.serious[0]["label"]),
+        early=any(code in EARLY for code in codes),
+        named=any(program.holder in str(each["label"]) for each in first.serious),
         heads={each["code"]: _line(each, hazard) for each in reversed(first.serious)},
         own_failures=[note for each in (*watched, *caught) for note in each.notes if "failed" in note],
         text="\n".join(_shown(each) for each in (*plain, *watched, *failing, *caught)),

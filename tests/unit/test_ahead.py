@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import builtins
 import collections
@@ -12,8 +13,12 @@ import dataclasses
 import enum
 import functools
 import heapq
+import importlib.util
+import inspect
 import itertools
+import json
 import operator
+import os
 import queue
 import random
 import sys
@@ -172,6 +177,35 @@ class Pair:
     add_two: ClassVar[Any] = functools.partialmethod(add, 2)
 
 
+class Kind(str, enum.Enum):  # noqa: UP042
+    FEW = "few"
+
+
+class Sizable(abc.ABC):  # noqa: B024
+    @classmethod
+    def __subclasshook__(cls, other: type) -> Any:
+        return True if any("size" in vars(base) for base in other.__mro__) else NotImplemented
+
+
+Sizable.register(list)
+
+
+@functools.lru_cache
+def _cached(a: Any, b: int = 1) -> tuple[Any, int]:
+    return a, b
+
+
+class Sized:
+    def size(self, b: int = 1) -> int:
+        return b
+
+
+class Kept:
+    @functools.lru_cache  # noqa: B019
+    def twice(self, n: int) -> int:
+        return 2 * n
+
+
 class Asked:
     x = 1
 
@@ -304,6 +338,38 @@ def _matched(value: Any) -> Any:
             return n
         case _:
             return None
+
+
+_CACHED: Any = _cached
+_FEW: Any = Kind.FEW
+_KEPT: Any = Kept()
+_VALUES: list[Any] = [1, [], None, "", _FEW]
+CALLS |= {
+    "members that are texts": lambda: (
+        _VALUES[-1] == "few",
+        Kind("few").value,
+        Kind.FEW in ("few",),
+    ),
+    "abstract classes": lambda: (
+        *(isinstance(each, Sizable) for each in (Sized(), Asked(), *_VALUES)),
+        *(issubclass(each, collections.abc.Sized) for each in (Sized, Asked, dict)),
+        *(isinstance(each, collections.abc.Hashable) for each in _VALUES),
+    ),
+    "cached": lambda: (_CACHED(1, b=2), _CACHED("x"), _KEPT.twice(3), _KEPT.twice(n=4)),
+    "weak reference": lambda: weakref.ref(Kept)() is Kept,
+    "signature": lambda: (
+        *("b" in inspect.signature(each).parameters for each in (_CACHED, _counted, Sized().size)),
+        inspect.getfullargspec(Sized.size).args,
+    ),
+    "text that is loaded": lambda: json.loads('{"a": [1, {"b": null}]}')["a"][1],
+    "environment": lambda: (os.getenv("GRADSCOPE_UNSET", "x"), "HOME" in os.environ),
+    "union of classes": lambda: [isinstance(each, int | list | None) for each in _VALUES],
+    "equal dicts": lambda: ({} == {}, {"a": 1} == {}, {} != {"a": 1}),
+    "class as text": lambda: (str(int), str(Sized)),
+    "module that is there": lambda: [
+        importlib.util.find_spec(name) is None for name in ("torch", "gradscope_unheard_of")
+    ],
+}
 
 
 @pytest.mark.parametrize("name", CALLS)

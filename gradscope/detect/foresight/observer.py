@@ -25,7 +25,7 @@ from gradscope.detect.foresight.stale_graphs import StaleGraphs, with_cure
 from gradscope.detect.foresight.turning import Turning
 from gradscope.model import BackwardCall, Finding
 from gradscope.model.paths import Origin, Path
-from gradscope.program.ahead.questions import start_after, start_at_call
+from gradscope.program.ahead.questions import hooks_of, start_after, start_at_call
 from gradscope.program.sites import Place, place_in, user_frames
 from gradscope.program.tensors import storage_of
 from gradscope.program.undisturbed import Uncollected
@@ -101,7 +101,8 @@ class Foresight(Observer):
             return []
         reached = [each for each in (*tensors_of(frames), *_cached()) if freeing.trace(each)]
         wanted = Wanted(reached, freeing.trace, freeing.comes_to)
-        start = start_at_call(frames[0], is_inner=call.parent is not None)
+        hooks = hooks_of(look.nodes, (each.tensor for each in reached), self.watch.names.modules)
+        start = start_at_call(frames[0], is_inner=call.parent is not None, hooks=hooks)
         foretold = foretell(wanted, start, frames)
         self.watch.unread.update(foretold.reasons)
         found = foretold.reads

@@ -219,7 +219,8 @@ def foretell(wanted: Wanted, start: FromFrames, frames: Sequence[FrameType]) -> 
     if not found.comes:
         words = filter(None, map(in_words, explored.parting))
         found.conditions = tuple(dict.fromkeys(words))[:_MOST_CONDITIONS]
-    if not (found.comes or found.conditions):
+    is_left = not explored.is_complete and not explored.ends  # ways that could not be followed
+    if not (found.comes or found.conditions or is_left):
         return found
     sure = [hazard for hazard in explored.hazards if hazard.sure]
     for hazard in sorted(sure, key=lambda each: each.way.steps)[:1]:  # the nearest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import gc
+import itertools
 import queue
 import random
 import sys
@@ -354,28 +355,48 @@ _MADE_PLAINLY: Final = (
 )
 
 
-def cached_result(cached: Any, given: Given, named: Mapping[str, Any]) -> Any:
+def cached_result(m: Machine, cached: Any, given: Given, named: Mapping[str, Any]) -> Any:
     """Return what an ``lru_cache`` has for these arguments; MISSING if nothing."""
-    if named or len(given) > 1 or not v.is_plain(given):
-        has_any = functools._lru_cache_wrapper.cache_info(cached).currsize
-        return v.Unknown(why="a cache") if has_any else MISSING
-    key = given[0] if given and is_exactly(given[0], int, str) else given
-    for held in gc.get_referents(cached):
-        if type(held) is dict and held is not cached.__dict__ and all(map(v.is_plain, held)):
-            if not given and len(held) == 1 and not v.is_plain(next(iter(held))):
-                return MISSING
-            if key in held:
-                return _unwrapped(held[key], key)
-    return MISSING
+    wanted = [*given, *([_KEYWORDS] if named else []), *itertools.chain(*named.items())]
+    inside, is_sure = gc.get_referents(cached), True
+    for held in inside:
+        if type(held) is not dict or held is cached.__dict__:
+            continue
+        is_sure = is_sure and len(held) <= _MOST_KEYS
+        for key in [*held][:_MOST_KEYS]:
+            parts = key if type(key) is tuple else (key,)
+            if len(parts) == len(wanted):
+                same = [_are_same(m, *pair) for pair in zip(parts, wanted, strict=True)]
+                if all(same):
+                    return _unwrapped(held[key], key, inside)
+                is_sure = is_sure and False in same
+    return MISSING if is_sure else v.Unknown(why="a cache")
 
 
-def _unwrapped(value: Any, key: Any) -> Any:
-    """Return the result in an entry of a cache with a bound, which is a list element in C."""
+_MOST_KEYS: Final = 1_000
+_KEYWORDS: Final = object()
+"""Stands for what a key has between arguments and keywords."""
+
+
+def _are_same(m: Machine, part: Any, wanted: Any) -> bool | None:
+    if wanted is _KEYWORDS or part is wanted:
+        return part is wanted or type(part) is object
+    if v.is_plain(part) and v.is_plain(wanted):
+        return bool(part == wanted)
+    is_known = iteration.is_known_key(m, part) and iteration.is_known_key(m, wanted)
+    return False if is_known else None
+
+
+def _unwrapped(value: Any, key: Any, inside: list[Any]) -> Any:
+    """Return the result in an entry of a cache: one with a bound has elements of a list in C,
+    and lists what they hold as key, result and type.
+    """
     if type(value).__name__ != "_lru_list_elem":
         return value
-    inside = [each for each in gc.get_referents(value) if not is_exactly(each, type(value), type)]
-    found = [each for each in inside if each is not key and not (v.is_plain(each) and each == key)]
-    return found[0] if len(found) == 1 else v.Unknown(why="a cache")
+    for at, each in enumerate(inside):
+        if each is type(value) and inside[at - 2] is key:
+            return inside[at - 1]
+    return v.Unknown(why="a cache")
 
 
 PARTS.builtin_types = sys.modules[__name__]

@@ -13,7 +13,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any, Final
 
 from torch.utils import data
@@ -24,7 +24,14 @@ from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import frame_of
 from gradscope.program.ahead.machine import OF_C, PARTS, Machine
 from gradscope.program.containers import GENERATOR_TYPES, GENERATORS
-from gradscope.program.layouts import class_bases, class_name, class_namespace, is_a, is_exactly
+from gradscope.program.layouts import (
+    class_bases,
+    class_name,
+    class_namespace,
+    is_a,
+    is_exactly,
+    module_variables,
+)
 from gradscope.torch_private import LOADER_ITERATORS
 
 _factory = collections.defaultdict.__dict__["default_factory"].__get__
@@ -94,6 +101,9 @@ def item(m: Machine, of: Any, key: Any) -> Any:
 def plain_item(m: Machine, of: Any, key: Any) -> Any:
     """Return an element of what is a container of a built-in type."""
     payload = m.overlay.view(of)
+    if class_name(type(of)) == "ndarray" and _is_of_numpy(of):
+        is_number = of.ndim == 1 and type(key) is not slice
+        return v.Instance(of.dtype.type if is_number else type(of))
     if not is_a(payload, *_LISTED, *_HASHED):
         return m.unknown(f"an element of {class_name(v.kind_of(of))}", of)
     if is_a(payload, dict):
@@ -104,6 +114,11 @@ def plain_item(m: Machine, of: Any, key: Any) -> Any:
         return unknown_element(m, elements_of(m, of))
     found = m.compute(base.__getitem__, payload, key)
     return v.OwnList(found) if type(key) is slice and base is list else found
+
+
+def _is_of_numpy(of: Any) -> bool:
+    loaded = sys.modules.get("numpy")
+    return is_a(loaded, ModuleType) and module_variables(loaded).get("ndarray") is type(of)
 
 
 def _index(m: Machine, key: Any) -> Any:

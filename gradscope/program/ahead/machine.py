@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import gc
 import operator
 import threading
 import types
 import weakref
-from collections import abc, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from types import FrameType, FunctionType, MethodType, ModuleType
@@ -32,7 +33,7 @@ from gradscope.program.layouts import (
     module_variables,
 )
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
-from gradscope.program.variables import slot
+from gradscope.program.variables import local_variables, slot
 
 _DEEPEST = 60
 _MOST_HELD = 1_000  # containers that are looked into
@@ -50,13 +51,9 @@ _C_METHODS = (
 )
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 OF_C = 1 << 8  # of a class that is written in C
-_ABSTRACT: Final = {
-    (id(kind), id(abstract)): issubclass(kind, abstract)
-    for abstract in map(vars(abc).get, abc.__all__)
-    if isinstance(abstract, type)
-    for kind in (dict, list, tuple, set, frozenset, str, int, float, bool, deque, torch.Tensor)
-}
-"""What ``isinstance`` says of these classes: to ask it could run code of the program's own."""
+_ABSTRACT_STATE: Any = vars(abc)["_get_dump"]
+"""What an abstract class was found to have registered, among its subclasses, and not among them."""
+_OF_TYPE, _OF_ABSTRACT = class_namespace(type), class_namespace(abc.ABCMeta)
 _GETS_FIELD = type(class_namespace(v.Mark)["held"])
 _WITHOUT_OWN = (threading.local, weakref.ProxyType, weakref.CallableProxyType)
 """What has the attributes of something else: of each thread, or of what it refers to."""
@@ -117,6 +114,7 @@ class Machine:
         self.iterators = v.ByIdentity()
         self.caches: dict[int, dict[Any, Any]] = {}
         self.suspended: dict[int, Frame] = {}
+        self.turns: dict[tuple[int, int, int], tuple[int, bool]] = {}
         self.read_at: dict[int, v.Note] = {}
         self.written: dict[int, tuple[Any, v.Ahead]] = {}
         self.known = v.ByIdentity()
@@ -142,16 +140,18 @@ class Machine:
         """Go one way where both are possible, that which was gone here before; another reading goes
         the other.
         """
-        number = len(self.forks)
-        if number >= _MOST_FORKS:
-            v.lost("too many branches on unknown values")
         if not self.frames:
             v.lost("a branch outside of all code")
         note = self._note(self.frames[-1])
-        here = note.code, note.at, turn
-        before = (each.taken for each in reversed(self.forks) if each[:3] == here)
-        taken = self.choices[number] if number < len(self.choices) else next(before, True)
-        self.forks.append(Fork(note.code, note.at, turn, taken, note.depth))
+        here = id(note.code), note.at, turn
+        times, taken = self.turns.get(here, (0, True))
+        number = len(self.forks)
+        if max(number, times) >= _MOST_FORKS:
+            v.lost("too many branches on unknown values")
+        if not times:
+            taken = self.choices[number] if number < len(self.choices) else True
+            self.forks.append(Fork(note.code, note.at, turn, taken, note.depth))
+        self.turns[here] = times + 1, taken
         return taken
 
     def note_compared(self, frame: Frame, found: Compared | None) -> None:
@@ -407,13 +407,23 @@ class Machine:
         if type(of) is v.Instance and name in ("__traceback__", "__cause__", "__context__"):
             return of.fields.get(name)
         if is_a(of, *_WITHOUT_OWN):
-            return v.Unknown(why=f"an attribute of a {class_name(cls)}")
+            stands_for = self.known.known(of, self._stands_for)
+            is_found = stands_for is not MISSING
+            why = f"an attribute of a {class_name(cls)}"
+            return self.find(stands_for, name) if is_found else v.Unknown(why=why)
         written = self.lookup(cls, "__getattribute__")
         if is_function(written):
             return self.call(written, (of, name), {})
         found, fallback = self.find_plainly(of, name), self.lookup(cls, "__getattr__")
         is_plain = fallback is class_namespace(Module)["__getattr__"] or not is_function(fallback)
         return found if is_plain or found is not MISSING else self.call(fallback, (of, name), {})
+
+    def _stands_for(self, proxy: Any) -> Any:
+        """Return what a weak proxy refers to where that is at hand; else MISSING."""
+        at_hand = [value for frame in self.live for _, value in local_variables(frame)]
+        at_hand += [each for value in at_hand for each in self.held_fields(value).values()]
+        found = (value for value in at_hand for ref in weakref.getweakrefs(value) if ref is proxy)
+        return next(found, MISSING)
 
     def find_plainly(self, of: Any, name: str) -> Any:
         """Return an attribute as ``object`` gives it; MISSING where it would raise."""
@@ -441,6 +451,8 @@ class Machine:
             return class_bases(cls)
         if name == "__doc__":
             return class_namespace(cls).get(name)
+        if name == "__dict__":
+            return v.OwnDict({**class_namespace(cls), **self.overlay.attributes(cls)})
         found = self.lookup(cls, name)
         if found is MISSING:
             found = self.lookup(type(cls), name)
@@ -455,7 +467,7 @@ class Machine:
     def bind(self, found: Any, owner: Any, name: str) -> Any:
         """Return what a class's attribute gives when it is asked for on an object."""
         kind = type(found)
-        if is_function(found):
+        if is_function(found) or kind is functools._lru_cache_wrapper:
             return MethodType(found, owner)
         if kind is classmethod:
             return MethodType(found.__func__, owner if is_a(owner, type) else v.kind_of(owner))
@@ -466,7 +478,8 @@ class Machine:
         if is_exactly(found, *_C_METHODS):
             return v.BuiltinMethod(owner, name)
         if is_exactly(found, *_C_DESCRIPTORS) and type(owner) is v.Instance:
-            return owner.fields.get(name, MISSING)
+            is_slot = type(found) is types.MemberDescriptorType
+            return owner.fields.get(name, MISSING if is_slot else v.Unknown(why=name))
         if is_exactly(found, *_C_DESCRIPTORS):
             try:
                 return found.__get__(owner)
@@ -506,6 +519,9 @@ class Machine:
             return
         if is_a(of, ModuleType):
             self.overlay.to_write(module_variables(of))[name] = value
+            return
+        if name == "__dict__" and type(of) is v.Instance and is_a(value, dict):
+            of.fields = self.overlay.to_write(value)
             return
         cls = v.kind_of(of)
         on_class = self.lookup(cls, name)
@@ -565,16 +581,39 @@ class Machine:
             return next((one for one in found if one is not False), False)
         if type(value) is v.Unknown or not is_a(kind, type):
             return v.Unknown(why="isinstance")
-        if derives(v.kind_of(value), kind):
-            return True
-        if (pair := (id(v.kind_of(value)), id(kind))) in _ABSTRACT:
-            return _ABSTRACT[pair]
         checks = self.lookup(type(kind), "__instancecheck__")
-        if checks is class_namespace(type)["__instancecheck__"]:
-            return False
         if is_exactly(kind, type(torch.nn.Parameter)) and v.is_tensor(value):
             return type(value) is not v.Ahead and derives(type(value), torch.nn.Parameter)
-        return v.Unknown(why="isinstance")
+        is_asked = (
+            checks is _OF_TYPE["__instancecheck__"] or checks is _OF_ABSTRACT["__instancecheck__"]
+        )
+        cls = v.kind_of(value)
+        return (
+            self.is_subclass(cls, kind)
+            if is_asked or derives(cls, kind)
+            else v.Unknown(why="isinstance")
+        )
+
+    def is_subclass(self, cls: type, base: type) -> bool | v.Unknown:
+        """Return what ``issubclass`` says of two classes."""
+        check = self.lookup(type(base), "__subclasscheck__")
+        if derives(cls, base) or check is _OF_TYPE["__subclasscheck__"]:
+            return derives(cls, base)
+        if check is not _OF_ABSTRACT["__subclasscheck__"]:
+            return v.Unknown(why="issubclass")
+        registered, known, denied, version = _ABSTRACT_STATE(base)
+        if any(each() is cls for each in known):
+            return True
+        if version == abc.get_cache_token() and any(each() is cls for each in denied):
+            return False
+        hook = self.attribute(base, "__subclasshook__")
+        said = NotImplemented if type(hook) is v.BuiltinMethod else self.call(hook, (cls,), {})
+        if said is not NotImplemented:
+            truth = self.known_truth(said)
+            return v.Unknown(why="issubclass") if truth is None else truth
+        others = [*filter(None, (each() for each in registered)), *type.__subclasses__(base)]
+        found = [self.is_subclass(cls, each) for each in others]
+        return any(each is True for each in found) or next((each for each in found if each), False)
 
     # running
 
@@ -658,6 +697,8 @@ class Machine:
             return self.call(what.func, (*what.args, *given), {**what.keywords, **named})
         if kind is functools._lru_cache_wrapper:
             return self.call_cached(what, given, named)
+        if is_exactly(what, weakref.ref):
+            return what()
         if is_a(what, type):
             return PARTS.builtin_types.make(self, what, given, named)
         if is_exactly(what, types.BuiltinFunctionType, types.BuiltinMethodType):
@@ -668,7 +709,7 @@ class Machine:
             of, name = what.__self__, what.__name__
             return PARTS.builtin_types.call_method(self, of, name, given, named)
         if derives(v.kind_of(what), Module):
-            return self.call_module(what, given, named)
+            return PARTS.tensors.call_module(self, what, given, named)
         found = self.lookup(v.kind_of(what), "__call__")
         if is_function(found):
             return self.call(found, (what, *given), named)
@@ -712,40 +753,13 @@ class Machine:
             frame.variables[-len(closure) :] = closure
         return self.run(frame)[1]
 
-    def call_module(self, module: Any, given: v.Given, named: v.Named) -> Any:
-        """Call a module: its hooks, and its forward."""
-        cls = v.kind_of(module)
-        own = self.lookup(cls, "__call__")
-        if own is not class_namespace(Module)["__call__"] and is_function(own):
-            return self.call(own, (module, *given), named)
-        if class_name(cls) == "OptimizedModule":
-            return self.call(self.attribute(module, "_orig_mod"), given, named)
-        for hook in self._hooks(module, "_forward_pre_hooks"):
-            changed = self.call(hook, (module, given), {})
-            if changed is not None:
-                given = changed if type(changed) is tuple else (changed,)
-        if PARTS.tensors.is_layer(self, module):
-            result = PARTS.tensors.layer(self, module, given, named)
-        else:
-            result = self.call(self.attribute(module, "forward"), given, named)
-        for hook in self._hooks(module, "_forward_hooks"):
-            changed = self.call(hook, (module, given, result), {})
-            result = result if changed is None else changed
-        return result
-
-    def _hooks(self, module: Any, name: str) -> list[Any]:
-        every = getattr(torch.nn.modules.module, f"_global{name}")
-        found = [*self.overlay.view(every).values()]
-        own = self.find(module, name)
-        return found + ([*self.overlay.view(own).values()] if is_a(own, dict) else [])
-
     def call_cached(self, cached: Any, given: v.Given, named: v.Named) -> Any:
         """Call a function behind ``lru_cache``: what it has is known as far as keys are plain."""
         key = v.key_of((given, tuple(named.items())))
         kept = self.caches.setdefault(id(cached), {})
         if key not in kept:
             find = PARTS.builtin_types.cached_result
-            found = MISSING if id(cached) in self.cleared else find(cached, given, named)
+            found = MISSING if id(cached) in self.cleared else find(self, cached, given, named)
             if found is MISSING:
                 found = self.call(cached.__wrapped__, given, named)
             kept[key] = found

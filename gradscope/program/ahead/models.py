@@ -10,7 +10,11 @@ import copy
 import functools
 import gc
 import heapq
+import importlib.machinery
+import importlib.util
+import inspect
 import itertools
+import json
 import math
 import operator
 import os
@@ -34,8 +38,8 @@ from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import MODELS, Machine
 from gradscope.program.ahead.operators import compare, computed
 from gradscope.program.ahead.values import Given, Named
-from gradscope.program.layouts import derives, is_a, is_exactly
-from gradscope.torch_private import ASKED_QUIETLY
+from gradscope.program.layouts import class_namespace, derives, is_a, is_exactly
+from gradscope.torch_private import ASKED_OF_RANKS, ASKED_QUIETLY
 
 Model = Callable[["Machine", Given, Named], Any]
 
@@ -70,9 +74,10 @@ model(isinstance)(lambda m, given, named: m.is_instance(*given))
 def _issubclass(m: Machine, given: Given, named: Named) -> Any:
     cls, bases = given
     each = bases if type(bases) is tuple else (bases,)
-    if is_a(cls, type) and all(is_a(base, type) for base in each):
-        return any(derives(cls, base) for base in each)
-    return v.Unknown(why="issubclass")
+    if not (is_a(cls, type) and all(is_a(base, type) for base in each)):
+        return v.Unknown(why="issubclass")
+    found = [m.is_subclass(cls, base) for base in each]
+    return any(one is True for one in found) or next((one for one in found if one), False)
 
 
 @model(torch.is_tensor)
@@ -293,6 +298,45 @@ model(
 )(_nothing)
 
 
+@model(importlib.util.find_spec)
+def _find_spec(m: Machine, given: Given, named: Named) -> Any:
+    name = given[0]
+    if type(name) is not str or "." in name or len(sys.path_hooks) > 2:
+        return v.Unknown(why="a module")
+    own = vars(sys.modules[name]).get("__spec__") if name in sys.modules else None
+    return importlib.machinery.PathFinder.find_spec(name) if own is None else own
+
+
+for _each in (threading.current_thread, threading.main_thread, *ASKED_OF_RANKS):
+    model(_each)(functools.partial(lambda function, m, given, named: function(), _each))
+
+
+@model(json.loads)
+def _loaded(m: Machine, given: Given, named: Named) -> Any:
+    found = v.Unknown(why="a text") if named else computed(m, json.loads, given, named)
+    return found if type(found) is v.Unknown else rebuilt(m, found, v.NO_MARKS)
+
+
+def _signature(follows: bool, m: Machine, given: Given, named: Named) -> Any:
+    is_bound = type(given[0]) is types.MethodType
+    asked = given[0].__func__ if is_bound else given[0]
+    while follows and (wrapped := m.held_fields(asked).get("__wrapped__")) is not None:
+        asked = wrapped
+    if not is_exactly(asked, types.FunctionType, v.Function):
+        return v.Unknown(why="a signature")
+    names, star, stars = inspect.getargs(asked.__code__)
+    if not follows:
+        rest = (v.Unknown(why="a signature") for _ in range(4))
+        return v.Instance(inspect.FullArgSpec, (v.OwnList(names), star, stars, *rest))
+    every = [*names[is_bound:], *filter(None, (star, stars))]
+    parameters = v.OwnDict((name, v.Unknown(why="a parameter")) for name in every)
+    return v.Instance(types.SimpleNamespace, parameters=parameters)
+
+
+model(inspect.signature)(functools.partial(_signature, True))
+model(inspect.getfullargspec)(functools.partial(_signature, False))
+
+
 model(id)(lambda m, given, named: id(given[0]))
 model(input, dir, sys.getsizeof)(lambda m, given, named: v.Unknown(why="a text or number"))
 
@@ -307,6 +351,9 @@ def _converted(function: Any, m: Machine, given: Given, named: Named) -> Any:
         return tensors.operate(m, getattr(torch, function.__name__), (value,), {})
     if v.is_tensor(value):
         return v.Unknown(why="a number or text of a tensor")
+    if function is str and is_a(value, type):
+        is_plain = m.lookup(type(value), "__repr__") is class_namespace(type)["__repr__"]
+        return type.__repr__(value) if is_plain else v.Unknown(why="a text")
     if function is str and derives(v.kind_of(value), BaseException) and is_a(value, v.Instance):
         said = value.fields.get("args", ())
         return said[0] if len(said) == 1 and type(said[0]) is str else v.Unknown(why="str")
@@ -431,20 +478,30 @@ def _copy(m: Machine, given: Given, named: Named) -> Any:
 @model(copy.deepcopy)
 def _deepcopy(m: Machine, given: Given, named: Named) -> Any:
     # A tensor with a graph cannot be copied so: nothing that is copied leads anywhere.
-    return given[0] if v.is_plain(given[0]) else _deep(m, given[0])
+    return given[0] if v.is_plain(given[0]) else rebuilt(m, given[0], v.NO_MARKS)
 
 
-def _deep(m: Machine, value: Any) -> Any:
+def rebuilt(m: Machine, value: Any, marks: v.Marks | None, *, shaped: bool = True) -> Any:
+    """Return a container built anew, with other tensors, ``shaped`` as these, that lead there; by
+    default where these lead.
+    """
     if v.is_tensor(value):
-        return v.Ahead(v.NO_MARKS, tensors.twin(value))
+        leads = m.marks(value) if marks is None else marks
+        return v.Ahead(leads, tensors.twin(value) if shaped else v.NO_TWIN)
     if is_exactly(value, list) or type(value) is v.OwnList:
-        return v.OwnList(_deep(m, each) for each in iteration.elements_of(m, value))
+        return v.OwnList(
+            rebuilt(m, each, marks, shaped=shaped) for each in iteration.elements_of(m, value)
+        )
     if type(value) is tuple:
-        return tuple(_deep(m, each) for each in value)
-    if is_exactly(value, dict) or type(value) is v.OwnDict:
+        return tuple(rebuilt(m, each, marks, shaped=shaped) for each in value)
+    if is_a(value, dict) or type(value) is v.OwnDict:
         found = m.overlay.view(value)
-        return v.OwnDict((key, _deep(m, each)) for key, each in found.items())
-    return value if v.is_plain(value) or is_a(value, Module) else v.Unknown(why="a copy")
+        return v.OwnDict(
+            (key, rebuilt(m, each, marks, shaped=shaped)) for key, each in found.items()
+        )
+    if v.is_plain(value) or is_a(value, Module):
+        return value
+    return v.Unknown(v.unsure(m.held((value,)) if marks is None else marks), "a copy")
 
 
 def _itself(of: Any) -> Any:
@@ -457,7 +514,7 @@ model(
     *(random.random, random.randint, random.randrange, random.uniform, random.gauss),
     *(random.normalvariate, random.getrandbits, random.betavariate, random.expovariate),
     *(random.triangular, random.lognormvariate, vars(random.Random)["_randbelow"]),
-    *(os.getpid, os.getenv, time.time, time.perf_counter, time.monotonic, time.process_time),
+    *(os.getpid, time.time, time.perf_counter, time.monotonic, time.process_time),
 )(lambda m, given, named: v.Unknown(why="a number"))
 
 

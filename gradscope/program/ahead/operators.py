@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import types
 from typing import Any, Final
 
 from gradscope.code.bytecode import MISSING
@@ -10,7 +11,7 @@ from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import Machine
 from gradscope.program.ahead.values import Given, Named
-from gradscope.program.layouts import is_a, is_exactly
+from gradscope.program.layouts import class_namespace, is_a, is_exactly
 
 
 def computed(m: Machine, function: Any, given: Given, named: Named) -> Any:
@@ -57,6 +58,9 @@ def binary(m: Machine, name: str, left: Any, right: Any, *, in_place: bool) -> A
     if is_a(left, list, tuple) and name == "mul" and type(right) is int:
         found = iteration.elements_of(m, left) * min(right, 10_000)
         return tuple(found) if is_a(left, tuple) else v.OwnList(found)
+    kinds = (type, types.UnionType, type(None))
+    if name == "or_" and is_exactly(left, *kinds) and is_exactly(right, *kinds):
+        return m.compute(operator.or_, left, right)
     if v.is_plain(left) and v.is_plain(right):
         if name in ("pow", "lshift", "mul") and any(map(is_large, (left, right))):
             return v.Unknown(why="a large number")
@@ -102,6 +106,9 @@ def compare(m: Machine, function: Any, left: Any, right: Any) -> Any:
     if v.is_plain(left) and v.is_plain(right):
         return computed(m, function, (left, right), {})
     name = function.__name__
+    plain = _as_plain(m, left), _as_plain(m, right)
+    if v.is_plain(plain):
+        return computed(m, function, plain, {})
     for of, other, method in ((left, right, name), (right, left, _REFLECTED.get(name, name))):
         found = m.method_of_user(of, f"__{method}__")
         if found is not MISSING:
@@ -119,10 +126,25 @@ def compare(m: Machine, function: Any, left: Any, right: Any) -> Any:
                 is_known = same is not None and function is operator.eq
                 return False if is_known else compare(m, function, one, other)
         return function(len(first), len(second))
+    if function is operator.eq and all(is_a(each, dict) for each in views):
+        sizes = [len(each) for each in views]
+        if sizes[0] != sizes[1] or not any(sizes):
+            return sizes[0] == sizes[1]
     known = [is_a(e, type) or iteration.is_known_key(m, e) for e in (left, right)]
     if function is operator.eq and all(known):
         return left is right
     return v.Unknown(why="a comparison")
+
+
+def _as_plain(m: Machine, value: Any) -> Any:
+    """Return the text or number that a value is compared as, such as an enumeration's member."""
+    plain: Any = ((str, str.__str__), (int, int.__int__), (float, float.__float__))
+    for base, plainly in plain:
+        if is_a(value, base):
+            compares = [m.lookup(type(value), name) for name in v.words("__eq__ __ne__ __lt__")]
+            own = [class_namespace(base)[name] for name in v.words("__eq__ __ne__ __lt__")]
+            return plainly(value) if all(map(operator.is_, compares, own)) else value
+    return value
 
 
 def are_same(m: Machine, one: Any, value: Any) -> bool | None:

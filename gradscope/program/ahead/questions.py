@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, thread
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from types import FrameType, FunctionType
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import torch
+from torch.nn import Module
 
 from gradscope.code import source
 from gradscope.code.bytecode import MISSING, NULL_FIRST, flow_of, site_at
@@ -25,6 +26,7 @@ from gradscope.program.ahead.torch_models import run_backward
 from gradscope.program.ahead.ways import Conditions, Fork, GradEvent, Hazard, Way, What
 from gradscope.program.layouts import class_name, is_a, is_exactly
 from gradscope.program.sites import USER, frames_from, owner_of
+from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
 from gradscope.program.tensors import node_of
 from gradscope.program.variables import local_variables, on_stack
 from gradscope.torch_private import current_node
@@ -47,6 +49,13 @@ _ENTRIES = {
 """The functions by which a program comes to the engine, by the id of their code; whether they give
 gradients.
 """
+
+
+Hooks: TypeAlias = Sequence[tuple[Any, v.Given]]
+_GRADIENT: Final = object()
+"""Stands for a gradient that a hook is given."""
+_MOST_HOOKS = 64
+_OF_MODULE = "BackwardHookFunctionBackward"
 
 
 @dataclass(slots=True)
@@ -94,14 +103,17 @@ def explore(question: Question, start: FromFrames) -> Explored:
             kind, why = _way(machine, start)
             found.steps += machine.steps
             found.compared = machine.compared | found.compared
+            if kind == "lost" and found.steps >= MOST_STEPS:
+                found.is_complete = False
+                break
             _conclude(found, machine, kind, why, fork)
-            forks = machine.forks
-            for number in range(len(choices), len(forks)):
-                key = id(forks[number].code), forks[number].at, forks[number].turn
+            before = list(choices)
+            for each in machine.forks[len(choices) :]:
+                key = id(each.code), each.at, each.turn
                 if key not in turned:
                     turned.add(key)
-                    before = [each.taken for each in forks[:number]]
-                    waiting.append(([*before, not forks[number].taken], forks[number]))
+                    waiting.append(([*before, not each.taken], each))
+                before.append(each.taken)
             machine.let_go()
     finally:
         v.reading.let_go()
@@ -147,12 +159,15 @@ class FromFrames:
     """Begins at frames of the program's, as they stand.
 
     ``result`` makes what the call gives that the innermost waits for; without it, that frame is
-    about to run the instruction it stands at.
+    about to run the instruction it stands at. ``hooks`` are run within the call.
     """
 
-    def __init__(self, innermost: FrameType, result: Callable[[], Any] | None) -> None:
+    def __init__(
+        self, innermost: FrameType, result: Callable[[], Any] | None, hooks: Hooks = ()
+    ) -> None:
         self._frames = _of_program(innermost)
         self._result = result
+        self._hooks = hooks
 
     def run(self, machine: Machine) -> None:
         """Run the program on from there, until it ends."""
@@ -174,6 +189,10 @@ class FromFrames:
         if outer := [each.live for each in frames[1:] if id(each.code) in _ENTRIES]:
             machine.frames, machine.outer = [frames[0]], frames[1:]
             _run_checkpoints(machine, outer[0])
+            machine.frames = []
+        for hook, given in self._hooks:
+            machine.frames, machine.outer = [frames[0]], frames[1:]
+            models.in_thread(machine, hook, _filled_in(given), {})
             machine.frames = []
         for depth, frame in enumerate(frames):
             machine.outer = frames[depth + 1 :]
@@ -206,6 +225,36 @@ class FromFrames:
             inner = frame
         if how == "raise":
             raise v.Raised(value)
+
+
+def _filled_in(given: Any) -> Any:
+    if type(given) is tuple:
+        return tuple(map(_filled_in, given))
+    return v.Ahead(requires_grad=False) if given is _GRADIENT else given
+
+
+def hooks_of(nodes: Iterable[Any], tensors: Iterable[Any], modules: Iterable[Module]) -> Hooks:
+    """Return the functions of the program's that a call runs of these nodes of its graph, and what
+    they are given; a node does not tell its own: they are found by the tensors and modules.
+    """
+    found: list[tuple[Any, v.Given]] = []
+    of_modules = False
+    for node in nodes:
+        leaf: Any = getattr(node, "variable", None)
+        if is_exactly(leaf, *PLAIN_TENSORS):
+            after = leaf._post_accumulate_grad_hooks or {}
+            found += [(hook, (leaf,)) for hook in after.values()]
+            found += [(hook, (_GRADIENT,)) for hook in (leaf._backward_hooks or {}).values()]
+        of_modules = of_modules or node.name() == _OF_MODULE
+    for tensor in tensors:
+        if is_exactly(tensor, *PLAIN_TENSORS):
+            found += [(hook, (_GRADIENT,)) for hook in (tensor._backward_hooks or {}).values()]
+    for module in modules if of_modules else ():
+        own = object.__getattribute__(module, "__dict__")
+        found += [(hook, (module, (_GRADIENT,))) for hook in own["_backward_pre_hooks"].values()]
+        hooks = own["_backward_hooks"].values()
+        found += [(hook, (module, (_GRADIENT,), (_GRADIENT,))) for hook in hooks]
+    return found[:_MOST_HOOKS]
 
 
 def _of_program(innermost: FrameType) -> list[FrameType]:
@@ -420,9 +469,9 @@ def _operands(frame: Frame) -> list[Any]:
     return [function, *(each for each in given if each is not MISSING)]
 
 
-def start_at_call(user: FrameType, *, is_inner: bool = False) -> FromFrames:
+def start_at_call(user: FrameType, *, is_inner: bool = False, hooks: Hooks = ()) -> FromFrames:
     """Begin at the call to autograd that is under way, made in or below a frame of the user's; or
-    ``is_inner``, by what the engine runs for another one.
+    ``is_inner``, by what the engine runs for another one. It runs these ``hooks``.
     """
     entry: FrameType | None = None
     is_known = False
@@ -433,10 +482,10 @@ def start_at_call(user: FrameType, *, is_inner: bool = False) -> FromFrames:
             is_known = True
             break
     if entry is None or not is_known or entry.f_back is None:
-        return FromFrames(user, lambda: None)
+        return FromFrames(user, lambda: None, hooks)
     gives = _ENTRIES[id(entry.f_code)]
     return FromFrames(
-        entry.f_back, (lambda: v.Ahead(requires_grad=False)) if gives else lambda: None
+        entry.f_back, (lambda: v.Ahead(requires_grad=False)) if gives else lambda: None, hooks
     )
 
 

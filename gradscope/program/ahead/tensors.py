@@ -14,9 +14,9 @@ from torch.nn import Module
 
 from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import values as v
-from gradscope.program.ahead.machine import PARTS, Machine
+from gradscope.program.ahead.machine import PARTS, Machine, is_function
 from gradscope.program.ahead.ways import GradEvent, What
-from gradscope.program.layouts import class_namespace, is_a, is_exactly
+from gradscope.program.layouts import class_name, class_namespace, is_a, is_exactly
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
 from gradscope.program.tensors import requires_grad
 from gradscope.torch_private import (
@@ -383,7 +383,54 @@ def _same(m: Machine, tensor: Any, name: str, given: v.Given, named: v.Named) ->
     return tensor
 
 
-# layers
+# modules
+
+
+_WRAPPERS: Final = {"OptimizedModule": "_orig_mod", "DistributedDataParallel": "module"}
+"""Modules of torch's that call another, by the name of their class; the attribute that it is."""
+
+
+def call_module(m: Machine, module: Any, given: v.Given, named: v.Named) -> Any:
+    """Call a module: its hooks, and its forward."""
+    cls = v.kind_of(module)
+    own = m.lookup(cls, "__call__")
+    if own is not class_namespace(Module)["__call__"] and is_function(own):
+        return m.call(own, (module, *given), named)
+    if (inner := _WRAPPERS.get(class_name(cls))) is not None:
+        return m.call(m.attribute(module, inner), given, named)
+    for hook, with_kwargs in _hooks(m, module, "_forward_pre_hooks"):
+        if with_kwargs:
+            changed = m.call(hook, (module, given, v.OwnDict(named)), {})
+            if type(changed) is tuple and len(changed) == 2:
+                given, named = changed[0], PARTS.iteration.as_dict(m, changed[1])
+            continue
+        changed = m.call(hook, (module, given), {})
+        if changed is not None:
+            given = changed if type(changed) is tuple else (changed,)
+    if is_layer(m, module):
+        result = layer(m, module, given, named)
+    else:
+        result = m.call(m.attribute(module, "forward"), given, named)
+    for hook, with_kwargs in _hooks(m, module, "_forward_hooks"):
+        more = (v.OwnDict(named),) if with_kwargs else ()
+        changed = m.call(hook, (module, given, *more, result), {})
+        result = result if changed is None else changed
+    return result
+
+
+def _hooks(m: Machine, module: Any, name: str) -> list[tuple[Any, bool]]:
+    """Return the hooks of all modules and of this one, and whether they are given keywords."""
+    found: list[tuple[Any, bool]] = []
+    every = vars(torch.nn.modules.module)
+    for of_one in (False, True):
+        hooks, keys = (
+            m.find(module, each) if of_one else every.get(f"_global{each}")
+            for each in (name, f"{name}_with_kwargs")
+        )
+        if is_a(hooks, dict):
+            with_kwargs = m.overlay.view(keys) if is_a(keys, dict) else ()
+            found += [(hook, key in with_kwargs) for key, hook in m.overlay.view(hooks).items()]
+    return found
 
 
 def is_layer(m: Machine, module: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from types import FunctionType
@@ -14,7 +15,7 @@ from torch.nn import Module
 from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import MODULE_PARTS, PARTS, Machine
-from gradscope.program.ahead.models import argument, in_thread, model
+from gradscope.program.ahead.models import argument, in_thread, model, rebuilt
 from gradscope.program.ahead.values import Given, Named
 from gradscope.program.ahead.ways import GradEvent, What
 from gradscope.program.layouts import class_namespace, derives, is_a
@@ -97,6 +98,8 @@ def _leaving(m: Machine, given: Given, named: Named) -> None:
     m.grad = given[0].fields.get("prev", True)
 
 
+model(torch.autocast.__enter__)(lambda m, given, named: given[0])
+model(torch.autocast.__exit__)(lambda m, given, named: None)
 model(torch.inference_mode.__enter__)(_entering)
 model(torch.inference_mode.__exit__)(_leaving)
 
@@ -105,6 +108,59 @@ if bound_functions is not None:
     model(type(bound_functions).__getattr__)(
         lambda m, given, named: m.attribute(bound_functions.vf, given[1])
     )
+
+# transforms of functions
+
+
+@model(torch.func.functional_call)
+def _called_with(m: Machine, given: Given, named: Named) -> Any:
+    module, weights, inputs = (
+        argument(given, named, at, name)
+        for at, name in enumerate(("module", "parameter_and_buffer_dicts", "args"))
+    )
+    keywords = argument(given, named, 3, "kwargs")
+    each = inputs if type(inputs) is tuple else () if inputs is None else (inputs,)
+    found = m.call(module, each, {} if keywords is None else iteration.as_dict(m, keywords))
+    return rebuilt(m, found, m.held((found, weights)) if m.grad else v.NO_MARKS)
+
+
+def _mapped(m: Machine, given: Given, named: Named) -> Any:
+    """Call a function for each row of what it is given: what it sees has other shapes."""
+    function, rows = given[0], rebuilt(m, tuple(given[1:]), None, shaped=False)
+    return rebuilt(m, m.call(function, rows, named), None, shaped=False)
+
+
+def _derived(m: Machine, given: Given, named: Named) -> Any:
+    """Call what ``torch.func`` makes of a function that gives its gradients, or more of them."""
+    transform, function, places, has_aux, *rest = given
+    found = m.call(function, tuple(rest), named)
+    at = places if type(places) is tuple else (places,)
+    if not all(type(each) is int and each < len(rest) for each in at):
+        return m.unknown("gradients", *rest)
+    marks = v.unsure(m.held((*rest, found))) if m.grad else v.NO_MARKS
+    is_shaped = transform in (torch.func.grad, torch.func.grad_and_value)
+    grads = rebuilt(m, tuple(rest[each] for each in at), marks, shaped=is_shaped)
+    grads = grads if type(places) is tuple else grads[0]
+    if transform is torch.func.grad_and_value:
+        return grads, found
+    return (grads, found[1]) if has_aux and type(found) is tuple else grads
+
+
+model(_mapped)(_mapped)
+model(_derived)(_derived)
+model(torch.func.vmap)(lambda m, given, named: functools.partial(_mapped, given[0]))
+
+
+def _deriving(transform: Any, m: Machine, given: Given, named: Named) -> Any:
+    at = argument(given, named, 1, "argnums", 0)
+    has_aux = m.known_truth(argument(given, named, 2, "has_aux", False))
+    derived: Any = _derived
+    return functools.partial(derived, transform, given[0], at, has_aux)
+
+
+for _name in ("grad", "grad_and_value", "hessian", "jacfwd", "jacrev"):
+    model(vars(torch.func)[_name])(functools.partial(_deriving, vars(torch.func)[_name]))
+
 
 # functions that are not entered, by the module that they are of
 
@@ -132,11 +188,12 @@ def _of_library(function: FunctionType, module: str) -> Callable[..., Any] | Non
     if module.startswith("torch.") or module == "torch":
         return _of_torch(function, module)
     package = module.partition(".")[0]
-    return _not_entered if package in _NOT_ENTERED else None
+    is_short = function.__name__.startswith("is")  # it asks something
+    return _not_entered if package in _NOT_ENTERED and not is_short else None
 
 
 _NOT_ENTERED: Final = v.words(
-    "numpy scipy matplotlib tqdm logging warnings pickle json tempfile os inspect "
+    "numpy scipy matplotlib tqdm logging warnings pickle json tempfile inspect "
     "traceback re argparse pathlib shutil subprocess datetime string textwrap ast dis IPython "
     "linecache tokenize typing abc posixpath copy threading queue selectors socket ssl "
     "tensorboard wandb rich pandas sklearn psutil yaml importlib ipykernel gradscope"
@@ -144,7 +201,7 @@ _NOT_ENTERED: Final = v.words(
 
 
 def _not_entered(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
-    if function.__module__ in ("logging", "warnings", "tqdm"):
+    if function.__module__.startswith(("logging", "warnings", "tqdm", "gradscope.")):
         return v.Unknown(why=function.__name__)
     what = f"{function.__module__}.{function.__name__}"
     return m.unknown(f"a call of {what}", *given, *named.values())
@@ -156,6 +213,8 @@ def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
         return _of_optimizer if name in _OF_OPTIMIZER else None
     if module.startswith("torch.distributions."):
         return _of_distribution
+    if module.startswith("torch.distributed.fsdp") and name in ("_pre_forward", "_post_forward"):
+        return _sharded
     if module == "torch.autograd.function" and name == "apply":
         return applied
     if module in FUNCTIONAL_MODULES:
@@ -177,6 +236,11 @@ _ENTERED: Final = (
     "torch.nn.parallel.data_parallel",
 )
 _ASKED_OF_MODULE: Final = v.words("state_dict load_state_dict __repr__")
+
+
+def _sharded(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
+    """Run a hook of ``fully_shard``: it gives the arguments, or the result, as they are."""
+    return given[2:4] if function.__name__ == "_pre_forward" else given[-1]
 
 
 def _of_distribution(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
@@ -213,6 +277,7 @@ def _step(m: Machine, function: FunctionType, given: Given, named: Named) -> Any
     is_optimizer = bool(given) and derives(v.kind_of(given[0]), torch.optim.Optimizer)
     if is_optimizer:  # which torch wraps at its first instance
         function = function.__dict__.get("__wrapped__", function)
+        _run_hooks(m, given, named, "pre")
     model = _of_library(function, function.__module__)
     if model is not None:
         found = model(m, function, given, named)
@@ -220,7 +285,17 @@ def _step(m: Machine, function: FunctionType, given: Given, named: Named) -> Any
         found = m.enter(function, given, named)
     if is_optimizer:
         m.events.append(GradEvent(What.STEP, given[0]))
+        _run_hooks(m, given, named, "post")
     return found
+
+
+def _run_hooks(m: Machine, given: Given, named: Named, when: str) -> None:
+    """Run the hooks of an optimizer's step, and those of all optimizers' steps."""
+    own = m.held_fields(given[0]).get(f"_optimizer_step_{when}_hooks")
+    every = vars(torch.optim.optimizer)[f"_global_optimizer_{when}_hooks"]
+    for hooks in (own, every):
+        for hook in [*m.overlay.view(hooks).values()] if is_a(hooks, dict) else ():
+            m.call(hook, (given[0], given, v.OwnDict(named)), {})
 
 
 def _of_optimizer(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:

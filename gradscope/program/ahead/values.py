@@ -328,7 +328,7 @@ PLAIN: Final = frozenset(
         id,
         (
             *(int, float, str, bool, type(None), bytes, complex, range, slice, type(...)),
-            *(torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format),
+            *(torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, CodeType),
         ),
     )
 )

@@ -1,6 +1,7 @@
 """The Trainer of transformers, whose loss is compared with a running average of earlier ones."""
 # needs: transformers accelerate
-# finds: GS102 GS101 `self.average`
+# finds: GS103 GS101 `self.average`
+# lacks: GS102 is advice: more branches on unknown values than are followed to their end
 
 import warnings
 
@@ -17,8 +18,8 @@ class Smoothed(Trainer):
 
     def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
         loss = model(**inputs).loss
-        average = loss if self.average is None else 0.9 * self.average + 0.1 * loss
-        self.average = average.detach()  # hazard: self.average = average  # head
+        average = loss if self.average is None else 0.9 * self.average + 0.1 * loss  # head: GS103
+        self.average = average.detach()  # hazard: self.average = average  # head: GS101
         print(f"{loss.item():.6f}")
         return loss + 0.1 * (loss - average) ** 2
 

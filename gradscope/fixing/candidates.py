@@ -20,6 +20,7 @@ from gradscope.fixing.edits import (
     decorated_function,
     expression_at,
     fields_of,
+    in_turn,
     is_in,
     loop_around,
     moved,
@@ -42,7 +43,7 @@ from gradscope.fixing.edits import (
     without_graph,
 )
 from gradscope.fixing.marks import Span, waits
-from gradscope.fixing.pieces import Pieces, all_of, block_with, written
+from gradscope.fixing.pieces import Pieces, all_of, block_with, end_of, written
 from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Finding, Fix, FixKind
 from gradscope.rules.gs102 import is_constant
@@ -54,6 +55,8 @@ _CHANGES = Applicability.MAYBE_INCORRECT
 CONSTANT = "it is a constant then: each loss trains what it does now, by its other ways alone"
 SPOILT = "what an earlier call has freed is trained through it no more"
 UNSPOILT = "every gradient that a step needs stays as it is"
+_OF_THEN = "every gradient stays as it is, at the values of then"
+OTHER = "it is computed from what has been changed by then, and may give something else"
 _MOST_CUTS = 400
 
 
@@ -282,7 +285,8 @@ class Search:
                     message = f"move line {site.line} {where}"
                     fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES, effects))
         own = [fix for fix in fixes if not fix.effects][:MOST]
-        return [*dict.fromkeys((*own, *self._sooner(), *self._built_later(changed), *fixes[:MOST]))]
+        sooner_or_later = *self._sooner(), *self._built_later(changed), *self._in_turn()
+        return [*dict.fromkeys((*own, *sooner_or_later, *fixes[:MOST]))]
 
     def _since_built(self) -> Iterator[tuple[Spot, list[ast.stmt], list[ast.stmt], ast.stmt]]:
         """Yield, for the call that fails and for its callers, the statements of its block that
@@ -297,13 +301,20 @@ class Search:
 
     def _sooner(self) -> Iterator[Fix]:
         """Yield the fix that calls backward before the exit of a ``with`` changes what it needs."""
-        changes = [self._record.events[by].levels for _, by, _ in self._stale if by >= 0]
+        events = self._record.events
+        changes = [events[by].levels for _, by, _ in self._stale if by >= 0]
+        steps = [each.spot for each in events if each.kind == "step"]
         for (file, _), (*_, last), between, call in self._since_built():
             is_exit = all(any(last.lineno == e.line for e in levels) for levels in changes)
-            if between or not is_exit or not isinstance(last, ast.With | ast.AsyncWith):
+            if not is_exit or not isinstance(last, ast.With | ast.AsyncWith):
                 continue
-            if edits := written(*moved_into(file, call, last)):
-                message = f"move line {call.lineno} to the end of the block at line {last.lineno}"
+            own = [*between, call]
+            lines = {line for each in own for line in range(each.lineno, end_of(each)[0] + 1)}
+            if any(at == file and line in lines for at, line in steps):
+                continue  # it would change what the exit changes back
+            if edits := written(*moved_into(file, own, last)):
+                told = lines_told(each.lineno for each in own)
+                message = f"move {told} to the end of the block at line {last.lineno}"
                 effects = ("every gradient is that of the values within the block",)
                 yield Fix(FixKind.REORDER, message, edits, _CHANGES, effects)
 
@@ -325,8 +336,16 @@ class Search:
                 if self._mends(built) and (edits := written(*moved(own, site, *nodes[1:]))):
                     lines = lines_told(each.lineno for each in nodes)
                     message = f"move {lines} after line {change.lineno}"
-                    effects = ("every gradient stays as it is, at the values of then",)
-                    yield Fix(FixKind.REORDER, message, edits, _CHANGES, effects)
+                    yield Fix(FixKind.REORDER, message, edits, _CHANGES, (_OF_THEN,))
+
+    def _in_turn(self) -> Iterator[Fix]:
+        """Yield the fixes that compute what a loop goes over only when it comes to it."""
+        calls = self._calls_by(self._record.events[self._fail].spot)
+        for file, node in self._stored:
+            edits = written(*in_turn(file, node))
+            if edits and self._mends(self._built_again(self._built_by(file, node), calls)):
+                message = f"compute each of `{ast.unparse(node.targets[0])}` when its turn comes"
+                yield Fix(FixKind.REORDER, message, edits, _CHANGES, (_OF_THEN,))
 
     def without_graph(self, spots: Iterable[Spot], effects: tuple[str, ...] = ()) -> list[Fix]:
         """Return the fixes that build no graph at a line, where no step needs what it builds or it
@@ -698,7 +717,10 @@ class Search:
     def _fix(
         self, kind: FixKind, message: str, edits: tuple[Edit, ...], changed: Simulation
     ) -> Fix:
-        return Fix(kind, message, edits, _CHANGES, self._effects(changed))
+        by_hand = any(by < 0 or self._record.events[by].kind != "step" for _, by, _ in self._stale)
+        is_other = by_hand and kind is FixKind.RECOMPUTE
+        effects = (*self._effects(changed)[:-1], OTHER) if is_other else self._effects(changed)
+        return Fix(kind, message, edits, _CHANGES, effects)
 
     def _places(self) -> list[int]:
         """Return the places on the way to what fails, of all calls up to it."""

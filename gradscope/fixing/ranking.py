@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing.candidates import CONSTANT, MOST, SPOILT, UNSPOILT, Search
+from gradscope.fixing.candidates import CONSTANT, MOST, OTHER, SPOILT, UNSPOILT, Search
 from gradscope.fixing.edits import text_at, with_call
 from gradscope.fixing.pieces import all_of
 from gradscope.fixing.plan import Plan, plan, replanned
@@ -72,7 +72,9 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     cuts = {number: search.effect(number) for number in near}
     at = [n for n, e in cuts.items() if (e.is_fruitful if is_chain else e.is_harmless)]
     single = [[n] for n in sorted(at, key=lambda n: (len(text_at(record.places[n])), n))]
-    for several in single or [search.kept_at()]:
+    kept = search.kept_at()
+    together = [n for n in kept if n in at]
+    for several in [*([together] if len(together) > 1 else []), *single] or [kept]:
         texts = listed([f"`{text_at(record.places[n])}`" for n in several])
         forms = [(FixKind.DETACH, "detach", f"store {texts} detached")]
         if all(record.kinds.get(n) == frozenset({"number"}) for n in several):
@@ -97,7 +99,7 @@ def _ordered(
     """
     words = {fix.kind: fix for fix in reversed(known)}
     first = [fix.kind for fix in known[:1] if fix.kind in meant]
-    costs = {CONSTANT, SPOILT}
+    costs = {CONSTANT, SPOILT, OTHER}
     found_sooner = [k for k in sooner if (own := found.get(k)) and costs.isdisjoint(own[0].effects)]
     kinds = dict.fromkeys((*first, *found_sooner, *(fix.kind for fix in known), *found))
     # What only words say comes behind what was seen to mend it; graphs are kept as a last resort.
@@ -180,7 +182,7 @@ def _tried(
                 continue
             # What comes after a bounded run may want a tensor where there is a number now.
             is_whole = fix.kind is not FixKind.ITEM or after.calls < bounds.calls
-            if verdict.comparison is not None and is_whole:
+            if verdict.comparison is not None and is_whole and OTHER not in fix.effects:
                 fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
             others = [other for other in grave if other is not proposal and verdict.left(other)]
             if id(proposal.finding) not in held or len(others) < least:

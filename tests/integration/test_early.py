@@ -42,3 +42,47 @@ def test_what_fails_is_told_before_and_nothing_else(path: Path) -> None:
         assert told(found, raised) is Told.LATE, "it is told early now"
         pytest.xfail(LATE[path.stem])
     assert told(found, raised) is Told.EARLY
+
+
+CACHED = """\
+import torch
+from torch import nn
+
+class Box:
+    cache = None
+
+def drop(*_):
+    box.cache = None
+
+box = Box()
+net = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+x = torch.ones(2, 3, requires_grad=True)
+{once}
+for _ in range(4):
+    if box.cache is None:
+        box.cache = net(x)
+        {each}
+    loss = box.cache.pow(2).sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+DROPS = {
+    "a leaf": ("net[0].weight.register_post_accumulate_grad_hook(drop)", "pass"),
+    "a leaf's gradient": ("net[0].weight.register_hook(drop)", "pass"),
+    "a tensor": ("", "box.cache.register_hook(drop)"),
+    "a module": ("net.register_full_backward_hook(drop)", "pass"),
+    "a module, before": ("net.register_full_backward_pre_hook(drop)", "pass"),
+    "a step": ("opt.register_step_post_hook(drop)", "pass"),
+    "a step, before": ("opt.register_step_pre_hook(drop)", "pass"),
+}
+
+
+@pytest.mark.parametrize("name", [*DROPS, ""])
+def test_hooks_run_within_a_call_and_a_step(name: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    once, each = DROPS.get(name, ("", "pass"))
+    program.write_text(CACHED.format(once=once, each=each))
+    found, raised, _ = watched(program)
+    assert told(found, raised) is (Told.HEALTHY if name else Told.EARLY)

@@ -138,7 +138,7 @@ _ENOUGH, _ENOUGH_AT_END = (24, 8), (6, 4)
 _ENOUGH_AT_ONCE = 4  # iterations seen in a single look
 _MOST_LOOPS = 1_000
 _MOST_LOOKS_BACK = 8
-_ENOUGH_KEYS, _ENOUGH_AT_THE_END = 100, 16
+_ENOUGH_KEYS, _ENOUGH_AT_THE_END = 100, 8
 """Iterations held by a dict: its keys may come again, as long as the program goes on."""
 _FEWEST = 3  # tensors in the same kind of cycle
 
@@ -343,14 +343,19 @@ class Growth(Observer):
         loops = [loop for loop in self._loops.values() if loop.holders]
         for loop in loops[:_MOST_LOOKS_BACK]:
             scanned = self._scan(frames, loop.ticks, loop.numbers, between_calls=False, last=True)
+            # The function may be over by whose variables it was known.
+            seen = {
+                (n.origin, n.text): s.newest for s in loop.holders.values() for n in s.newest.names
+            }
             known = [
                 replace(
                     each,
                     iterations=min(each.iterations, loop.count + loop.before),
-                    in_graph=loop.holders[each.key].newest.in_graph,
+                    in_graph=seen[each.key].in_graph,
+                    names=seen[each.key].names,
                 )
                 for each in scanned or ()
-                if each.key in loop.holders
+                if each.key in seen
             ]
             loop.holders |= _follow(loop.holders, loop.count, known)
 

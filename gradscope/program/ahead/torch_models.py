@@ -292,7 +292,8 @@ def _step(m: Machine, function: FunctionType, given: Given, named: Named) -> Any
 def _run_hooks(m: Machine, given: Given, named: Named, when: str) -> None:
     """Run the hooks of an optimizer's step, and those of all optimizers' steps."""
     own = m.held_fields(given[0]).get(f"_optimizer_step_{when}_hooks")
-    every = vars(torch.optim.optimizer)[f"_global_optimizer_{when}_hooks"]
+    module = sys.modules[torch.optim.Optimizer.__module__]
+    every = vars(module).get(f"_global_optimizer_{when}_hooks")
     for hooks in (own, every):
         for hook in [*m.overlay.view(hooks).values()] if is_a(hooks, dict) else ():
             m.call(hook, (given[0], given, v.OwnDict(named)), {})

@@ -718,7 +718,7 @@ class Search:
         self, kind: FixKind, message: str, edits: tuple[Edit, ...], changed: Simulation
     ) -> Fix:
         by_hand = any(by < 0 or self._record.events[by].kind != "step" for _, by, _ in self._stale)
-        is_other = by_hand and kind is FixKind.RECOMPUTE
+        is_other = by_hand and kind is FixKind.RECOMPUTE and not self._freed
         effects = (*self._effects(changed)[:-1], OTHER) if is_other else self._effects(changed)
         return Fix(kind, message, edits, _CHANGES, effects)
 

@@ -306,10 +306,8 @@ class Rehearsal(TorchFunctionMode):
             with self._lock, DisableTorchFunction():
                 self._follow(name, result, args)
         in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
-        if in_place and args and isinstance(args[0], torch.Tensor):
-            self._change(args[0])
-        elif kwargs and isinstance(kwargs.get("out"), torch.Tensor):
-            self._change(kwargs["out"])
+        if in_place or (kwargs and "out" in kwargs):
+            self._change(args[:1] if in_place else (kwargs["out"],))
         return result
 
     def _follow(self, name: str, result: Any, args: Sequence[Any]) -> None:
@@ -325,13 +323,15 @@ class Rehearsal(TorchFunctionMode):
         for each in _tensors_in((result,)) if known else ():
             self._derived[each] = frozenset(known)
 
-    def _change(self, tensor: Any) -> None:
+    def _change(self, written: Sequence[Any]) -> None:
+        """Note what an operation in place wrote to: a tensor, or a list of them."""
         with self._lock, DisableTorchFunction():
-            if storage_of(tensor) in self._stepped:
-                return
-            self._changed[storage_of(tensor)] = len(self._record.events)
-            by_hand = tensor.is_leaf and tensor.requires_grad and tensor.grad is not None
-            self._note("change", leaves=(self._graph.variable(tensor),) if by_hand else ())
+            tensors = [t for t in _tensors_in(written) if storage_of(t) not in self._stepped]
+            for tensor in tensors:
+                self._changed[storage_of(tensor)] = len(self._record.events)
+            by_hand = (t for t in tensors if t.is_leaf and t.requires_grad and t.grad is not None)
+            if tensors:
+                self._note("change", leaves=tuple(map(self._graph.variable, by_hand)))
 
     # what the engine and the optimizers do
 

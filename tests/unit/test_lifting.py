@@ -394,11 +394,11 @@ def test_objects_of_ours_do_not_call_the_collector(fails: bool) -> None:
     """Torch keeps a Python object for each node and tensor that was read, until the graph dies."""
     start = nn.Parameter(torch.rand(3))
     optimizer = torch.optim.SGD([start], lr=0.01)
-    before, within = gc.get_threshold(), []
+    before, within, failing = gc.get_threshold(), [], [False]
 
     def hook(_: torch.Tensor) -> None:
         within.append(gc.get_threshold())
-        if fails and len(within) > 20:
+        if failing[0]:
             raise KeyError
 
     start.register_hook(hook)
@@ -411,6 +411,7 @@ def test_objects_of_ours_do_not_call_the_collector(fails: bool) -> None:
         for _ in range(20):
             iterate()
         assert lifting_of(scope).on
+        failing[0] = fails
         with pytest.raises(KeyError) if fails else nullcontext():
             iterate()
         assert gc.get_threshold() == before

@@ -328,10 +328,10 @@ class Growth(Observer):
             self._told[key] = facts = _facts(self.watch, sightings, loop)
             yield _finding(facts)
         if not loop.done and not loop.holders and loop.grows(ended=ended):
-            loop.done = True
-            cycle = _find_cycle(creates=self._creates)
-            if cycle is not None:
-                (first_seen, before), (last, now) = loop.alive[0], loop.alive[-1]
+            (first_seen, before), (last, now) = loop.alive[0], loop.alive[-1]
+            loop.alive = []
+            if (cycle := _find_cycle(creates=self._creates)) is not None:
+                loop.done = True
                 each = (now - before) / (last - first_seen)
                 yield gs304.finding(gs304.KeptByCycle(loop.record, *cycle, last, each))
 
@@ -340,22 +340,24 @@ class Growth(Observer):
         if self.watch.lifting.on or self._between:
             # No pack hook has shown what was built since the last call, or the last look.
             self._look_between(frames, last=True)
-        loops = [loop for loop in self._loops.values() if loop.holders]
+        alive = self.watch.census.alive
+        loops = [e for e in self._loops.values() if e.holders or alive > e.count >= _ENOUGH_AT_ONCE]
         for loop in loops[:_MOST_LOOKS_BACK]:
             scanned = self._scan(frames, loop.ticks, loop.numbers, between_calls=False, last=True)
-            # The function may be over by whose variables it was known.
+            # The function may be over by whose variables it was known, or wait while others run.
             seen = {
                 (n.origin, n.text): s.newest for s in loop.holders.values() for n in s.newest.names
             }
+            most = loop.count + loop.before
             known = [
                 replace(
                     each,
-                    iterations=min(each.iterations, loop.count + loop.before),
-                    in_graph=seen[each.key].in_graph,
-                    names=seen[each.key].names,
+                    iterations=min(each.iterations, most),
+                    in_graph=seen.get(each.key, each).in_graph,
+                    names=seen.get(each.key, each).names,
                 )
                 for each in scanned or ()
-                if each.key in seen
+                if each.key in seen or each.iterations >= most - 1
             ]
             loop.holders |= _follow(loop.holders, loop.count, known)
 

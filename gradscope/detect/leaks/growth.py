@@ -138,8 +138,10 @@ _ENOUGH, _ENOUGH_AT_END = (24, 8), (6, 4)
 _ENOUGH_AT_ONCE = 4  # iterations seen in a single look
 _MOST_LOOPS = 1_000
 _MOST_LOOKS_BACK = 8
-_ENOUGH_KEYS, _ENOUGH_AT_THE_END = 100, 8
-"""Iterations held by a dict: its keys may come again, as long as the program goes on."""
+_ENOUGH_KEYS, _ENOUGH_AT_THE_END, _ENOUGH_TO_THE_END = 100, 16, 8
+"""Iterations held by a dict: its keys may come again, as long as the program goes on; when that is
+over; and if new ones came up to the end.
+"""
 _FEWEST = 3  # tensors in the same kind of cycle
 
 
@@ -510,7 +512,9 @@ def _has_grown(sightings: Sightings, *, ended: bool) -> bool:
     if len(sightings.seen) < SIGHTINGS:
         return False
     bound = _bound(suspect, ended=ended)
-    enough = _ENOUGH_AT_THE_END if ended else _ENOUGH_KEYS
+    to_the_end = sightings.seen[-1][0] == sightings.count
+    at_the_end = _ENOUGH_TO_THE_END if to_the_end else _ENOUGH_AT_THE_END
+    enough = at_the_end if ended else _ENOUGH_KEYS
     return bound is Bound.NONE or (bound is Bound.KEYED and suspect.iterations >= enough)
 
 

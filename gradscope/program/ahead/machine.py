@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 import gc
 import operator
@@ -353,8 +354,15 @@ class Machine:
         """Return the attributes that an object itself has by now."""
         if is_exactly(of, v.Instance, v.Ahead):
             return dict(of.fields)
-        found = {**self.namespace(of), **self.overlay.attributes(of)}
+        found = {**self._in_slots(of), **self.namespace(of), **self.overlay.attributes(of)}
         return {name: value for name, value in found.items() if value is not MISSING}
+
+    def _in_slots(self, of: Any) -> dict[str, Any]:
+        found = {}
+        for name in layout_of(type(of)).slots:
+            with contextlib.suppress(AttributeError):  # one never filled
+                found[name] = object.__getattribute__(of, name)
+        return found
 
     def attribute(self, of: Any, name: str, default: Any = MISSING) -> Any:
         """Return an attribute as the program would get it."""

@@ -34,7 +34,9 @@ def is_large(value: Any) -> bool:
 
 def binary(m: Machine, name: str, left: Any, right: Any, *, in_place: bool) -> Any:
     """Return what an operator gives of two values."""
-    if v.is_tensor(left) or v.is_tensor(right):
+    word = name.strip("_")
+    own = [m.method_of_user(left, f"__{prefix}{word}__") for prefix in ("i", "")]
+    if v.is_tensor(left) or (v.is_tensor(right) and own == [MISSING, MISSING]):
         if in_place and v.is_tensor(left):
             return tensors.in_place(m, left, (right,), {})
         return tensors.operate(m, getattr(operator, name), (left, right), {})
@@ -44,7 +46,6 @@ def binary(m: Machine, name: str, left: Any, right: Any, *, in_place: bool) -> A
     if in_place and is_a(left, dict) and name == "or_":
         m.overlay.to_write(left).update(iteration.as_dict(m, right))
         return left
-    word = name.strip("_")
     for owner, other, prefix in (
         *([(left, right, "i")] if in_place else []),
         (left, right, ""),

@@ -55,7 +55,7 @@ Hooks: TypeAlias = Sequence[tuple[Any, v.Given]]
 _GRADIENT: Final = object()
 """Stands for a gradient that a hook is given."""
 _MOST_HOOKS = 64
-_OF_MODULE = "BackwardHookFunctionBackward"
+_LEAF = "AccumulateGrad"
 
 
 @dataclass(slots=True)
@@ -233,23 +233,20 @@ def _filled_in(given: Any) -> Any:
     return v.Ahead(requires_grad=False) if given is _GRADIENT else given
 
 
-def hooks_of(nodes: Iterable[Any], tensors: Iterable[Any], modules: Iterable[Module]) -> Hooks:
-    """Return the functions of the program's that a call runs of these nodes of its graph, and what
-    they are given; a node does not tell its own: they are found by the tensors and modules.
+def hooks_of(
+    nodes: Iterable[tuple[Any, type]], tensors: Iterable[Any], modules: Iterable[Module]
+) -> Hooks:
+    """Return the functions of the program's that a call runs of these nodes of its graph, given
+    with their types, and what they are given; a node does not tell its own: they are found by the
+    tensors and modules.
     """
     found: list[tuple[Any, v.Given]] = []
-    of_modules = False
-    for node in nodes:
-        leaf: Any = getattr(node, "variable", None)
-        if is_exactly(leaf, *PLAIN_TENSORS):
-            after = leaf._post_accumulate_grad_hooks or {}
-            found += [(hook, (leaf,)) for hook in after.values()]
-            found += [(hook, (_GRADIENT,)) for hook in (leaf._backward_hooks or {}).values()]
-        of_modules = of_modules or node.name() == _OF_MODULE
-    for tensor in tensors:
-        if is_exactly(tensor, *PLAIN_TENSORS):
-            found += [(hook, (_GRADIENT,)) for hook in (tensor._backward_hooks or {}).values()]
-    for module in modules if of_modules else ():
+    leaves = [node.variable for node, kind in nodes if kind.__name__ == _LEAF]
+    for tensor in (each for each in (*leaves, *tensors) if is_exactly(each, *PLAIN_TENSORS)):
+        found += [(hook, (_GRADIENT,)) for hook in (tensor._backward_hooks or {}).values()]
+        after = tensor._post_accumulate_grad_hooks or {}
+        found += [(hook, (tensor,)) for hook in after.values()]
+    for module in modules:
         own = object.__getattribute__(module, "__dict__")
         found += [(hook, (module, (_GRADIENT,))) for hook in own["_backward_pre_hooks"].values()]
         hooks = own["_backward_hooks"].values()

@@ -27,9 +27,9 @@ from gradscope.collect.notes import raised_by_program
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
-from gradscope.detect.foresight.objects import Objects
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
+from gradscope.program.ahead.questions import value_of
 from gradscope.program.layouts import is_exactly
 from gradscope.program.sites import (
     USER,
@@ -128,8 +128,7 @@ def memory_before(frame: FrameType, versions: Versions) -> MemoryBefore | None:
     line = lines.get(frame.f_lineno) if lines else None
     if line is None:
         return None
-    objects = Objects(frame)
-    found = [objects.find(name) for name in line.names]
+    found = [value_of(name, frame) for name in line.names]
     storages = None
     if not line.writes or all(value is not MISSING for value in found):
         values = [value if is_exactly(value, list, tuple) else (value,) for value in found]

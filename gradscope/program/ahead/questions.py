@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, thread
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from types import FrameType, FunctionType
 from typing import Any, Final, TypeAlias
@@ -36,6 +36,7 @@ _MOST_OF_ONE = 20_000
 _MOST_WAYS = 24
 _MOST_BEYOND = 10_000
 _MOST_FRAMES = 60
+_MOST_OF_EXPRESSION = 500
 _MOST_NODES = 2_000  # of an outer call
 _CHECKPOINT = "CheckpointFunctionBackward"
 _WORK = thread._WorkItem.run.__code__
@@ -526,6 +527,26 @@ def events_around(start: FromFrames, way: Way) -> tuple[list[GradEvent], list[Gr
     calls = [at for at, event in enumerate(events) if event.what is What.BACKWARD]
     at = calls[way.calls] if len(calls) > way.calls else len(events)
     return events[:at], events[at:]
+
+
+@cache
+def _expression(text: str) -> types.CodeType:
+    return compile(text, "<expression>", "eval")
+
+
+def value_of(text: str, frame: FrameType) -> Any:
+    """Return what an expression stands for in a frame; MISSING where only code of the user's that
+    is not followed could tell.
+    """
+    machine = Machine(Question(), (), _MOST_OF_EXPRESSION)
+    space = {**frame.f_globals, **dict(local_variables(frame))}
+    try:
+        _, found = machine.run(Frame(_expression(text), space, space))
+    except (v.Stop, v.Raised, LookupError, SyntaxError):
+        return MISSING
+    finally:
+        machine.let_go()
+    return MISSING if type(found) is v.Unknown or found is v.NULL else found
 
 
 def in_words(fork: Fork) -> str:

@@ -6,9 +6,8 @@ import ast
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from itertools import chain
 
 from gradscope.code import source
 from gradscope.fixing.edits import (
@@ -44,58 +43,18 @@ from gradscope.fixing.edits import (
 )
 from gradscope.fixing.marks import Span, waits
 from gradscope.fixing.pieces import Pieces, all_of, block_with, end_of, written
-from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
-from gradscope.model import Applicability, Edit, Finding, Fix, FixKind
+from gradscope.fixing.rehearsal import Kind, Option, Simulation, Spot
+from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, Trial
+from gradscope.model import Edit, Finding, Fix, FixKind
 from gradscope.rules.gs102 import is_constant
 from gradscope.units import lines_told, listed
 
-MOST = 3
 _NUMBER: frozenset[Kind] = frozenset({"number"})
-_CHANGES = Applicability.MAYBE_INCORRECT
-CONSTANT = "it is a constant then: each loss trains what it does now, by its other ways alone"
-SPOILT = "what an earlier call has freed is trained through it no more"
-UNSPOILT = "every gradient that a step needs stays as it is"
 _OF_THEN = "every gradient stays as it is, at the values of then"
-OTHER = "it is computed from what has been changed by then, and may give something else"
-_MOST_CUTS = 400
 
 
-@dataclass(frozen=True, slots=True)
-class _CutEffect:
-    """What a cut at one place does: it is fruitful if each call has something left to make,
-    harmless if it takes no gradient that a step needs, bearable if each line goes on training all
-    its leaves. ``takes``: how many gradients that steps need, and at how many edges it takes
-    others, which they use as these are there.
-    """
-
-    hazards: int
-    takes: tuple[int, int]
-    mends: bool
-    is_fruitful: bool
-    is_harmless: bool
-    is_bearable: bool
-
-
-class Search:
+class Search(Trial):
     """Tries changes on a record, to mend what fails in one line."""
-
-    def __init__(self, record: Record, spot: Spot) -> None:
-        self._record = record
-        self._base = Simulation(record).run()
-        at = [i for i in self._base.hazards if record.events[i].spot == spot]
-        self._meant = frozenset(at or self._base.hazards)
-        self._fail = min(self._meant, default=-1)
-        self.is_only_read = record.are_only_read(self._meant)
-        self._stale = tuple(e for i in sorted(self._meant) for e in record.events[i].stale)
-        self._freed = self._bad(self._meant)
-        self._broken = self._freed | {node for node, _, _ in self._stale}
-        self._built: dict[ast.AST, frozenset[int]] = {}
-        self._effects_of: dict[int, _CutEffect] = {}
-
-    @property
-    def fails(self) -> bool:
-        """Whether a call failed in the rehearsal, or would have."""
-        return self._fail >= 0
 
     def options(self, finding: Finding) -> dict[FixKind, list[Fix]]:
         """Return what mends it, by kinds, the best first."""
@@ -157,35 +116,6 @@ class Search:
         """The places where a cut takes no gradient that a step needs."""
         return [place for place in self._places() if self.effect(place).is_harmless]
 
-    def effect(self, place: int) -> _CutEffect:
-        """Return what a cut at one place does."""
-        if place not in self._effects_of:
-            cut, base = self._cut([place]), self._base
-            fruitful = set(base.fruitless) >= set(cut.fruitless)
-            self._effects_of[place] = _CutEffect(
-                hazards=len(cut.hazards),
-                takes=(len(base.needed - cut.flows), cut.cut_in(base.used_nodes)),
-                mends=self._mends(cut),
-                is_fruitful=fruitful,
-                is_harmless=not self._harm(cut),
-                is_bearable=fruitful and base.trained_lines & base.needed <= cut.trained_lines,
-            )
-        return self._effects_of[place]
-
-    @property
-    def is_built_once(self) -> bool:
-        """Whether calls of several iterations fail at the same part, or at what is stored where
-        there is none yet, and steps train what is behind it.
-        """
-        record = self._record
-        stale = ({node for node, _, _ in record.events[i].stale} for i in sorted(self._meant)[:2])
-        parts = [self._bad([i]) | own for i, own in zip(sorted(self._meant), stale, strict=False)]
-        is_same = len(parts) > 1 and parts[0] == parts[1]
-        is_kept = any(unguarded(*each) for each in self._stored)
-        trained = {leaf for e in record.events for leaf in e.leaves} | record.used_at_the_end
-        behind = record.reached(parts[0]) if parts and (is_same or is_kept) else ()
-        return bool(record.leaves_of(behind) & trained)
-
     def kept(self) -> list[Fix]:
         """Return the fix that keeps graphs, in as few calls as that takes."""
         events = self._record.events
@@ -205,7 +135,7 @@ class Search:
         calls = "call" if len(keeps) == 1 else "calls"
         message = f"pass retain_graph=True to the {calls} at {lines_told(at for _, at in keeps)}"
         effects = ("each of these graphs is kept until nothing refers to it",)
-        return [Fix(FixKind.RETAIN_GRAPH, message, edits, _CHANGES, effects)] if edits else []
+        return [Fix(FixKind.RETAIN_GRAPH, message, edits, CHANGES, effects)] if edits else []
 
     def differentiated(self) -> list[Fix]:
         """Return the fix that trains through the gradients of which the loss is computed."""
@@ -218,7 +148,7 @@ class Search:
         lines = lines_told(line for _, line in sites)
         message = f"pass create_graph=True at {lines}: the later loss is computed from its result"
         effects = ("the later loss trains through the gradient as well, which it does not now",)
-        return [Fix(FixKind.CREATE_GRAPH, message, edits, _CHANGES, effects)] if edits else []
+        return [Fix(FixKind.CREATE_GRAPH, message, edits, CHANGES, effects)] if edits else []
 
     def together(self) -> list[Fix]:
         """Return the fixes that make one call of those that share a graph, where no step and no
@@ -243,7 +173,7 @@ class Search:
                 lines = lines_told({one.spot[1], other.spot[1]})
                 message = f"add the losses of {lines}, and call backward once"
                 trains = ("every parameter gets the gradient of both losses",)
-                fixes.append(Fix(FixKind.SUM_LOSSES, message, edits, _CHANGES, trains))
+                fixes.append(Fix(FixKind.SUM_LOSSES, message, edits, CHANGES, trains))
         return fixes[-1:]
 
     def later(self, finding: Finding) -> list[Fix]:
@@ -283,7 +213,7 @@ class Search:
             for pieces, where in ways:
                 if edits := written(*pieces):
                     message = f"move line {site.line} {where}"
-                    fixes.append(Fix(FixKind.REORDER, message, edits, _CHANGES, effects))
+                    fixes.append(Fix(FixKind.REORDER, message, edits, CHANGES, effects))
         own = [fix for fix in fixes if not fix.effects][:MOST]
         sooner_or_later = *self._sooner(), *self._built_later(changed), *self._in_turn()
         return [*dict.fromkeys((*own, *sooner_or_later, *fixes[:MOST]))]
@@ -316,7 +246,7 @@ class Search:
                 told = lines_told(each.lineno for each in own)
                 message = f"move {told} to the end of the block at line {last.lineno}"
                 effects = ("every gradient is that of the values within the block",)
-                yield Fix(FixKind.REORDER, message, edits, _CHANGES, effects)
+                yield Fix(FixKind.REORDER, message, edits, CHANGES, effects)
 
     def _built_later(self, changed: Iterable[Span]) -> Iterator[Fix]:
         """Yield the fixes that build what is changed, and what is computed from it, only once that
@@ -336,7 +266,7 @@ class Search:
                 if self._mends(built) and (edits := written(*moved(own, site, *nodes[1:]))):
                     lines = lines_told(each.lineno for each in nodes)
                     message = f"move {lines} after line {change.lineno}"
-                    yield Fix(FixKind.REORDER, message, edits, _CHANGES, (_OF_THEN,))
+                    yield Fix(FixKind.REORDER, message, edits, CHANGES, (_OF_THEN,))
 
     def _in_turn(self) -> Iterator[Fix]:
         """Yield the fixes that compute what a loop goes over only when it comes to it."""
@@ -345,7 +275,7 @@ class Search:
             edits = written(*in_turn(file, node))
             if edits and self._mends(self._built_again(self._built_by(file, node), calls)):
                 message = f"compute each of `{ast.unparse(node.targets[0])}` when its turn comes"
-                yield Fix(FixKind.REORDER, message, edits, _CHANGES, (_OF_THEN,))
+                yield Fix(FixKind.REORDER, message, edits, CHANGES, (_OF_THEN,))
 
     def without_graph(self, spots: Iterable[Spot], effects: tuple[str, ...] = ()) -> list[Fix]:
         """Return the fixes that build no graph at a line, where no step needs what it builds or it
@@ -368,7 +298,7 @@ class Search:
                 continue
             if edits := written(*without_graph(file, line)):
                 message = f"run line {line} under torch.no_grad()"
-                fixes.append(Fix(FixKind.NO_GRAD, message, edits, _CHANGES, effects))
+                fixes.append(Fix(FixKind.NO_GRAD, message, edits, CHANGES, effects))
         return fixes
 
     def kept_at(self) -> list[int]:
@@ -455,9 +385,7 @@ class Search:
         lines = lines_told(site.line for site in sites)
         found.append((all_of(map(out_of_place, sites)), f"change it out of place at {lines}"))
         effects = ("every gradient stays as it is",)
-        return [
-            Fix(FixKind.CLONE, told, edits, _CHANGES, effects) for edits, told in found if edits
-        ]
+        return [Fix(FixKind.CLONE, told, edits, CHANGES, effects) for edits, told in found if edits]
 
     def again(self) -> list[Fix]:
         """Return the fixes that build the freed part anew for the call that fails."""
@@ -468,20 +396,8 @@ class Search:
                 edits = written(*uncached(*function))
                 message = f"compute `{function[1].name}` anew each time: do not cache it"
                 if edits:
-                    fixes.append(Fix(FixKind.RECOMPUTE, message, edits, _CHANGES))
+                    fixes.append(Fix(FixKind.RECOMPUTE, message, edits, CHANGES))
         return [*fixes, *self._inside(), *([*self._copied()] or self._computed_there())]
-
-    def _built_by(self, file: str, node: ast.AST) -> frozenset[int]:
-        """Return the nodes that a statement or function has built, by whatever it called."""
-        if node not in self._built:
-            places, runs = self._record.places, self._record.runs
-            own = (run for n, some in runs.items() if is_in(places[n], file, node) for run in some)
-            self._built[node] = frozenset(chain(*(range(*run) for run in own)))
-        return self._built[node]
-
-    def _builds(self, file: str, node: ast.AST) -> bool:
-        """Return whether a statement computes something that has a graph."""
-        return not self._built_by(file, node) <= self._record.identities.keys()
 
     def _building(
         self, file: str, block: Sequence[ast.stmt], end: ast.stmt | None = None
@@ -507,18 +423,6 @@ class Search:
             functions = [e for e in source.enclosing(file, node.lineno) if isinstance(e, FUNCTIONS)]
             if functions and (pieces := unguarded(file, node)):
                 yield from self._put(file, [node], functions[-1], pieces)
-
-    @cached_property
-    def _built_at(self) -> list[tuple[str, ast.stmt]]:
-        """The statements that built what fails, the deepest first."""
-        places = {*self._record.made, *self._record.identities.values()}
-        known = {statement_around(self._record.places[n]) for n in places if n >= 0}
-        built = {each: own for each in known if (own := self._built_by(*each)) & self._broken}
-        return sorted(built, key=lambda each: (len(built[each]), each[0], each[1].lineno))
-
-    @property
-    def _stored(self) -> list[tuple[str, ast.Assign]]:
-        return [(file, node) for file, node in self._built_at if isinstance(node, ast.Assign)]
 
     def _put(
         self, file: str, nodes: Sequence[ast.stmt], owner: Owner, pieces: Pieces
@@ -634,19 +538,6 @@ class Search:
         also = "".join(f", and detach `{text_at(place)}` before" for place in places)
         return all_of([*parts, *pieces]), also
 
-    def _all_built(self, file: str, nodes: Iterable[ast.stmt]) -> frozenset[int]:
-        return frozenset().union(*(self._built_by(file, node) for node in nodes))
-
-    def _built_again(
-        self, own: frozenset[int], calls: Collection[int], cuts: frozenset[int] = frozenset()
-    ) -> Simulation:
-        return self._run(Option(cuts=cuts, again=own, for_calls=frozenset(calls)))
-
-    def _calls_by(self, spot: Spot) -> set[int]:
-        """Return the calls of a line, and of what it calls."""
-        events = self._record.events
-        return {i for i in self._record.calls if spot in (events[i].spot, *events[i].stack)}
-
     def _carried(self, head: int, place: Span) -> dict[str, frozenset[int]]:
         """Return the variables whose values go on beyond a head, and the places that read them."""
         record = self._record
@@ -697,65 +588,6 @@ class Search:
         heads = (h for h in record.bound if region_of(record.heads[h]) is loop)
         return next((record.bound[h] for h in heads), None)
 
-    def _run(self, change: Option) -> Simulation:
-        return Simulation(self._record, change).run()
-
-    def _kinds(self, numbers: Iterable[int]) -> frozenset[Kind]:
-        return frozenset().union(*(self._record.kinds.get(n, frozenset()) for n in numbers))
-
-    def _bad(self, calls: Collection[int]) -> set[int]:
-        """Return the freed nodes that some calls need."""
-        record, freed, found = self._record, set[int](), set[int]()
-        for index in record.calls:
-            event, here = record.events[index], self._base.ran[index]
-            if index in calls:
-                found |= {n for n in here & freed if record.saves[n]}
-            if not event.keep:
-                freed |= here
-        return found
-
-    def _fix(
-        self, kind: FixKind, message: str, edits: tuple[Edit, ...], changed: Simulation
-    ) -> Fix:
-        by_hand = any(by < 0 or self._record.events[by].kind != "step" for _, by, _ in self._stale)
-        is_other = by_hand and kind is FixKind.RECOMPUTE and not self._freed
-        effects = (*self._effects(changed)[:-1], OTHER) if is_other else self._effects(changed)
-        return Fix(kind, message, edits, _CHANGES, effects)
-
-    def _places(self) -> list[int]:
-        """Return the places on the way to what fails, of all calls up to it."""
-        record = self._record
-        roots = [r for i in record.calls if i <= self._fail for r in record.events[i].roots]
-        reached = record.reached(roots)
-        found = {record.identities[n] for n in reached if n in record.identities}
-        found |= {place for (own, _), place in record.added.items() if own in reached}
-        return sorted(found)[:_MOST_CUTS]
-
-    def _cut(self, cuts: Iterable[int]) -> Simulation:
-        return self._run(Option(cuts=frozenset(cuts)))
-
-    def _mends(self, changed: Simulation) -> bool:
-        left = set(changed.hazards)
-        return not left & self._meant and left <= set(self._base.hazards)
-
-    def _harm(self, changed: Simulation) -> bool:
-        """Return whether a gradient that is needed changes, or a call has none to make."""
-        base, first = self._base, self._first
-        new = set(changed.fruitless) - set(base.fruitless)
-        needed = {flow for flow in base.needed if len(flow) == 2 or flow[1] not in first}
-        return bool(new) or not needed <= changed.flows or base.lost(changed, but=first) > 0
-
-    @cached_property
-    def _first(self) -> set[object]:
-        """The calls of the line that fails that came before, where each failing call needs a part
-        of its own: what is carried on comes to be only then.
-        """
-        events = self._record.events
-        if len(self._meant) < 2 or self.is_built_once:
-            return set()
-        before = (i for i in self._record.calls if i < self._fail)
-        return {i for i in before if events[i].spot == events[self._fail].spot}
-
     def _fewest(self, harmless: Sequence[int]) -> list[int]:
         """Return the fewest of harmless cuts that mend it together; none if all do not."""
         cuts: list[int] = []
@@ -803,7 +635,7 @@ class Search:
             return None
         effects = self._effects(self._cut(numbers))
         reason = "no step uses a gradient that goes through it"
-        return Fix(FixKind.DETACH, f"detach() {where}", edits, _CHANGES, effects, reason)
+        return Fix(FixKind.DETACH, f"detach() {where}", edits, CHANGES, effects, reason)
 
     def _edits_at(self, numbers: Sequence[int], method: str) -> tuple[tuple[Edit, ...], str]:
         """Return the edits that call a method of what some places give, and those in words."""
@@ -811,11 +643,3 @@ class Search:
         edits = all_of(with_call(self._record.places[n], self._kinds([n]), method) for n in numbers)
         texts = listed([f"`{text_at(place)}`" for place in places])
         return edits, f"{texts} at {lines_told(place.line for place in places)}"
-
-    def _effects(self, changed: Simulation) -> tuple[str, ...]:
-        """Return what the training loses, in words."""
-        lost = self._base.trained_lines - changed.trained_lines
-        names = self._record.leaves
-        told = [f"{names[n]} would get no gradient from line {at[1]}" for at, n in lost if names[n]]
-        kept = SPOILT if changed.cut_in(self._base.used_nodes) else UNSPOILT
-        return (*sorted(told)[:MOST], kept)

@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.errors import GradscopeError
-from gradscope.fixing.candidates import CONSTANT, MOST, OTHER, SPOILT, UNSPOILT, Search
+from gradscope.fixing.candidates import Search
 from gradscope.fixing.edits import text_at, with_call
 from gradscope.fixing.pieces import all_of
 from gradscope.fixing.plan import Plan, plan, replanned
 from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import REFUSED, Bounds, Run, Start, check, rehearse, run, start_process
+from gradscope.fixing.trials import CONSTANT, MOST, OTHER, SPOILT, UNSPOILT
 from gradscope.fixing.verify import Verdict, compared, default_calls
 from gradscope.model import Applicability, Finding, Fix, FixKind, Recording, Severity
 from gradscope.rules.gs102 import is_constant

@@ -1,0 +1,192 @@
+"""Says what would become of a rehearsal with a change: what it mends, and what it harms."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+from gradscope.fixing.edits import is_in, statement_around, unguarded
+from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
+from gradscope.model import Applicability, Edit, Fix, FixKind
+
+MOST = 3
+CHANGES = Applicability.MAYBE_INCORRECT
+CONSTANT = "it is a constant then: each loss trains what it does now, by its other ways alone"
+SPOILT = "what an earlier call has freed is trained through it no more"
+UNSPOILT = "every gradient that a step needs stays as it is"
+OTHER = "it is computed from what has been changed by then, and may give something else"
+_MOST_CUTS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class _CutEffect:
+    """What a cut at one place does: it is fruitful if each call has something left to make,
+    harmless if it takes no gradient that a step needs, bearable if each line goes on training all
+    its leaves. ``takes``: how many gradients that steps need, and at how many edges it takes
+    others, which they use as these are there.
+    """
+
+    hazards: int
+    takes: tuple[int, int]
+    mends: bool
+    is_fruitful: bool
+    is_harmless: bool
+    is_bearable: bool
+
+
+class Trial:
+    """What becomes of a record with one change after another, made where one line fails."""
+
+    def __init__(self, record: Record, spot: Spot) -> None:
+        self._record = record
+        self._base = Simulation(record).run()
+        at = [i for i in self._base.hazards if record.events[i].spot == spot]
+        self._meant = frozenset(at or self._base.hazards)
+        self._fail = min(self._meant, default=-1)
+        self.is_only_read = record.are_only_read(self._meant)
+        self._stale = tuple(e for i in sorted(self._meant) for e in record.events[i].stale)
+        self._freed = self._bad(self._meant)
+        self._broken = self._freed | {node for node, _, _ in self._stale}
+        self._built: dict[ast.AST, frozenset[int]] = {}
+        self._effects_of: dict[int, _CutEffect] = {}
+
+    @property
+    def fails(self) -> bool:
+        """Whether a call failed in the rehearsal, or would have."""
+        return self._fail >= 0
+
+    def effect(self, place: int) -> _CutEffect:
+        """Return what a cut at one place does."""
+        if place not in self._effects_of:
+            cut, base = self._cut([place]), self._base
+            fruitful = set(base.fruitless) >= set(cut.fruitless)
+            self._effects_of[place] = _CutEffect(
+                hazards=len(cut.hazards),
+                takes=(len(base.needed - cut.flows), cut.cut_in(base.used_nodes)),
+                mends=self._mends(cut),
+                is_fruitful=fruitful,
+                is_harmless=not self._harm(cut),
+                is_bearable=fruitful and base.trained_lines & base.needed <= cut.trained_lines,
+            )
+        return self._effects_of[place]
+
+    @property
+    def is_built_once(self) -> bool:
+        """Whether calls of several iterations fail at the same part, or at what is stored where
+        there is none yet, and steps train what is behind it.
+        """
+        record = self._record
+        stale = ({node for node, _, _ in record.events[i].stale} for i in sorted(self._meant)[:2])
+        parts = [self._bad([i]) | own for i, own in zip(sorted(self._meant), stale, strict=False)]
+        is_same = len(parts) > 1 and parts[0] == parts[1]
+        is_kept = any(unguarded(*each) for each in self._stored)
+        trained = {leaf for e in record.events for leaf in e.leaves} | record.used_at_the_end
+        behind = record.reached(parts[0]) if parts and (is_same or is_kept) else ()
+        return bool(record.leaves_of(behind) & trained)
+
+    def _built_by(self, file: str, node: ast.AST) -> frozenset[int]:
+        """Return the nodes that a statement or function has built, by whatever it called."""
+        if node not in self._built:
+            places, runs = self._record.places, self._record.runs
+            own = (run for n, some in runs.items() if is_in(places[n], file, node) for run in some)
+            self._built[node] = frozenset(chain(*(range(*run) for run in own)))
+        return self._built[node]
+
+    @cached_property
+    def _built_at(self) -> list[tuple[str, ast.stmt]]:
+        """The statements that built what fails, the deepest first."""
+        places = {*self._record.made, *self._record.identities.values()}
+        known = {statement_around(self._record.places[n]) for n in places if n >= 0}
+        built = {each: own for each in known if (own := self._built_by(*each)) & self._broken}
+        return sorted(built, key=lambda each: (len(built[each]), each[0], each[1].lineno))
+
+    @property
+    def _stored(self) -> list[tuple[str, ast.Assign]]:
+        return [(file, node) for file, node in self._built_at if isinstance(node, ast.Assign)]
+
+    def _builds(self, file: str, node: ast.AST) -> bool:
+        """Return whether a statement computes something that has a graph."""
+        return not self._built_by(file, node) <= self._record.identities.keys()
+
+    def _all_built(self, file: str, nodes: Iterable[ast.stmt]) -> frozenset[int]:
+        return frozenset().union(*(self._built_by(file, node) for node in nodes))
+
+    def _built_again(
+        self, own: frozenset[int], calls: Collection[int], cuts: frozenset[int] = frozenset()
+    ) -> Simulation:
+        return self._run(Option(cuts=cuts, again=own, for_calls=frozenset(calls)))
+
+    def _calls_by(self, spot: Spot) -> set[int]:
+        """Return the calls of a line, and of what it calls."""
+        events = self._record.events
+        return {i for i in self._record.calls if spot in (events[i].spot, *events[i].stack)}
+
+    def _run(self, change: Option) -> Simulation:
+        return Simulation(self._record, change).run()
+
+    def _kinds(self, numbers: Iterable[int]) -> frozenset[Kind]:
+        return frozenset().union(*(self._record.kinds.get(n, frozenset()) for n in numbers))
+
+    def _bad(self, calls: Collection[int]) -> set[int]:
+        """Return the freed nodes that some calls need."""
+        record, freed, found = self._record, set[int](), set[int]()
+        for index in record.calls:
+            event, here = record.events[index], self._base.ran[index]
+            if index in calls:
+                found |= {n for n in here & freed if record.saves[n]}
+            if not event.keep:
+                freed |= here
+        return found
+
+    def _fix(
+        self, kind: FixKind, message: str, edits: tuple[Edit, ...], changed: Simulation
+    ) -> Fix:
+        by_hand = any(by < 0 or self._record.events[by].kind != "step" for _, by, _ in self._stale)
+        is_other = by_hand and kind is FixKind.RECOMPUTE and not self._freed
+        effects = (*self._effects(changed)[:-1], OTHER) if is_other else self._effects(changed)
+        return Fix(kind, message, edits, CHANGES, effects)
+
+    def _places(self) -> list[int]:
+        """Return the places on the way to what fails, of all calls up to it."""
+        record = self._record
+        roots = [r for i in record.calls if i <= self._fail for r in record.events[i].roots]
+        reached = record.reached(roots)
+        found = {record.identities[n] for n in reached if n in record.identities}
+        found |= {place for (own, _), place in record.added.items() if own in reached}
+        return sorted(found)[:_MOST_CUTS]
+
+    def _cut(self, cuts: Iterable[int]) -> Simulation:
+        return self._run(Option(cuts=frozenset(cuts)))
+
+    def _mends(self, changed: Simulation) -> bool:
+        left = set(changed.hazards)
+        return not left & self._meant and left <= set(self._base.hazards)
+
+    def _harm(self, changed: Simulation) -> bool:
+        """Return whether a gradient that is needed changes, or a call has none to make."""
+        base, first = self._base, self._first
+        new = set(changed.fruitless) - set(base.fruitless)
+        needed = {flow for flow in base.needed if len(flow) == 2 or flow[1] not in first}
+        return bool(new) or not needed <= changed.flows or base.lost(changed, but=first) > 0
+
+    @cached_property
+    def _first(self) -> set[object]:
+        """The calls of the line that fails that came before, where each failing call needs a part
+        of its own: what is carried on comes to be only then.
+        """
+        events = self._record.events
+        if len(self._meant) < 2 or self.is_built_once:
+            return set()
+        before = (i for i in self._record.calls if i < self._fail)
+        return {i for i in before if events[i].spot == events[self._fail].spot}
+
+    def _effects(self, changed: Simulation) -> tuple[str, ...]:
+        """Return what the training loses, in words."""
+        lost = self._base.trained_lines - changed.trained_lines
+        names = self._record.leaves
+        told = [f"{names[n]} would get no gradient from line {at[1]}" for at, n in lost if names[n]]
+        kept = SPOILT if changed.cut_in(self._base.used_nodes) else UNSPOILT
+        return (*sorted(told)[:MOST], kept)

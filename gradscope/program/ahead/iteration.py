@@ -129,12 +129,12 @@ def _index(m: Machine, key: Any) -> Any:
 
 
 def unknown_element(m: Machine, found: list[Any]) -> Any:
-    """Return one of several values, which one is not known: it leads where all of them lead."""
+    """Return one of several values, which one is not known: it leads there if all of them do."""
     if len(found) == 1:
         return found[0]
     each = [m.held(one) for one in found]
-    common = frozenset.intersection(*each) if each else v.NO_MARKS
-    marks = common | v.unsure(v.union(each) - common)
+    is_sure = all(any(mark.sure for mark in marks) for marks in each)
+    marks = v.union(each) if is_sure else v.unsure(v.union(each))
     if found and all(map(v.is_tensor, found)):
         return v.Ahead(marks)
     return v.Unknown(marks, "an element")

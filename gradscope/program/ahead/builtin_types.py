@@ -23,7 +23,7 @@ import torch.utils.checkpoint
 from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
-from gradscope.program.ahead.machine import PARTS, Machine
+from gradscope.program.ahead.machine import PARTS, TASK, TWINS, Machine
 from gradscope.program.ahead.models import argument, in_order
 from gradscope.program.ahead.operators import are_same, computed, contains
 from gradscope.program.ahead.torch_models import applied
@@ -63,6 +63,8 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
         return m.unknown(f"{name} of {of.why}", of, *given, *named.values())
     if name in _OF_ALL:
         return _OF_ALL[name](m, of, given)
+    if name == "task_wakeup":
+        return m.call(TASK._Task__wakeup, (of, *given), {})
     payload = m.overlay.view(of)
     if is_a(payload, list, deque, dict, set):
         return _of_container(m, of, payload, name, given, named)
@@ -275,6 +277,7 @@ def _at_unknown(m: Machine, space: Any, name: str, given: Given) -> Any:
 
 def make(m: Machine, cls: type, given: Given, named: Named) -> Any:
     """Return what calling a class gives."""
+    cls = TWINS.get(id(cls), cls)
     made = _made_by_torch(m, cls, given, named)
     if made is not MISSING:
         return made

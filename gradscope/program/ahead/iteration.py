@@ -621,6 +621,11 @@ def send(m: Machine, generator: Any, value: Any) -> Any:
     """Resume a generator; return what it yields, or raise Exhausted with what it returns."""
     if is_exactly(generator, *GENERATOR_TYPES):
         generator = resumed(m, generator)
+    if class_name(type(generator)) == "FutureIter":
+        future = gc.get_referents(generator)[0]
+        if m.known_truth(m.method(future, "done")):
+            raise v.Exhausted(m.method(future, "result"))
+        return future
     if type(generator) is not v.Suspended:
         if value is not None:
             return m.method(generator, "send", value)

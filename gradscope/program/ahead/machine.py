@@ -10,6 +10,7 @@ import operator
 import threading
 import types
 import weakref
+from asyncio import futures, tasks
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -68,6 +69,25 @@ MODELS: Final[dict[int, Callable[[Any, v.Given, v.Named], Any]]] = {}
 it.
 """
 
+
+TASK: Any = tasks._PyTask
+TWINS: Final = {id(futures.Future): futures._PyFuture, id(tasks.Task): TASK}
+"""Classes of C that are there in Python as well, which is read in their place."""
+
+
+def _fields_of(future: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what asyncio's own future or task holds, as one written in Python has it."""
+    for base in class_bases(type(future)):
+        names = class_namespace(base) if id(base) in TWINS else ()
+        for name in (*names, *_OF_GATHERED):
+            if name in _OF_GATHERED or is_exactly(names[name], types.GetSetDescriptorType):
+                with contextlib.suppress(AttributeError):
+                    found = object.__getattribute__(future, name)
+                    yield name, v.OwnList(found or ()) if name == "_callbacks" else found
+
+
+_OF_GATHERED = ("_children", "_cancel_requested")
+"""What a future of ``gather`` has besides: it shows no ``__dict__``."""
 
 PARTS: Final = types.SimpleNamespace()
 """The modules that are built on the machine, to which it leaves something: each adds itself."""
@@ -324,6 +344,9 @@ class Machine:
         """
         if type(self.overlay.attributes(of)) is v.OwnDict:
             return {}
+        if is_a(of, futures.Future) and id(of) not in self.cleared:
+            self.cleared.add(id(of))
+            self.overlay.attributes_to_write(of).update(_fields_of(of))
         has_dict = is_a(of, Module) or is_exactly(of, FunctionType, *PLAIN_TENSORS)
         if has_dict or layout_of(type(of)).has_dict:
             found = object.__getattribute__(of, "__dict__")
@@ -334,13 +357,14 @@ class Machine:
         """Return what a class has under a name, as Python finds it; MISSING if nothing."""
         bases = class_bases(kind)
         if after is not None:
-            at = next((i for i, base in enumerate(bases) if base is after), len(bases))
+            twins = [TWINS.get(id(base), base) for base in bases]
+            at = next((i for i, base in enumerate(twins) if base is after), len(bases))
             bases = bases[at + 1 :]
         for base in bases:
             stored = self.overlay.attributes(base)
             if name in stored:
                 return stored[name]
-            space = class_namespace(base)
+            space = class_namespace(TWINS.get(id(base), base))
             if name in space:
                 return space[name]
         return MISSING
@@ -707,6 +731,8 @@ class Machine:
             return self.call_cached(what, given, named)
         if is_exactly(what, weakref.ref):
             return what()
+        if class_name(kind) == "TaskStepMethWrapper":
+            return self.call(TASK._Task__step, (gc.get_referents(what)[0],), {})
         if is_a(what, type):
             return PARTS.builtin_types.make(self, what, given, named)
         if is_exactly(what, types.BuiltinFunctionType, types.BuiltinMethodType):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import collections
 import concurrent.futures
@@ -25,6 +26,7 @@ import time
 import types
 import warnings
 import weakref
+from asyncio import tasks
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -307,7 +309,15 @@ def _find_spec(m: Machine, given: Given, named: Named) -> Any:
     return importlib.machinery.PathFinder.find_spec(name) if own is None else own
 
 
-for _each in (threading.current_thread, threading.main_thread, *ASKED_OF_RANKS):
+model(
+    *(tasks._register_task, tasks._enter_task, tasks._leave_task, tasks._unregister_task),
+)(_nothing)
+for _each in (
+    asyncio._get_running_loop,
+    threading.current_thread,
+    threading.main_thread,
+    *ASKED_OF_RANKS,
+):
     model(_each)(functools.partial(lambda function, m, given, named: function(), _each))
 
 

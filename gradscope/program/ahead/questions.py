@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import types
+from asyncio import futures
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, thread
 from dataclasses import dataclass, field
 from functools import cache, partial, reduce
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
+from inspect import CO_ASYNC_GENERATOR
 from types import FrameType, FunctionType
 from typing import Any, Final, TypeAlias
 
@@ -21,7 +23,7 @@ from gradscope.program.ahead import builtin_types as _builtin_types  # noqa: F40
 from gradscope.program.ahead import iteration, models, opcodes
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import NO_RESULT, SUSPENDED, Frame, frame_of
-from gradscope.program.ahead.machine import Machine, Question
+from gradscope.program.ahead.machine import TASK, Machine, Question
 from gradscope.program.ahead.torch_models import run_backward
 from gradscope.program.ahead.ways import Conditions, Fork, GradEvent, Hazard, Way, What
 from gradscope.program.layouts import class_name, is_a, is_exactly
@@ -39,6 +41,8 @@ _MOST_FRAMES = 60
 _MOST_OF_EXPRESSION = 500
 _MOST_NODES = 2_000  # of an outer call
 _CHECKPOINT = "CheckpointFunctionBackward"
+_STEP = asyncio.Handle._run.__code__
+_UNTIL_COMPLETE = asyncio.BaseEventLoop.run_until_complete.__code__
 _WORK = thread._WorkItem.run.__code__
 _RESULT = Future.result.__code__
 _SUBMIT = thread.ThreadPoolExecutor.submit.__code__
@@ -177,7 +181,6 @@ class FromFrames:
             frame_of(live, waits=self._result is not None or depth > 0)
             for depth, live in enumerate(self._frames)
         ]
-        awaited = [each.instruction.opname == "SEND" for each in frames[1:]] + [False]
         users = 0
         for frame in frames:
             frame.depth = users
@@ -205,6 +208,14 @@ class FromFrames:
                 continue
             if inner is not None and id(frame.code) in _ENTRIES:
                 machine.doubt = machine.doubt or "the engine goes on from an inner call"
+            if frame.code is _STEP:
+                machine.frames, machine.base = [frame], frame
+                try:
+                    how, value = "return", _run_loop(machine, self._frames, how, value)
+                except v.Raised as raised:
+                    how, value = "raise", raised.value
+                machine.frames, inner = [], frame
+                continue
             if inner is not None and _is_skipped(machine, frame, inner):
                 inner = frame if frame.of_user else inner
                 continue
@@ -212,9 +223,6 @@ class FromFrames:
                 how, value = _guarded(machine, frame)
             else:
                 how, value = _resume(machine, frame, inner, how, value)
-            while how == "yield" and frame.code.co_flags & CO_COROUTINE and not awaited[depth]:
-                frame.stack.append(None)  # it waits for something, and is resumed in time
-                how, value = _guarded(machine, frame)
             code = frame.code
             if how == "return" and code.co_name == "__init__" and code.co_argcount:  # of a class
                 made = frame.variables[0]
@@ -329,15 +337,32 @@ def _is_skipped(machine: Machine, frame: Frame, inner: Frame) -> bool:
             if is_a(optimizer, torch.optim.Optimizer):
                 machine.events.append(GradEvent(What.STEP, optimizer))
         return True
-    if "/asyncio/" in file:
-        if file.endswith("runners.py") and frame.code.co_name == "run" and frame.live is not None:
-            main = dict(local_variables(frame.live))
-            main_one = main.get("coro", main.get("main"))
-            coroutine = is_a(main_one, types.CoroutineType) and main_one.cr_frame
-            if coroutine and inner.live is not None and coroutine is not inner.live:
-                v.lost("a task that is not the main one")
-        return True
-    return False
+    return "/asyncio/" in file
+
+
+def _run_loop(m: Machine, frames: Sequence[FrameType], how: str, value: Any) -> Any:
+    """Go on with the event loop, whose task has done a step, until what it runs is done."""
+    outer = [each for each in frames if each.f_code is _UNTIL_COMPLETE]
+    task = asyncio.current_task()
+    if not outer or task is None:
+        v.lost("an event loop that is not known")
+    own = dict(local_variables(outer[0]))
+    loop, main = own["self"], own["future"]
+    if how != "yield":
+        ends = futures._PyFuture.set_result if how == "return" else futures._PyFuture.set_exception
+        m.call(ends, (task, value), {})
+    elif value is None:
+        m.method(loop, "call_soon", types.MethodType(TASK._Task__step, task))
+    else:
+        m.method(value, "add_done_callback", types.MethodType(TASK._Task__wakeup, task))
+    while not m.known_truth(m.method(main, "done")):
+        ready = m.overlay.to_write(m.attribute(loop, "_ready"))
+        if not ready:
+            v.lost("an event loop that waits")
+        handle = ready.popleft()
+        if not m.known_truth(m.attribute(handle, "_cancelled")):
+            m.call(m.attribute(handle, "_callback"), tuple(m.attribute(handle, "_args")), {})
+    return m.method(main, "result")
 
 
 def _guarded(machine: Machine, frame: Frame) -> tuple[str, Any]:

@@ -24,7 +24,7 @@ from gradscope.commands.outputs import tell
 from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import Command, program_of
 from gradscope.render.machine import Format
-from gradscope.render.pictures.options import Options
+from gradscope.render.pictures.picture import Options
 from gradscope.rules.settings import FailOn, settings_at
 
 Job = Callable[[], int]

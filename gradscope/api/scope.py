@@ -15,9 +15,8 @@ from gradscope.collect import facts
 from gradscope.collect.backward import Backward
 from gradscope.collect.default_hooks import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.facts import Part
-from gradscope.collect.interruptions import take
 from gradscope.collect.looker import Looker
-from gradscope.collect.notes import Notes
+from gradscope.collect.notes import Notes, take
 from gradscope.collect.observers import Observer
 from gradscope.collect.slots import begin_watch, foreign
 from gradscope.collect.state import State
@@ -60,7 +59,7 @@ from gradscope.program.undisturbed import unprofiled
 from gradscope.program.variables import turn_off
 from gradscope.record.writer import Like, RecordingWriter, begun
 from gradscope.render.wording import whole_message
-from gradscope.rules.suppressing import Suppressor
+from gradscope.rules.settings import Suppressor
 from gradscope.torch_private import (
     SAVED_TENSORS_ARE_READABLE,
     device_peaks,
@@ -71,7 +70,7 @@ from gradscope.units import counted
 
 if TYPE_CHECKING:
     from gradscope.render.pictures.draw import Drawing
-    from gradscope.render.pictures.options import DrawOptions
+    from gradscope.render.pictures.picture import DrawOptions
 
 
 _MOST_TEXTS = 100
@@ -364,7 +363,7 @@ class Scope(Printed):
         """
         # Drawing is loaded only when something is drawn.
         from gradscope.render.pictures.draw import draw_recording  # noqa: PLC0415
-        from gradscope.render.pictures.options import Options  # noqa: PLC0415
+        from gradscope.render.pictures.picture import Options  # noqa: PLC0415
 
         return draw_recording(self.recording(), file, Options(**options), call=call)
 

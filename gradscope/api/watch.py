@@ -17,11 +17,10 @@ from gradscope.collect.observers import Observer
 from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.program.undisturbed import unprofiled
+from gradscope.record.file import Store
 from gradscope.record.header import header_of
-from gradscope.record.log import Store
 from gradscope.record.writer import RecordingWriter
-from gradscope.rules.settings import settings_at
-from gradscope.rules.suppressing import Suppressor
+from gradscope.rules.settings import Suppressor, settings_at
 
 _session: Session | None = None
 

@@ -14,15 +14,13 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.collect.calls import Call, EngineCall, figures_of, finished
-from gradscope.collect.interruptions import postponed, raise_postponed
+from gradscope.collect.calls import Call, EngineCall, Habit, Shape, Shapes, figures_of, finished
 from gradscope.collect.ledger import LOOKS
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
-from gradscope.collect.notes import raised_by_program
+from gradscope.collect.notes import postponed, raise_postponed, raised_by_program
 from gradscope.collect.observers import Observer
 from gradscope.collect.saving import Saving
-from gradscope.collect.shapes import Habit, Shape, Shapes
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.snapshot import Pictures
 from gradscope.collect.state import State

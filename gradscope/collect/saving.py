@@ -18,11 +18,10 @@ import torch
 
 from gradscope.collect import engine_words
 from gradscope.collect.generations import Generations
-from gradscope.collect.interruptions import postponed, raise_postponed
 from gradscope.collect.ledger import LOOKS, Ledger
 from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, token_of
 from gradscope.collect.nodes import CLONE
-from gradscope.collect.notes import raised_by_program
+from gradscope.collect.notes import postponed, raise_postponed, raised_by_program
 from gradscope.collect.observers import Observer
 from gradscope.collect.slots import MODIFIED, readable
 from gradscope.collect.thread_numbers import OTHER, this_thread

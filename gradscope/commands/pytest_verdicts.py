@@ -16,7 +16,7 @@ import pytest
 from gradscope.code.source import called_name, calls_in, enclosing, spans
 from gradscope.commands.outputs import print_line
 from gradscope.errors import GradscopeError
-from gradscope.launch.ending import describe
+from gradscope.launch.runner import describe
 from gradscope.launch.torch_import import when_torch_is_imported
 from gradscope.model import (
     BackwardCall,
@@ -29,12 +29,11 @@ from gradscope.model import (
     SuppressionKind,
 )
 from gradscope.record.codec import dumps, loads
-from gradscope.render.text.finding import print_list, tally
 from gradscope.render.text.forms import findings_text
+from gradscope.render.text.report import print_list, tally
 from gradscope.render.text.terminal import console_in_memory, written_on
 from gradscope.rules import by_code
-from gradscope.rules.settings import FailOn, Settings, settings_at
-from gradscope.rules.suppressing import Suppressor, write_baseline
+from gradscope.rules.settings import FailOn, Settings, Suppressor, settings_at, write_baseline
 from gradscope.units import counted
 
 if TYPE_CHECKING:

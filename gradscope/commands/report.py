@@ -12,9 +12,8 @@ from pathlib import Path
 from gradscope.commands.outputs import console_on, image, opened, page, print_line, printer
 from gradscope.errors import GradscopeError
 from gradscope.render.machine import Format
-from gradscope.render.pictures.options import Options
-from gradscope.rules.settings import DEFAULTS, Settings
-from gradscope.rules.suppressing import Suppressor, write_baseline
+from gradscope.render.pictures.picture import Options
+from gradscope.rules.settings import DEFAULTS, Settings, Suppressor, write_baseline
 
 
 def report(

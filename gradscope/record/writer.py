@@ -35,8 +35,7 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record import codec
-from gradscope.record.file import NOTED, LogReader, create, pack
-from gradscope.record.log import Found, Key, Store, read_log
+from gradscope.record.file import NOTED, Found, Key, LogReader, Store, create, pack, read_log
 
 ROWS = 2_000
 """Most rows of calls, without the one more for each kind of call at each site."""

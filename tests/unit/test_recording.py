@@ -33,8 +33,7 @@ from gradscope.model import (
 )
 from gradscope.record import codec
 from gradscope.record import writer as writer_module
-from gradscope.record.file import create, load, load_from
-from gradscope.record.log import Store
+from gradscope.record.file import Store, create, load, load_from
 from gradscope.record.writer import RecordingWriter, begun
 from tests.command import ran_well
 

@@ -11,7 +11,6 @@ from gradscope.model import Graph, Node, NodeState, SavedState, SavedTensor
 from gradscope.model.graph import activation_bytes
 from gradscope.render.pictures.folding import Fold, Folded, fold
 from gradscope.render.pictures.merging import Merged, merge
-from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.picture import (
     OLDER,
     SHARED,
@@ -22,6 +21,7 @@ from gradscope.render.pictures.picture import (
     BoxRow,
     Cluster,
     Marking,
+    Options,
     Picture,
     one_line,
 )

@@ -16,8 +16,7 @@ from itertools import chain, groupby
 
 from gradscope.errors import GradscopeError, meant
 from gradscope.render.pictures.merging import Merged
-from gradscope.render.pictures.options import Options
-from gradscope.render.pictures.picture import Marking
+from gradscope.render.pictures.picture import Marking, Options
 from gradscope.render.repeats import find_repeats
 from gradscope.units import listed
 

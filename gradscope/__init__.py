@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from gradscope.api.graphs import check as check
     from gradscope.api.graphs import compare as compare
     from gradscope.api.graphs import follow as follow
+    from gradscope.api.graphs import holders as holders
     from gradscope.api.graphs import saved_tensors as saved_tensors
     from gradscope.api.graphs import snapshot as snapshot
     from gradscope.api.graphs import uses as uses
-    from gradscope.api.holders import holders as holders
     from gradscope.api.time_graph import time_graph as time_graph
     from gradscope.api.watch import watch as watch
     from gradscope.errors import FreedGraphError as FreedGraphError
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
 
 _ERRORS = {"FreedGraphError", "GradscopeError", "StaleSavedTensorError"}
-_OF_GRAPHS = ("check", "compare", "follow", "saved_tensors", "snapshot", "uses")
+_OF_GRAPHS = ("check", "compare", "follow", "holders", "saved_tensors", "snapshot", "uses")
 _WHERE = {
     **dict.fromkeys(sorted(_ERRORS), "gradscope.errors"),
     **dict.fromkeys(_OF_GRAPHS, "gradscope.api.graphs"),
-    **{name: f"gradscope.api.{name}" for name in ("draw", "holders", "time_graph", "watch")},
+    **{name: f"gradscope.api.{name}" for name in ("draw", "time_graph", "watch")},
     "to_dot": "gradscope.api.draw",
 }
 

@@ -166,8 +166,7 @@ def run(
     ] = False,
     no_rehearsal: NoRehearsalOption = False,
     fail_on: Annotated[
-        FailOn | None,
-        _option("Lowest severity that makes the exit status 1 (default: error)."),
+        FailOn | None, _option("Lowest severity that makes the exit status 1 (default: error).")
     ] = None,
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,
@@ -274,8 +273,7 @@ def fix(
         bool, _option("Run the program without and with each fix, and compare.", "--verify")
     ] = False,
     pick: Annotated[
-        list[int] | None,
-        _count("Take fix N of a finding, not the recommended one; repeatable."),
+        list[int] | None, _count("Take fix N of a finding, not the recommended one; repeatable.")
     ] = None,
     write: Annotated[
         bool, _option("Change the files if the recommended or picked fix holds.", "--write")

@@ -179,7 +179,7 @@ class Backward:
         """By the place of the call: they are the same in every iteration."""
         self._shapes = Shapes()
         self._pictures = Pictures(state, self._shapes)
-        self._books = Books(state, sink)
+        self.books = Books(state, sink)
 
     def run(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Stand in for torch's ``_engine_run_backward``; leave no frame in a traceback."""
@@ -396,10 +396,6 @@ class Backward:
 
     # after the engine
 
-    def regroup(self) -> None:
-        """Begin a new row with the next call of each kind."""
-        self._books.regroup()
-
     def _finish(self, call: Call, error: BaseException | None, args: tuple[Any, ...]) -> None:
         """Book what the call freed; say so if the engine raised what was not announced."""
         state, shape = self._state, call.shape
@@ -407,13 +403,13 @@ class Backward:
         if call.guarded:
             self._end_guarded(call)
             if error is None:
-                self._books.guarded(call)
+                self.books.guarded(call)
                 self._go_on(call)
                 state.observers.tell(Observer.after_guarded, call)
                 return
         elif state.looks:
             self._count(call)
-        record = self._books.call(call, error)
+        record = self.books.call(call, error)
         if not call.guarded and state.looks:
             shape.record = record
             last = call.number + call.within == state.calls and not call.findings

@@ -314,7 +314,7 @@ def _compilers_pass_over_code_by_its_strategy() -> bool:
 @fact(
     "compiled autograd is switched on and off by set_autograd_compiler, which Python looks up",
     "hooks.py",
-    "collect/default_hooks.py",
+    "collect/saving.py",
 )
 def _compiled_autograd_is_switched_in_one_place() -> bool:
     switched: list[bool] = []

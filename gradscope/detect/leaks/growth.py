@@ -25,7 +25,7 @@ from gradscope.detect.leaks.suspects import Scan, Spans, Suspect
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.model.paths import Origin, Path
 from gradscope.program.layouts import closure_of
-from gradscope.program.referrers import contexts, tracked
+from gradscope.program.reach import contexts, tracked
 from gradscope.program.sites import Place, user_frame, user_frames
 from gradscope.program.tensors import held_node, is_held_leaf
 from gradscope.program.undisturbed import Untraced

@@ -389,8 +389,7 @@ class Scope(Printed):
         One of a known cause only raises the count of the first; with a count of 0 it brings the
         figures of that one up to date.
         """
-        met = (i for i, f in enumerate(self._findings) if f.cause == finding.cause)
-        place = next(met, None)
+        place = next((i for i, f in enumerate(self._findings) if f.cause == finding.cause), None)
         if place is not None:
             known = self._findings[place]
             newest = replace(known if finding.count else finding, suppression=known.suppression)

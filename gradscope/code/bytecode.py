@@ -275,8 +275,7 @@ def _find_depths(instructions: tuple[Instruction, ...]) -> dict[int, int]:
             if each.handler >= 0:
                 waiting.append((each.handler, each.handler_depth + 1 + each.keeps_lasti))
             if each.jump >= 0:
-                opcode = dis.opmap[each.opname]
-                effect = stack_effect(opcode, each.opname, each.arg, jump=True)
+                effect = stack_effect(dis.opmap[each.opname], each.opname, each.arg, jump=True)
                 waiting.append((each.jump, depth + effect))
             if not each.falls:
                 break

@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import methodcaller
 from types import FrameType
 from typing import Any, Protocol
@@ -162,8 +163,7 @@ class Books:
         if call.ended - self._sampled > _SAMPLE_EVERY:
             self._sampled = call.ended
             held = call.freed_bytes - call.returned_bytes
-            before = Sample(call.started, call.peak_bytes, 0, call.number - 1, alike)
-            self._sink.sample(before)
+            self._sink.sample(Sample(call.started, call.peak_bytes, 0, call.number - 1, alike))
             self._sink.sample(Sample(call.ended, call.live_bytes, held, call.number, alike))
 
 
@@ -239,12 +239,8 @@ class Backward:
     @hidden_from_compiler
     def _conclude(self, call: Call, error: BaseException | None, args: tuple[Any, ...]) -> None:
         """Finish a call; a failure of ours in that must not become the program's."""
-        try:
-            self._finish(call, error, args)
-        except Exception as failure:
-            if raised_by_program(failure):
-                raise
-            self._state.notes.failed("booking a backward call failed in gradscope", failure)
+        what = "booking a backward call failed in gradscope"
+        self._state.notes.attempt(what, partial(self._finish, call, error, args), None)
         if not call.guarded or self._sink.follows_calls:
             self._sink.called(call.record)
 
@@ -510,12 +506,5 @@ Backward.run.__code__ = Backward.run.__code__.replace(co_filename=f"{__file__}{E
 itself_hidden_from_compiler(Backward.run)
 hidden_from_compiler(unseen)
 
-_OURS = frozenset(
-    {
-        Backward.run.__code__,
-        Backward._announce.__code__,
-        Saving.unpack.__code__,
-        READ_THROUGH,
-        ADOPTED,
-    }
-)
+_WRAPPERS = Backward.run, Backward._announce, Saving.unpack
+_OURS = frozenset((*(each.__code__ for each in _WRAPPERS), READ_THROUGH, ADOPTED))

@@ -443,8 +443,7 @@ class Lifting:
         self._alike_nodes = self._alike_nodes + call.fresh if same else 0
         if self._awaited is not None:
             waited_for, number = self._awaited
-            again = waited_for is habit and extra >= number
-            if again or call.number >= self._wait_until:
+            if (waited_for is habit and extra >= number) or call.number >= self._wait_until:
                 self._awaited = None
         with_steps, without = _ALIKE, _ALIKE_WITHOUT_STEPS
         if self._alike_nodes >= _MUCH:

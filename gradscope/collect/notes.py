@@ -37,8 +37,7 @@ class Notes:
         """
         if isinstance(failure, RecursionError):
             return
-        error = f"{type(failure).__name__}: {failure}"
-        self.add(f"{what} ({error}); please report this")
+        self.add(f"{what} ({type(failure).__name__}: {failure}); please report this")
 
     def attempt(self, what: str, work: Callable[[], T], otherwise: T) -> T:
         """Do some work of ours inside the program; where it fails, keep a note and go on."""

@@ -583,8 +583,7 @@ class DefaultHooks:
             return
         if dispatch_modes() or not default_hooks_are_enabled():
             return
-        on_top = self._is_on_top(stack.base)
-        if not on_top and (stack.aside or self._is_on_top(stack.beneath)):
+        if not self._is_on_top(stack.base) and (stack.aside or self._is_on_top(stack.beneath)):
             self._torch.push(*stack.base)
         if stack.aside:
             self._change(stack, aside=False)

@@ -16,8 +16,7 @@ import pytest
 from gradscope.code.source import called_name, calls_in, enclosing, spans
 from gradscope.commands.outputs import print_line
 from gradscope.errors import GradscopeError
-from gradscope.launch.runner import describe
-from gradscope.launch.torch_import import when_torch_is_imported
+from gradscope.launch.runner import describe, when_torch_is_imported
 from gradscope.model import (
     BackwardCall,
     Cause,
@@ -234,8 +233,7 @@ class Watching:
             watched, found = ended
             if hasattr(report, "wasxfail"):
                 found = [_suppressed(one, "as the test is marked as xfail") for one in found]
-            told = list(map(dumps, found)), watched.calls, watched.failure
-            vars(report)["gradscope"] = told
+            vars(report)["gradscope"] = list(map(dumps, found)), watched.calls, watched.failure
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

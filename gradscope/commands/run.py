@@ -187,8 +187,7 @@ class _Report:
             own = own and replace(own, outcome=outcome)
             recording, saved = self._seen(own, outcome)
             if self.live:
-                console = console_on(self.streams[0])
-                print_line(console, f"gradscope: {outcome.unfinished}")
+                print_line(console_on(self.streams[0]), f"gradscope: {outcome.unfinished}")
             self._report(recording, saved, own is not None, None)
         except Exception as failure:
             tell(_words(failure), self.streams[-1])

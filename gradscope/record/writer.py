@@ -97,15 +97,8 @@ class FoldedCalls:
 
     def folded(self) -> BackwardCall:
         """Return the record of the row."""
-        figures: dict[str, Any] = dict(zip(FIGURES, self.figures, strict=True))
-        return replace(
-            self.first,
-            **figures,
-            live_bytes=self.live_bytes,
-            ended=self.ended,
-            count=self.count,
-            last_number=self.last_number,
-        )
+        known: dict[str, Any] = dict(zip(FIGURES, self.figures, strict=True))
+        return replace(self.first, **known, **{name: getattr(self, name) for name in NOTED})
 
 
 class CallFolder:

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 27_146
-FILES = 181
+CODE = 27_037
+FILES = 178
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -38,7 +38,7 @@ from gradscope.model import (
     Sample,
     Summary,
 )
-from gradscope.render.html import page as page_module
+from gradscope.render import html as page_module
 from gradscope.render.html import to_html
 from gradscope.render.html.payload import (
     MAX_LANES,

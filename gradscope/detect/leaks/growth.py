@@ -475,19 +475,12 @@ def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
     inner = Path.of(name.origin, name.root, (*name.steps, *name.beyond))
     if inner.attribute not in (None, name.attribute):  # the objects in it were given the tensors
         stored = store_of((inner,), suspect.files)[0] or stored
-    facts: dict[str, Any] = {
-        "call": record,
-        "holder": name,
-        "stored": stored,
-        "grown": _grown(watch, sightings),
-    }
+    facts = record, name, stored, _grown(watch, sightings)
     if loop is not None and suspect.in_graph and not suspect.is_container:
         site = None if record is None else record.site
         silent = site is not None and any(x.writes for x in data_lines(site.file).values())
-        return gs301.Carried(**facts, silent=silent, steps=loop.waits)
-    return gs302.KeptAlive(
-        **facts, is_container=suspect.is_container, is_scalar=suspect.is_scalar, after=watch.calls
-    )
+        return gs301.Carried(*facts, silent, loop.waits)
+    return gs302.KeptAlive(*facts, suspect.is_container, suspect.is_scalar, watch.calls)
 
 
 def _has_grown(sightings: Sightings, *, ended: bool) -> bool:

@@ -233,8 +233,7 @@ def _outcome(outcome: Outcome, who: str, console: Console) -> None:
         print_note(f"{what} ends here: {outcome.unfinished}", console)
     elif outcome.exception:
         raised = outcome.exception.splitlines()[0]
-        raised = shorten(raised, 2 * console.width - 40)
-        print_note(f"{who} raised {raised}", console)
+        print_note(f"{who} raised {shorten(raised, 2 * console.width - 40)}", console)
 
 
 def _headline(recording: Recording, console: Console) -> None:

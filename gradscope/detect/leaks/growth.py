@@ -26,7 +26,7 @@ from gradscope.detect.leaks.suspects import Scan, Spans, Suspect
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.model.paths import Origin, Path
 from gradscope.program.layouts import closure_of
-from gradscope.program.referrers import contexts, tracked
+from gradscope.program.reach import contexts, tracked
 from gradscope.program.sites import Place, user_frame, user_frames
 from gradscope.program.tensors import held_node, is_held_leaf
 from gradscope.program.undisturbed import Untraced
@@ -509,19 +509,12 @@ def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
     inner = Path.of(name.origin, name.root, (*name.steps, *name.beyond))
     if inner.attribute not in (None, name.attribute):  # the objects in it were given the tensors
         stored = store_of((inner,), suspect.files)[0] or stored
-    facts: dict[str, Any] = {
-        "call": record,
-        "holder": name,
-        "stored": stored,
-        "grown": _grown(watch, sightings),
-    }
+    facts = record, name, stored, _grown(watch, sightings)
     if loop is not None and suspect.in_graph and not suspect.is_container:
         site = None if record is None else record.site
         silent = site is not None and any(x.writes for x in data_lines(site.file).values())
-        return gs301.Carried(**facts, silent=silent, steps=loop.waits)
-    return gs302.KeptAlive(
-        **facts, is_container=suspect.is_container, is_scalar=suspect.is_scalar, after=watch.calls
-    )
+        return gs301.Carried(*facts, silent, loop.waits)
+    return gs302.KeptAlive(*facts, suspect.is_container, suspect.is_scalar, watch.calls)
 
 
 def _bound(suspect: Suspect, *, ended: bool) -> Bound:

@@ -20,8 +20,8 @@ from changes import report_changes
 from torch import nn
 
 import gradscope
+from gradscope.render.pictures.draw import select
 from gradscope.render.pictures.merging import merge
-from gradscope.render.pictures.selection import select
 
 DOCS = Path(__file__).parent
 CHAIN = 200_000

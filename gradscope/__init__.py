@@ -15,29 +15,28 @@ from typing import TYPE_CHECKING, Any
 from gradscope._version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.api.check import check as check
-    from gradscope.api.compare import compare as compare
     from gradscope.api.draw import draw as draw
     from gradscope.api.draw import to_dot as to_dot
-    from gradscope.api.follow import follow as follow
-    from gradscope.api.holders import holders as holders
-    from gradscope.api.snapshot import saved_tensors as saved_tensors
-    from gradscope.api.snapshot import snapshot as snapshot
+    from gradscope.api.graphs import check as check
+    from gradscope.api.graphs import compare as compare
+    from gradscope.api.graphs import follow as follow
+    from gradscope.api.graphs import holders as holders
+    from gradscope.api.graphs import saved_tensors as saved_tensors
+    from gradscope.api.graphs import snapshot as snapshot
+    from gradscope.api.graphs import uses as uses
     from gradscope.api.time_graph import time_graph as time_graph
-    from gradscope.api.uses import uses as uses
     from gradscope.api.watch import watch as watch
     from gradscope.errors import FreedGraphError as FreedGraphError
     from gradscope.errors import GradscopeError as GradscopeError
     from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
 
 _ERRORS = {"FreedGraphError", "GradscopeError", "StaleSavedTensorError"}
-_OWN_FILE = ("check", "compare", "draw", "follow", "holders", "snapshot", "time_graph", "uses")
+_OF_GRAPHS = ("check", "compare", "follow", "holders", "saved_tensors", "snapshot", "uses")
 _WHERE = {
     **dict.fromkeys(sorted(_ERRORS), "gradscope.errors"),
-    **{name: f"gradscope.api.{name}" for name in _OWN_FILE},
-    "saved_tensors": "gradscope.api.snapshot",
+    **dict.fromkeys(_OF_GRAPHS, "gradscope.api.graphs"),
+    **{name: f"gradscope.api.{name}" for name in ("draw", "time_graph", "watch")},
     "to_dot": "gradscope.api.draw",
-    "watch": "gradscope.api.watch",
 }
 
 __all__ = ["__version__", *_WHERE]

@@ -24,7 +24,7 @@ from gradscope.commands.outputs import tell
 from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import Command, program_of
 from gradscope.render.machine import Format
-from gradscope.render.pictures.options import Options
+from gradscope.render.pictures.picture import Options
 from gradscope.rules.settings import FailOn, settings_at
 
 Job = Callable[[], int]
@@ -166,8 +166,7 @@ def run(
     ] = False,
     no_rehearsal: NoRehearsalOption = False,
     fail_on: Annotated[
-        FailOn | None,
-        _option("Lowest severity that makes the exit status 1 (default: error)."),
+        FailOn | None, _option("Lowest severity that makes the exit status 1 (default: error).")
     ] = None,
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,
@@ -274,8 +273,7 @@ def fix(
         bool, _option("Run the program without and with each fix, and compare.", "--verify")
     ] = False,
     pick: Annotated[
-        list[int] | None,
-        _count("Take fix N of a finding, not the recommended one; repeatable."),
+        list[int] | None, _count("Take fix N of a finding, not the recommended one; repeatable.")
     ] = None,
     write: Annotated[
         bool, _option("Change the files if the recommended or picked fix holds.", "--write")

@@ -6,10 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from gradscope.api.snapshot import snapshot
+from gradscope.api.graphs import snapshot
 from gradscope.model import Graph
-from gradscope.render.pictures import draw as pictures
-from gradscope.render.pictures.options import DrawOptions, Options
+from gradscope.render.pictures import dot
+from gradscope.render.pictures.compose import compose
+from gradscope.render.pictures.draw import Drawing, draw_graphs
+from gradscope.render.pictures.picture import DrawOptions, Options
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 def draw(
     *roots: Drawable, file: str | os.PathLike[str] | None = None, **options: Unpack[DrawOptions]
-) -> pictures.Drawing:
+) -> Drawing:
     """Draw the backward graph of one or more tensors in one picture, shared nodes drawn once.
 
     ``roots`` are tensors, ``GradientEdge`` objects, or graphs that ``snapshot`` gave; freed graphs
@@ -40,7 +42,7 @@ def draw(
 
         gradscope.draw(loss_a, loss_b, file="shared.svg")
     """
-    return pictures.draw_graphs(_graphs(roots), file, Options(**options))
+    return draw_graphs(_graphs(roots), file, Options(**options))
 
 
 def to_dot(*roots: Drawable, **options: Unpack[DrawOptions]) -> str:
@@ -48,7 +50,7 @@ def to_dot(*roots: Drawable, **options: Unpack[DrawOptions]) -> str:
 
     Raises GradscopeError for a tensor without a graph.
     """
-    return pictures.to_dot(_graphs(roots), Options(**options))
+    return dot.to_dot(compose(_graphs(roots), Options(**options)))
 
 
 def _graphs(roots: Sequence[Drawable]) -> list[Graph]:

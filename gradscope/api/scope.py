@@ -8,17 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from gradscope.code.bytecode import forget_flows
 from gradscope.collect import facts
 from gradscope.collect.backward import Backward
-from gradscope.collect.default_hooks import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.facts import Part
-from gradscope.collect.interruptions import take
 from gradscope.collect.looker import Looker
-from gradscope.collect.notes import Notes
+from gradscope.collect.notes import Notes, take
 from gradscope.collect.observers import Observer
+from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.slots import begin_watch, foreign
 from gradscope.collect.state import State
 from gradscope.detect import hazards
@@ -60,7 +59,7 @@ from gradscope.program.undisturbed import unprofiled
 from gradscope.program.variables import turn_off
 from gradscope.record.writer import Like, RecordingWriter, begun
 from gradscope.render.wording import whole_message
-from gradscope.rules.suppressing import Suppressor
+from gradscope.rules.settings import Suppressor
 from gradscope.torch_private import (
     SAVED_TENSORS_ARE_READABLE,
     device_peaks,
@@ -71,7 +70,7 @@ from gradscope.units import counted
 
 if TYPE_CHECKING:
     from gradscope.render.pictures.draw import Drawing
-    from gradscope.render.pictures.options import DrawOptions
+    from gradscope.render.pictures.picture import DrawOptions
 
 
 _MOST_TEXTS = 100
@@ -98,6 +97,7 @@ class Session:
         self.state.looks = Part.LOOKS not in off
         self.looker = Looker(self.state)
         self._backward = Backward(self.state, self.looker, hazards, self)
+        self.books = self._backward.books
         self._lines = LineWatch(self.state)
         state, lines = self.state, self._lines
         growth, later = Growth(state), FreedWatch(state, lines)
@@ -251,10 +251,6 @@ class Session:
         """Whether a watch wants to know of each call as soon as it has ended."""
         return any(scope.follows_calls for scope in self.scopes)
 
-    def regroup(self) -> None:
-        """Begin a new row with the next call of each kind, as other watches see it now."""
-        self._backward.regroup()
-
     def called(self, call: BackwardCall) -> None:
         """Hand a backward call that has ended to every watch."""
         for scope in tuple(self.scopes):
@@ -286,27 +282,24 @@ class Session:
 _ERRORS: dict[str, type[RuntimeError]] = {"GS101": FreedGraphError, "GS201": StaleSavedTensorError}
 
 
+class Asked(NamedTuple):
+    """What the user has asked of a watch; without a ``suppressor`` every finding counts."""
+
+    raise_on: Severity | None = None
+    stop_after: int | None = None
+    on_finding: Callable[[Finding], None] | None = None
+    on_call: Callable[[BackwardCall], None] | None = None
+    suppressor: Suppressor | None = None
+
+
 class Scope(Printed):
     """One watch in progress, and what it has seen."""
 
-    def __init__(
-        self,
-        *,
-        writer: RecordingWriter,
-        raise_on: Severity | None,
-        stop_after: int | None,
-        on_finding: Callable[[Finding], None] | None,
-        on_call: Callable[[BackwardCall], None] | None,
-        suppressor: Suppressor | None,
-    ) -> None:
+    def __init__(self, writer: RecordingWriter, asked: Asked) -> None:
         self.writer = writer
+        self._asked = asked
         self._findings = Findings()
-        self._on_finding = on_finding
         self.outcome: Outcome | None = None
-        self._raise_on = raise_on
-        self._stop_after = stop_after
-        self._on_call = on_call
-        self._suppressor = suppressor
         self._session: Session | None = None
         self._first_call = 0
         self.is_stopped = False
@@ -347,8 +340,8 @@ class Scope(Printed):
 
     def recording(self) -> Recording:
         """Return all that was seen so far, as plain data."""
-        recording = self.writer.read()
-        return recording if self._suppressor is None else self._suppressor.of_findings(recording)
+        recording, suppressor = self.writer.read(), self._asked.suppressor
+        return recording if suppressor is None else suppressor.of_findings(recording)
 
     def draw(
         self,
@@ -364,7 +357,7 @@ class Scope(Printed):
         """
         # Drawing is loaded only when something is drawn.
         from gradscope.render.pictures.draw import draw_recording  # noqa: PLC0415
-        from gradscope.render.pictures.options import Options  # noqa: PLC0415
+        from gradscope.render.pictures.picture import Options  # noqa: PLC0415
 
         return draw_recording(self.recording(), file, Options(**options), call=call)
 
@@ -396,8 +389,7 @@ class Scope(Printed):
         One of a known cause only raises the count of the first; with a count of 0 it brings the
         figures of that one up to date.
         """
-        met = (i for i, f in enumerate(self._findings) if f.cause == finding.cause)
-        place = next(met, None)
+        place = next((i for i, f in enumerate(self._findings) if f.cause == finding.cause), None)
         if place is not None:
             known = self._findings[place]
             newest = replace(known if finding.count else finding, suppression=known.suppression)
@@ -409,8 +401,8 @@ class Scope(Printed):
             for number, earlier in enumerate(self._findings):
                 if earlier.is_fulfilled_by(finding):
                     self._set(number, replace(earlier, came_true=True))
-            if self._on_finding is not None and judged.suppression is None:
-                self._on_finding(judged)
+            if self._asked.on_finding is not None and judged.suppression is None:
+                self._asked.on_finding(judged)
 
     def _set(self, place: int, finding: Finding) -> None:
         """Write a finding as it is now; the recording has it unjudged, as its readers judge it."""
@@ -423,7 +415,7 @@ class Scope(Printed):
 
     def _judged(self, finding: Finding) -> Finding:
         """Return the finding with the reason for which it does not count, if there is one."""
-        suppressor, session = self._suppressor, self._session
+        suppressor, session = self._asked.suppressor, self._session
         if suppressor is None or session is None:
             return finding
         what = "judging a finding failed in gradscope, so it counts"
@@ -450,16 +442,17 @@ class Scope(Printed):
 
     def refusal(self, finding: Finding) -> BaseException | None:
         """Return the exception to raise in the engine's place, where the user asked for that."""
-        if self._raise_on is None or finding.certainty is not Certainty.CERTAIN:
+        lowest = self._asked.raise_on
+        if lowest is None or finding.certainty is not Certainty.CERTAIN:
             return None
-        if finding.severity.rank > self._raise_on.rank or self._judged(finding).suppression:
+        if finding.severity.rank > lowest.rank or self._judged(finding).suppression:
             return None
         return _ERRORS.get(finding.code, RuntimeError)(f"[{finding.code}] {whole_message(finding)}")
 
     @property
     def follows_calls(self) -> bool:
         """Whether each call is asked for as soon as it has ended."""
-        return self._on_call is not None or self._stop_after is not None
+        return self._asked.on_call is not None or self._asked.stop_after is not None
 
     def note_rank(self) -> None:
         """Note in the recording which rank the process has, once it has one."""
@@ -469,17 +462,15 @@ class Scope(Printed):
 
     def called(self, call: BackwardCall) -> None:
         """Take note of a backward call that has ended."""
-        if self._on_call is not None:
-            self._on_call(call)
-        if (
-            self._stop_after is not None
-            and call.exception is None
-            and call.number - self._first_call >= self._stop_after
-        ):
-            self.is_stopped = True
-            made = counted(self._stop_after, "backward call")
-            self._notes = (f"the program was stopped after {made}, as --stop-after asked",)
-            raise StopRun
+        if self._asked.on_call is not None:
+            self._asked.on_call(call)
+        most = self._asked.stop_after
+        if most is None or call.exception is not None or call.number - self._first_call < most:
+            return
+        self.is_stopped = True
+        made = counted(most, "backward call")
+        self._notes = (f"the program was stopped after {made}, as --stop-after asked",)
+        raise StopRun
 
 
 def _rank() -> tuple[int, int] | None:

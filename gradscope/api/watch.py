@@ -7,21 +7,19 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 
 import torch
 
-from gradscope.api.scope import Scope, Session
+from gradscope.api.scope import Asked, Scope, Session
 from gradscope.collect.observers import Observer
 from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.program.undisturbed import unprofiled
+from gradscope.record.file import Store
 from gradscope.record.header import header_of
-from gradscope.record.log import Store
 from gradscope.record.writer import RecordingWriter
-from gradscope.rules.settings import settings_at
-from gradscope.rules.suppressing import Suppressor
+from gradscope.rules.settings import Suppressor, settings_at
 
 _session: Session | None = None
 
@@ -74,14 +72,9 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         self._hooks = hooks
         self._header = header
         self._save = save if save is None or isinstance(save, Store) else Path(save)
-        self._begun = partial(
-            Scope,
-            raise_on=None if raise_on is None else Severity(raise_on),
-            stop_after=stop_after,
-            on_finding=on_finding,
-            on_call=on_call,
-            suppressor=_suppressor(settings, ignore, baseline),
-        )
+        lowest = None if raise_on is None else Severity(raise_on)
+        suppressor = _suppressor(settings, ignore, baseline)
+        self._asked = Asked(lowest, stop_after, on_finding, on_call, suppressor)
         self._entered: list[tuple[Scope, Session]] = []
 
     def __enter__(self) -> Scope:
@@ -90,7 +83,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         if header is None:
             script, *argv = sys.argv or [""]
             header = header_of(script, tuple(argv), hooks=self._hooks, torch=torch.__version__)
-        scope = self._begun(writer=RecordingWriter(self._save, header))
+        scope = Scope(RecordingWriter(self._save, header), self._asked)
         if _session is not None and _session.process != os.getpid():
             raise GradscopeError(
                 "a watch was inherited through fork(): "
@@ -104,7 +97,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
                 raise
         scope.join(_session)
         _session.scopes.append(scope)
-        _session.regroup()  # no row has calls of before
+        _session.books.regroup()  # no row has calls of before
         self._entered.append((scope, _session))
         return scope
 
@@ -114,7 +107,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         if session.scopes == [scope]:
             session.observers.tell(Observer.at_end)
         session.scopes.remove(scope)
-        session.regroup()
+        session.books.regroup()
         if not session.scopes:
             session.close()
             if _session is session:

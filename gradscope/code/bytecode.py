@@ -9,7 +9,6 @@ import dis
 import re
 import sys
 import weakref
-from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any, Final, NamedTuple
@@ -258,23 +257,11 @@ def _handlers(code: CodeType, units: list[int]) -> dict[int, tuple[int, int, boo
     """Return for code units their handler, the stack depth kept, and whether the place of the
     instruction is pushed before the exception.
     """
-    found = {}
-    numbers = _varints(code.co_exceptiontable)
-    for start in numbers:
-        end, target, depth = start + next(numbers), next(numbers), next(numbers)
-        entry = (units[target], depth >> 1, bool(depth & 1))
-        found.update(dict.fromkeys(range(start, end), entry))
-    return found
-
-
-def _varints(table: bytes) -> Iterator[int]:
-    """Yield the table's numbers: six bits a byte, 64 where more follow, 128 at an entry."""
-    value = 0
-    for byte in table:
-        value = value << 6 | byte & 63
-        if not byte & 64:
-            yield value
-            value = 0
+    return {
+        unit: (units[entry.target // 2], entry.depth, entry.lasti)
+        for entry in dis._parse_exception_table(code)  # type: ignore[attr-defined]
+        for unit in range(entry.start // 2, entry.end // 2)
+    }
 
 
 def _find_depths(instructions: tuple[Instruction, ...]) -> dict[int, int]:
@@ -288,8 +275,7 @@ def _find_depths(instructions: tuple[Instruction, ...]) -> dict[int, int]:
             if each.handler >= 0:
                 waiting.append((each.handler, each.handler_depth + 1 + each.keeps_lasti))
             if each.jump >= 0:
-                opcode = dis.opmap[each.opname]
-                effect = stack_effect(opcode, each.opname, each.arg, jump=True)
+                effect = stack_effect(dis.opmap[each.opname], each.opname, each.arg, jump=True)
                 waiting.append((each.jump, depth + effect))
             if not each.falls:
                 break

@@ -43,15 +43,14 @@ def of_instruction(code: CodeType, offset: int) -> Site:
             islice(code.co_positions(), offset // 2, None), (None,) * 4
         )
     line = line or code.co_firstlineno
-    position = (line, column or 0, end_line or line, end_column)
-    return _site(code.co_filename, position, _RESUMED.sub(r"\1", code.co_qualname))
+    function = _RESUMED.sub(r"\1", code.co_qualname)
+    return _site(code.co_filename, function, line, column or 0, end_line or line, end_column)
 
 
 def of_node(node: Located, file: str, function: str = "<module>") -> Site:
     """Return the place of a node; ``function`` is the ``co_qualname`` of the code it belongs to."""
     end_line = node.end_lineno or node.lineno
-    position = (node.lineno, node.col_offset, end_line, node.end_col_offset)
-    return _site(file, position, function)
+    return _site(file, function, node.lineno, node.col_offset, end_line, node.end_col_offset)
 
 
 def is_at(node: ast.AST, site: Site) -> bool:
@@ -75,8 +74,9 @@ def character(file: str, line: int, column: int) -> int:
     return column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))
 
 
-def _site(path: str, position: tuple[int, int, int, int | None], function: str) -> Site:
-    line, column, end_line, end_column = position
+def _site(
+    path: str, function: str, line: int, column: int, end_line: int, end_column: int | None
+) -> Site:
     return Site(
         file=path if path.startswith("<") else os.path.abspath(path),
         line=line,

@@ -10,21 +10,10 @@ from dataclasses import dataclass
 from gradscope.code import places, source
 from gradscope.model import Site
 
-_BINARY: dict[type[ast.operator], str] = {
-    ast.Add: "add",
-    ast.Sub: "sub",
-    ast.Mult: "mul",
-    ast.Div: "div",
-    ast.Pow: "pow",
-    ast.MatMult: "matmul",
-    ast.Mod: "remainder",
-}
-_ALSO_NAMED = {
+_OPERATORS = {"mult": "mul", "matmult": "matmul", "mod": "remainder"}
+"""Of those that Python's syntax tree does not name as torch does."""
+_ALSO_NAMED = dict.fromkeys(("mm", "bmm", "mv", "dot"), "matmul") | {
     "rsub": "sub",
-    "mm": "matmul",
-    "bmm": "matmul",
-    "mv": "matmul",
-    "dot": "matmul",
     "addmm": "linear",
 }
 
@@ -70,7 +59,8 @@ def operations(file: str, node_name: str) -> tuple[Statement, ...]:
 def _operation(node: ast.AST) -> str | None:
     """Return what an operator or a call computes, by torch's name."""
     if isinstance(node, ast.BinOp | ast.AugAssign):
-        return _BINARY.get(type(node.op))
+        operator = type(node.op).__name__.lower()
+        return _OPERATORS.get(operator, operator)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return "neg"
     return source.called_name(node) if isinstance(node, ast.Call) else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import methodcaller
 from types import FrameType
 from typing import Any, Protocol
@@ -14,15 +15,13 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.collect.calls import Call, EngineCall, figures_of, finished
-from gradscope.collect.interruptions import postponed, raise_postponed
+from gradscope.collect.calls import Call, EngineCall, Habit, Shape, Shapes, figures_of, finished
 from gradscope.collect.ledger import LOOKS
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
-from gradscope.collect.notes import raised_by_program
+from gradscope.collect.notes import postponed, raise_postponed, raised_by_program
 from gradscope.collect.observers import Observer
 from gradscope.collect.saving import Saving
-from gradscope.collect.shapes import Habit, Shape, Shapes
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.snapshot import Pictures
 from gradscope.collect.state import State
@@ -164,8 +163,7 @@ class Books:
         if call.ended - self._sampled > _SAMPLE_EVERY:
             self._sampled = call.ended
             held = call.freed_bytes - call.returned_bytes
-            before = Sample(call.started, call.peak_bytes, 0, call.number - 1, alike)
-            self._sink.sample(before)
+            self._sink.sample(Sample(call.started, call.peak_bytes, 0, call.number - 1, alike))
             self._sink.sample(Sample(call.ended, call.live_bytes, held, call.number, alike))
 
 
@@ -181,7 +179,7 @@ class Backward:
         """By the place of the call: they are the same in every iteration."""
         self._shapes = Shapes()
         self._pictures = Pictures(state, self._shapes)
-        self._books = Books(state, sink)
+        self.books = Books(state, sink)
 
     def run(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Stand in for torch's ``_engine_run_backward``; leave no frame in a traceback."""
@@ -241,12 +239,8 @@ class Backward:
     @hidden_from_compiler
     def _conclude(self, call: Call, error: BaseException | None, args: tuple[Any, ...]) -> None:
         """Finish a call; a failure of ours in that must not become the program's."""
-        try:
-            self._finish(call, error, args)
-        except Exception as failure:
-            if raised_by_program(failure):
-                raise
-            self._state.notes.failed("booking a backward call failed in gradscope", failure)
+        what = "booking a backward call failed in gradscope"
+        self._state.notes.attempt(what, partial(self._finish, call, error, args), None)
         if not call.guarded or self._sink.follows_calls:
             self._sink.called(call.record)
 
@@ -398,10 +392,6 @@ class Backward:
 
     # after the engine
 
-    def regroup(self) -> None:
-        """Begin a new row with the next call of each kind."""
-        self._books.regroup()
-
     def _finish(self, call: Call, error: BaseException | None, args: tuple[Any, ...]) -> None:
         """Book what the call freed; say so if the engine raised what was not announced."""
         state, shape = self._state, call.shape
@@ -409,13 +399,13 @@ class Backward:
         if call.guarded:
             self._end_guarded(call)
             if error is None:
-                self._books.guarded(call)
+                self.books.guarded(call)
                 self._go_on(call)
                 state.observers.tell(Observer.after_guarded, call)
                 return
         elif state.looks:
             self._count(call)
-        record = self._books.call(call, error)
+        record = self.books.call(call, error)
         if not call.guarded and state.looks:
             shape.record = record
             last = call.number + call.within == state.calls and not call.findings
@@ -516,12 +506,5 @@ Backward.run.__code__ = Backward.run.__code__.replace(co_filename=f"{__file__}{E
 itself_hidden_from_compiler(Backward.run)
 hidden_from_compiler(unseen)
 
-_OURS = frozenset(
-    {
-        Backward.run.__code__,
-        Backward._announce.__code__,
-        Saving.unpack.__code__,
-        READ_THROUGH,
-        ADOPTED,
-    }
-)
+_WRAPPERS = Backward.run, Backward._announce, Saving.unpack
+_OURS = frozenset((*(each.__code__ for each in _WRAPPERS), READ_THROUGH, ADOPTED))

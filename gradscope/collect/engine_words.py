@@ -85,8 +85,7 @@ def _restored(saver: Any, packed: Packed) -> torch.Tensor | None:
             attribute, _, place = name.partition("[")
             read = "saved_tensors" if attribute == "tensors" else SAVED + attribute
             value: Any = getattr(saver, read)
-            restored: torch.Tensor = value[int(place[:-1])] if place else value
-            return restored
+            return value[int(place[:-1])] if place else value  # type: ignore[no-any-return]
     return None
 
 

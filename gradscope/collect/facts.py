@@ -111,7 +111,7 @@ def metadata_lives_with_the_node() -> bool:
     return kept and gone() is None
 
 
-@_fact(_LOOKS, "collect/slots.py", "collect/nodes.py", "collect/recognition.py")
+@_fact(_LOOKS, "collect/slots.py", "collect/nodes.py", "collect/lifting.py")
 def saved_tensors_are_read_by_name() -> bool:
     """Check that node._raw_saved_x and node._saved_x are what a node saved."""
     node: Any = (_leaf() * _leaf()).grad_fn
@@ -122,7 +122,7 @@ def saved_tensors_are_read_by_name() -> bool:
     return readable and type(getattr(node, private.SAVED + "self")) is Tensor
 
 
-@_fact(_LOOKS, "collect/slots.py", "collect/nodes.py", "collect/recognition.py")
+@_fact(_LOOKS, "collect/slots.py", "collect/nodes.py", "collect/lifting.py")
 def saved_attribute_raises_when_stale() -> bool:
     """Check that node._saved_x raises the engine's own error when the saved tensor is stale."""
     factor = torch.ones(2, device="cpu")
@@ -156,7 +156,7 @@ def versions_count_changes() -> bool:
     return bool(private.read_version(tensor) == version + 1 == tensor._version)
 
 
-@_fact(_LOOKS, "collect/saving.py", "collect/default_hooks.py", "collect/nodes.py")
+@_fact(_LOOKS, "collect/saving.py", "collect/nodes.py")
 def current_node_and_modes_are_told() -> bool:
     """Check that torch tells the node that runs and the modes in force."""
     with private.DisableTorchFunction():
@@ -167,7 +167,7 @@ def current_node_and_modes_are_told() -> bool:
         )
 
 
-@_fact(_HOOKS, "hooks.py", "collect/calls.py", "collect/default_hooks.py")
+@_fact(_HOOKS, "hooks.py", "collect/calls.py", "collect/saving.py")
 def torch_keeps_objects_for_a_thread() -> bool:
     """Check that torch keeps objects by name with what a thread hands on to those of the engine."""
     # That they arrive there would show only in a backward call.
@@ -212,7 +212,7 @@ def number_in_a_pack_hook_is_the_node_being_built() -> bool:
     return numbers == [node._sequence_nr()] * 2
 
 
-@_fact(_HOOKS, "hooks.py", "collect/default_hooks.py")
+@_fact(_HOOKS, "hooks.py", "collect/saving.py")
 def default_hooks_are_a_stack() -> bool:
     """Check that default hooks are a stack of one thread with push, pop and top."""
     pair = (lambda tensor: tensor, lambda value: value)
@@ -232,7 +232,7 @@ def modes_are_pushed_by_known_functions() -> bool:
     return True
 
 
-@_fact(_HOOKS, "collect/saving.py", "collect/default_hooks.py", "detect/hazards.py")
+@_fact(_HOOKS, "collect/saving.py", "detect/hazards.py")
 def functions_know_their_nodes() -> bool:
     """Check that an autograd.Function and the class of its nodes name each other."""
 
@@ -259,8 +259,7 @@ def functions_know_their_nodes() -> bool:
 @_fact((Part.STEPS,), "hooks.py", "collect/mutations.py")
 def steps_have_global_hooks() -> bool:
     """Check that every optimizer's step runs the global hooks."""
-    handle = hooks.on_optimizer_step(lambda optimizer: None, lambda optimizer: None)
-    handle.remove()
+    hooks.on_optimizer_step(lambda optimizer: None, lambda optimizer: None).remove()
     return True
 
 

@@ -4,25 +4,386 @@ While they are in force, a call is *watched*: its graph is looked at in full, an
 frees is counted. While they are lifted, calls are *guarded*: a bare walk asks of each graph whether
 all of it is there, unmodified and of known kinds, and what is counted with such a call is what was
 counted with those that were watched.
+
+The walk reads what the nodes saved, with no hooks and no marks.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from torch.autograd.graph import Node
 
-from gradscope.collect.calls import INPUTS, Call
+from gradscope.collect import slots
+from gradscope.collect.calls import INPUTS, Call, Habit, HabitKey, Reads, Shape
 from gradscope.collect.generations import Generations
-from gradscope.collect.marks import KEY, Token, Weight
+from gradscope.collect.look import Look
+from gradscope.collect.marks import KEY, Packed, Token, Weight
+from gradscope.collect.nodes import (
+    Kind,
+    kind_of,
+    stale_by_engine,
+    stale_inputs_of_checkpoint,
+    was_detached,
+)
 from gradscope.collect.observers import Observer
-from gradscope.collect.shapes import Habit, Shape
+from gradscope.collect.stack_limit import StackLimit
 from gradscope.collect.thread_numbers import OTHER
-from gradscope.torch_private import SAVED_TENSORS_ARE_READABLE
+from gradscope.program.sites import Place
+from gradscope.program.tensors import PLAIN
+from gradscope.torch_private import NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
+
+_MOST_NODES = 50_000  # of one graph
+_FEW_NODES = StackLimit.OTHER_THREAD_NODES  # no stack is too small for them
+_MOST_KNOWN = 200
+_MOST_HABITS, _MOST_KINDS = 1_000, 1_000  # kinds of nodes in one habit
+_MOST_COMPARED = 16
+
+_REACHES = (4, 2)
+"""How many neighbours of a node on either side have to be the same to tell where it was made."""
+
+_Window = tuple[type | None, ...]
+
+_FUNCTION: Reads = (("function", "", "", None),)
+_LEAF: Reads = (("leaf", "", "", None),)
+"""Stand for the saved tensors of a Python Function, which are read in another way, and for those
+of a leaf, which has none.
+"""
+
+_Key = tuple[Habit, int, tuple[type, ...]]
+"""By what a graph is known exactly: the kind of call, the bytes read, the kinds of the nodes."""
+
+
+_Read = tuple[list[type], list[int], Mapping[int, int], int, int]
+"""What a bare walk has read of a graph: kinds and sequence numbers of its nodes in depth-first
+order, which of them other threads have built, and how many tensors and bytes they saved.
+"""
+
+
+class Recognizer:
+    """Knows by local facts which graphs need no full look: each kind of node was met at calls of
+    this kind and can be read, and all that they saved reads without an error.
+    """
+
+    def __init__(self, generations: Generations, room_for: Callable[[int], int]) -> None:
+        self.is_mixed = False
+        """Whether the last graph that was not recognized was built in part before the hooks were
+        lifted.
+        """
+        self._generations = generations
+        self._room_for = room_for
+        self._habits: dict[HabitKey, Habit] = {}
+        self._known: dict[_Key, Shape] = {}
+        self._by_kinds: dict[tuple[type, ...], Shape] = {}
+
+    def look(self, call: Call, roots: Sequence[Node], lifted: int, *, guarded: bool) -> bool:
+        """Note in a call what a bare walk finds, and return whether nothing of it is new, freed or
+        stale; the hooks were lifted at number ``lifted``. ``guarded``: hooks of the program's may
+        be on what the graph saved.
+        """
+        self.is_mixed = False
+        habit = call.habit
+        if habit.shape is None or habit.shape.record is None or not roots:
+            return False
+        oldest = self._generations.oldest_of(habit.ended)
+        read = self._read(roots, habit, oldest, lifted, guarded)
+        if read is None:
+            return False
+        listed, numbers, elsewhere, tensors, nbytes = read
+        for i, bits in elsewhere.items():
+            numbers[i] += bits
+            self._generations.see_built(numbers[i], counts=True)
+        newest = self._generations.newest
+        lowest = min(filter(None, numbers), default=newest)
+        shape = self._known.get((habit, nbytes, tuple(listed)))
+        if shape is None and lowest < oldest:
+            return False  # it grows from call to call
+        is_old = lowest < newest or elsewhere
+        call.fresh = (
+            self._count_fresh(numbers, elsewhere) if is_old else len(numbers) - numbers.count(0)
+        )
+        if shape is None or shape.record is None:
+            call.shape, call.estimated = habit.shape, True
+            call.size = habit.scaled(tensors, nbytes)
+        else:
+            call.shape = shape
+            call.size = shape.record.saved_tensors, shape.record.saved_bytes
+        call.guarded, call.exact = True, False
+        call.numbers, call.lowest = array("Q", numbers), min(lowest, newest)
+        return True
+
+    def _count_fresh(self, numbers: Sequence[int], elsewhere: Iterable[int]) -> int:
+        """Count the nodes that were built since the last call."""
+        generations = self._generations
+        fresh = sum(generations.newest <= number < OTHER for number in numbers)
+        others = (numbers[i] for i in elsewhere)
+        return fresh + sum(generations.of(number) == generations.latest for number in others)
+
+    def habit_of(self, key: HabitKey) -> Habit:
+        """Return the habit of these calls, made new if there is none; of too many forget all."""
+        habit = self._habits.get(key)
+        if habit is None:
+            if len(self._habits) >= _MOST_HABITS:
+                self._habits.clear()
+            habit = self._habits[key] = Habit()
+        return habit
+
+    def learn(self, call: Call, look: Look) -> bool:
+        """Learn from a look in full what a bare walk needs to know; return whether it would have
+        recognized the graph already.
+        """
+        habit, shape = call.habit, call.shape
+        if len(look.nodes) > _MOST_NODES:
+            return False
+        known = habit.shape is not None
+        if len(habit.reads) > _MOST_KINDS:
+            habit.reads.clear()
+        for node, token in zip(look.nodes, look.tokens, strict=True):
+            if type(node) not in habit.reads:
+                known = False
+                reads = _reads_of(node, token)
+                if reads is None:
+                    return False
+                habit.reads[type(node)] = reads
+        habit.shape = shape
+        if self._generations.others:
+            numbers = enumerate(token.sequence_nr for token in look.tokens)
+            shape.elsewhere = {i: n - n % OTHER for i, n in numbers if OTHER <= n < NO_SEQUENCE_NR}
+        oldest = self._generations.oldest_of(habit.ended)
+        known = known and all(t.sequence_nr >= oldest for t in look.tokens if t.has_buffers)
+        if shape.recognizable is None and (not call.exact or habit.scale is None):
+            self._learn_exactly(habit, shape, look)
+        seen = SAVED_TENSORS_ARE_READABLE or not look.foreign
+        return known and shape.recognizable is not False and seen
+
+    def _learn_exactly(self, habit: Habit, shape: Shape, look: Look) -> None:
+        """Read a graph as the bare walk will, and remember how to know one of its shape."""
+        shape.recognizable = False
+        sizes: list[int] = []
+        for node in look.nodes:
+            of_node = _sizes(node, kind_of(type(node)))
+            if of_node is None:
+                return
+            sizes += of_node
+        shape.recognizable = True
+        nbytes, kinds = sum(sizes), tuple(look.kinds)
+        if sizes and not look.unhooked:
+            habit.scale = (look.tensors / len(sizes), look.nbytes / max(nbytes, 1))
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+            self._by_kinds.clear()
+        self._known[habit, nbytes, kinds] = shape
+        self._by_kinds[kinds] = shape
+
+    def places_of(self, kinds: tuple[type, ...], place: Place | None) -> list[Place | None]:
+        """Return where the nodes of a graph were made, by known graphs that a call at ``place`` has
+        met.
+
+        Where none has the same nodes, a node was made where those were whose kind and neighbours in
+        depth-first order are the same; None where these are of several places.
+        """
+        known = [s for s in self._by_kinds.values() if place in (None, s.signature.place)]
+        if self._by_kinds.get(kinds) in known:
+            return [*self._by_kinds[kinds].signature.places]
+        found: list[Place | None] = [None] * len(kinds)
+        unknown: Sequence[int] = range(len(kinds))
+        for reach in _REACHES:
+            table: dict[_Window, set[Place | None]] = {}
+            for shape in known[-_MOST_COMPARED:]:
+                like = shape.signature
+                for window, made in zip(_windows(like.kinds, reach), like.places, strict=True):
+                    table.setdefault(window, set()).add(made)
+            places = [table.get(window, set()) for window in _windows(kinds, reach)]
+            for i in unknown:
+                found[i] = next(iter(places[i])) if len(places[i]) == 1 else None
+            unknown = [i for i in unknown if not places[i]]
+        return found
+
+    def _read(
+        self, roots: Sequence[Node], habit: Habit, oldest: int, lifted: int, guarded: bool
+    ) -> _Read | None:
+        """Walk a graph as the full look does, and read all that it saved.
+
+        None if a node of this thread that saves something is older than ``oldest`` or ``lifted``,
+        if one cannot be read, or if its like was not met. Reading what was saved without hooks runs
+        torch's own check of its version, and no code of the program's; what hooks of the program's
+        have packed is only asked whether it is there. This runs at every call of a steady loop, so
+        it walks by itself, with local names.
+        """
+        reads_of, youngest = habit.reads.get, max(oldest, lifted)
+        kinds: list[type] = []
+        numbers: list[int] = []
+        seen: set[Node] = set()
+        see, add_kind, add_number = seen.add, kinds.append, numbers.append
+        nbytes = tensors = 0
+        most, tells = _FEW_NODES, SAVED_TENSORS_ARE_READABLE
+        met: set[int] = set()
+        late: list[int] = []
+        others = bool(self._generations.others)
+        stack = list(roots)[::-1]
+        pop, push = stack.pop, stack.append
+        try:
+            while stack:
+                node = pop()
+                if node in seen:
+                    continue
+                see(node)
+                kind = type(node)
+                reads = reads_of(kind)
+                if reads is None:
+                    return None
+                add_kind(kind)
+                if len(kinds) > most:
+                    most = min(_MOST_NODES, self._room_for(0))
+                    if len(kinds) > most:
+                        return None
+                if reads is _LEAF:
+                    add_number(0)
+                    continue
+                number = node._sequence_nr()
+                add_number(number)
+                following = node.next_functions
+                if len(following) == 1:
+                    target = following[0][0]
+                    if target is not None:
+                        push(target)
+                else:
+                    for target, _ in reversed(following):
+                        if target is not None:
+                            push(target)
+                if not reads:
+                    continue
+                if number < youngest:
+                    if not others:
+                        self.is_mixed = number >= oldest
+                        return None
+                    late.append(len(kinds) - 1)
+                if reads is _FUNCTION:
+                    own = kind_of(kind)
+                    sizes = None if stale_by_engine(node, own) else _sizes(node, own)
+                    if sizes is None:
+                        return None
+                    tensors += len(sizes)
+                    nbytes += sum(sizes)
+                    continue
+                for saved, name, raw, edge in reads:
+                    if guarded and (packed := _packed_by_theirs(node, saved, met)) != 0:
+                        if packed is None:
+                            return None
+                        tensors += packed
+                        continue
+                    value = getattr(node, name) if tells else _unpacked(node, name)
+                    if value is None:
+                        continue
+                    if type(value) in PLAIN:
+                        tensors += 1
+                        nbytes += value.nbytes
+                        if (
+                            not value.requires_grad
+                            and tells
+                            and (edge is None or following[edge][0] is not None)
+                            and was_detached(getattr(node, raw), value)
+                        ):
+                            return None
+                    elif type(value) is tuple:
+                        some = [at for at, each in enumerate(value) if each is not None]
+                        tensors += len(some)
+                        nbytes += sum(value[at].nbytes for at in some)
+                        bare = [at for at in some if tells and not value[at].requires_grad]
+                        held = getattr(node, raw) if bare else ()
+                        if any(was_detached(held[at], value[at]) for at in bare):
+                            return None
+                    else:
+                        return None  # a tensor subclass, whose code is not to run
+        except RuntimeError:  # freed or stale
+            return None
+        shape = self._by_kinds.get(tuple(kinds)) if others else None
+        elsewhere = {} if shape is None else shape.elsewhere
+        older = [numbers[i] for i in late if i not in elsewhere]
+        if older:
+            self.is_mixed = min(older) >= oldest
+            return None
+        return kinds, numbers, elsewhere, tensors, nbytes
+
+
+def _windows(kinds: tuple[type, ...], reach: int) -> list[_Window]:
+    """Return each kind with those of its neighbours, so many on either side."""
+    padded = (*(None,) * reach, *kinds, *(None,) * reach)
+    return [padded[i : i + 2 * reach + 1] for i in range(len(kinds))]
+
+
+def _unpacked(node: Node, name: str) -> Any:
+    """Read what a node saved where a saved tensor does not say by itself what it holds."""
+    value, by_hooks = slots.unpacked(node, name)
+    if by_hooks:
+        slots.let_go(value, by_hooks)
+    return value
+
+
+def _reads_of(node: Node, token: Token) -> Reads | None:
+    """Return what to read of nodes of this kind; None if that is not all that the hooks saw."""
+    kind = kind_of(type(node))
+    if kind.is_slices or kind.is_compiled or kind.is_unnamed:
+        return None
+    sizes = _sizes(node, kind)
+    if sizes is None or len(sizes) < len(token.packs):
+        return None
+    return _LEAF if kind.is_leaf else _FUNCTION if kind.is_function else kind.reads
+
+
+def _sizes(node: Node, kind: Kind) -> list[int] | None:
+    """Return the bytes of each tensor that a node saved, without unpacking anything: 0 for what
+    hooks of the program's have packed.
+
+    None for tensor subclasses, whose code must not run, where such hooks could not be told later,
+    and for a list that was freed.
+    """
+    sizes = []
+    try:
+        saved = [each for name in kind.names for each in slots.each_saved(node, name)]
+    except RuntimeError:
+        return None
+    for each in saved:
+        data: Any = each.data
+        if data is None:
+            continue
+        ours = isinstance(data, Packed)
+        if data.theirs is not None if ours else each.unpack_hook is not None:
+            if not SAVED_TENSORS_ARE_READABLE:
+                return None
+            sizes.append(0)
+            continue
+        tensor = data.tensor if ours else data
+        if type(tensor) not in PLAIN:
+            return None
+        sizes.append(tensor.nbytes)
+    return sizes
+
+
+def _packed_by_theirs(node: Node, name: str, met: set[int]) -> int | None:
+    """Count which of a node's saved tensors hooks of the program's have packed. Unpacks nothing.
+
+    None where one of them is not there, or stands for a checkpoint with stale inputs. ``met``: the
+    hooks that were asked for that.
+    """
+    count = 0
+    for each in slots.each_saved(node, name):
+        unpack = each.unpack_hook
+        if unpack is None:
+            continue
+        count += 1
+        if each.data is None:
+            return None
+        if id(unpack) not in met:
+            met.add(id(unpack))
+            if stale_inputs_of_checkpoint(unpack):
+                return None
+    return count
+
 
 if TYPE_CHECKING:
     from gradscope.collect.state import State
@@ -82,8 +443,7 @@ class Lifting:
         self._alike_nodes = self._alike_nodes + call.fresh if same else 0
         if self._awaited is not None:
             waited_for, number = self._awaited
-            again = waited_for is habit and extra >= number
-            if again or call.number >= self._wait_until:
+            if (waited_for is habit and extra >= number) or call.number >= self._wait_until:
                 self._awaited = None
         with_steps, without = _ALIKE, _ALIKE_WITHOUT_STEPS
         if self._alike_nodes >= _MUCH:
@@ -216,8 +576,7 @@ class Lifting:
                     place.last_sequence_nr = number
 
 
-_MOST_CALLS, _MOST_NODES = 1_000, 250_000  # remembered
-_MOST_KNOWN = 200
+_MOST_CALLS, _MOST_NUMBERS = 1_000, 250_000  # remembered
 _MOST_ASKED = 256  # calls that may have run one node
 
 
@@ -247,7 +606,7 @@ class Past:
         call.sequence_nr = self._generations.own_seen
         self._calls.append(call)
         self._nodes += len(call.numbers)
-        if len(self._calls) > _MOST_CALLS or self._nodes > _MOST_NODES:
+        if len(self._calls) > _MOST_CALLS or self._nodes > _MOST_NUMBERS:
             older = slice(len(self._calls) // 2)
             self._nodes -= sum(len(each.numbers) for each in self._calls[older])
             del self._calls[older]

@@ -7,8 +7,8 @@ from functools import cached_property
 
 from torch.autograd.graph import Node
 
+from gradscope.collect.calls import Signature
 from gradscope.collect.marks import Stale, Token
-from gradscope.collect.shapes import Signature
 from gradscope.collect.walk import Targets, targets_of
 from gradscope.program.sites import Place
 from gradscope.torch_private import NO_SEQUENCE_NR

@@ -32,7 +32,7 @@ from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import OTHER
 from gradscope.collect.walk import dependencies_last, root_node, will_run
 from gradscope.program.sites import Place
-from gradscope.program.tensors import is_leaf, is_parameter
+from gradscope.program.tensors import is_parameter
 from gradscope.torch_private import NO_SEQUENCE_NR
 
 _MOST_NODES = 300_000  # looked at in one call
@@ -186,12 +186,7 @@ class Looker:
                 look.stale += [(i, s) for s in stale_inputs_of_checkpoint(packed.theirs[1])]
             elif tensor is not None and (
                 tensor._version != packed.version
-                or (
-                    packed.original
-                    and not packed.was_leaf
-                    and not (token.is_function or packed.by_function)
-                    and is_leaf(tensor)
-                )
+                or (packed.is_detached and not (token.is_function or packed.by_function))
             ):
                 look.stale.append((i, Stale(tensor, packed.version)))
 
@@ -214,14 +209,8 @@ class Looker:
             )
         token.packs = self._claim(token, packs)
         token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
-        # What hooks of the program's have packed is a tensor no more, nor a number.
-        token.probed = any(
-            not isinstance(data, torch.Tensor)
-            or not _may_be_number(data)
-            or lifted
-            or not self._state.hooked
-            for _, data in unseen
-        )
+        are_numbers = all(_may_be_number(data) for _, data in unseen)
+        token.probed = bool(unseen) and (lifted or not self._state.hooked or not are_numbers)
         if not packs and not unseen and was_freed(node, kind):
             token.unseen = kind.names
             if lifted and token.call is None:
@@ -359,12 +348,14 @@ def _weight(tensor: torch.Tensor) -> tuple[int, int]:
     return 0, 0
 
 
-def _may_be_number(saved: torch.Tensor) -> bool:
+def _may_be_number(saved: Any) -> bool:
     """Return whether this looks like a Python number that torch has made a tensor of.
 
-    Such a one bypasses the hooks, and nobody can modify it.
+    Such a one bypasses the hooks, and nobody can modify it. What hooks of the program's have packed
+    is a tensor no more, nor a number.
     """
-    return not saved.ndim and saved.dtype in _OF_NUMBERS and not saved.requires_grad
+    is_scalar = isinstance(saved, torch.Tensor) and not saved.ndim
+    return is_scalar and saved.dtype in _OF_NUMBERS and not saved.requires_grad
 
 
 def _may_lie_between(packed: Packed, after: int, before: int) -> bool:

@@ -1,12 +1,18 @@
-"""What the report says of the watch itself: limits that it met, and parts that failed."""
+"""What the report says of the watch itself, and what of the program's comes by in our code.
+
+The report names limits that the watch met, and parts that failed.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from traceback import walk_tb
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from gradscope.program.sites import USER, owner_of
+from gradscope.collect.marks import LeafToken, Packed, Token, Weight
+from gradscope.program.sites import OWN, USER, owner_of
+from gradscope.torch_private import hidden_from_compiler
 
 T = TypeVar("T")
 
@@ -31,8 +37,7 @@ class Notes:
         """
         if isinstance(failure, RecursionError):
             return
-        error = f"{type(failure).__name__}: {failure}"
-        self.add(f"{what} ({error}); please report this")
+        self.add(f"{what} ({type(failure).__name__}: {failure}); please report this")
 
     def attempt(self, what: str, work: Callable[[], T], otherwise: T) -> T:
         """Do some work of ours inside the program; where it fails, keep a note and go on."""
@@ -52,3 +57,46 @@ def raised_by_program(error: BaseException) -> bool:
     """
     frames = (frame for frame, _ in walk_tb(error.__traceback__))
     return any(owner_of(frame.f_code) == USER for frame in frames)
+
+
+postponed: list[BaseException] = []
+"""What a signal's handler raised in a destructor of ours, until it can be raised.
+
+A destructor written in Python is a place more at which the interpreter runs the handlers of
+signals, and what they raise there is lost: Ctrl-C would do nothing. The next backward call that
+ends, or the next saved tensor, raises it.
+"""
+
+_DESTRUCTORS = tuple(each.__del__ for each in (Packed, Token, LeafToken, Weight))
+
+
+@hidden_from_compiler
+def take(unraisable: Any) -> bool:
+    """Keep what was raised in a destructor of ours, or by a handler that ran in other code of ours
+    where nothing can be raised; return whether that is so.
+
+    A generator that is dropped before its end is such a place: Python runs it once more.
+    """
+    error = unraisable.exc_value
+    if error is None:
+        return False
+    if unraisable.object not in _DESTRUCTORS and not _came_in_ours(error):
+        return False
+    postponed.append(error)
+    return True
+
+
+def _came_in_ours(error: BaseException) -> bool:
+    """Return whether the program's code that raised this was called in our code."""
+    codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+    ours = [each.co_filename.startswith(OWN) for each in codes]
+    while len(ours) > 1 and owner_of(codes[len(ours) - 1]) == USER:
+        ours.pop()
+    return bool(ours) and ours[-1] and (len(ours) < len(codes) or not isinstance(error, Exception))
+
+
+@hidden_from_compiler
+def raise_postponed() -> None:
+    """Raise what is kept, in the main thread: only there do handlers run."""
+    if postponed and threading.get_ident() == threading.main_thread().ident:
+        raise postponed.pop()

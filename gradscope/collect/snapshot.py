@@ -15,11 +15,11 @@ import torch
 from torch.autograd.graph import Node
 
 import gradscope.model as model
+from gradscope.collect.calls import Shape, Shapes
+from gradscope.collect.ledger import Entry, owned_alone
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token, token_of
 from gradscope.collect.nodes import Kind, held, kind_of, stale_by_engine, was_freed
-from gradscope.collect.owners import Entry, owned_alone
-from gradscope.collect.shapes import Shape, Shapes
 from gradscope.collect.state import State
 from gradscope.model import Edge, Graph, NodeState, Root, SavedState
 from gradscope.program.names import Names

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-
-from gradscope.hooks import Handle
+from contextlib import ExitStack
 
 if sys.platform == "linux":
     import resource
@@ -25,7 +24,7 @@ class StackLimit:
     OTHER_THREAD_NODES = 8_000 if sys.platform == "linux" else 1_000
 
     def __init__(self) -> None:
-        self._handle: Handle | None = None
+        self._raised = ExitStack()
 
     def room_for(self, nodes: int) -> int:
         """Return how many nodes may be touched in this thread, raising the limit if ``nodes`` needs
@@ -42,14 +41,10 @@ class StackLimit:
         raised = self.LARGEST if unlimited else min(hard, self.LARGEST)
         if nodes * self.BYTES_PER_NODE > soft and soft < raised:
             resource.setrlimit(resource.RLIMIT_STACK, (raised, hard))
-            self._handle = self._handle or Handle(
-                lambda: resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
-            )
+            self._raised.callback(resource.setrlimit, resource.RLIMIT_STACK, (soft, hard))
             soft = raised
         return soft // self.BYTES_PER_NODE
 
     def restore(self) -> None:
         """Put the limit back; only safe once the deep graphs are gone."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            handle.remove()
+        self._raised.close()

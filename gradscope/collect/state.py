@@ -9,17 +9,15 @@ from collections.abc import Callable
 from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call
-from gradscope.collect.default_hooks import DefaultHooks
 from gradscope.collect.generations import Generations
 from gradscope.collect.ledger import Ledger
-from gradscope.collect.lifting import Lifting, Past
+from gradscope.collect.lifting import Lifting, Past, Recognizer
 from gradscope.collect.marks import Census, Packed, token_of
 from gradscope.collect.mutations import Mutations
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.notes import Notes
 from gradscope.collect.observers import Observers
-from gradscope.collect.recognition import Recognizer
-from gradscope.collect.saving import Saving
+from gradscope.collect.saving import DefaultHooks, Saving
 from gradscope.collect.stack_limit import StackLimit
 from gradscope.model import Finding, Site
 from gradscope.program.names import Names

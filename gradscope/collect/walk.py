@@ -15,9 +15,7 @@ Targets = Sequence[tuple[int, ...]]
 
 def root_node(output: Any) -> Node | None:
     """The node from which a backward of a tensor or ``GradientEdge`` starts; None for a leaf."""
-    if isinstance(output, GradientEdge):
-        return output.node
-    return node_of(output)
+    return output.node if isinstance(output, GradientEdge) else node_of(output)
 
 
 class Walker:

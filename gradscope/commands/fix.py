@@ -13,10 +13,9 @@ from rich.console import Console
 
 from gradscope.commands.outputs import console_on, print_line
 from gradscope.errors import GradscopeError
-from gradscope.launch.ending import die_of_interrupt
+from gradscope.launch.runner import die_of_interrupt
 from gradscope.model import Finding, Recording
-from gradscope.rules.settings import DEFAULTS, Settings
-from gradscope.rules.suppressing import Suppressor
+from gradscope.rules.settings import DEFAULTS, Settings, Suppressor
 from gradscope.units import counted
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from rich.text import Text
 from gradscope.errors import GradscopeError
 from gradscope.model import Recording
 from gradscope.render.machine import Format, writer
-from gradscope.render.pictures.options import DEFAULTS, Options
+from gradscope.render.pictures.picture import DEFAULTS, Options
 from gradscope.render.text.terminal import SafeConsole, plain, print_lines, write_text
 from gradscope.units import escaped
 
@@ -262,8 +262,7 @@ def page(file: Path, option: str) -> View:
 
 def image(file: Path, option: str, options: Options = DEFAULTS, call: int | None = None) -> View:
     """Return a picture of the graph of a call, else of the worst finding or the last call."""
-    from gradscope.render.pictures.draw import draw_recording
-    from gradscope.render.pictures.formats import check_suffix
+    from gradscope.render.pictures.draw import check_suffix, draw_recording
 
     check_suffix(file.suffix.lower())
     path = writable(file, option)

@@ -16,8 +16,7 @@ import pytest
 from gradscope.code.source import called_name, calls_in, enclosing, spans
 from gradscope.commands.outputs import print_line
 from gradscope.errors import GradscopeError
-from gradscope.launch.ending import describe
-from gradscope.launch.torch_import import when_torch_is_imported
+from gradscope.launch.runner import describe, when_torch_is_imported
 from gradscope.model import (
     BackwardCall,
     Cause,
@@ -29,12 +28,11 @@ from gradscope.model import (
     SuppressionKind,
 )
 from gradscope.record.codec import dumps, loads
-from gradscope.render.text.finding import print_list, tally
 from gradscope.render.text.forms import findings_text
+from gradscope.render.text.report import print_list, tally
 from gradscope.render.text.terminal import console_in_memory, written_on
 from gradscope.rules import by_code
-from gradscope.rules.settings import FailOn, Settings, settings_at
-from gradscope.rules.suppressing import Suppressor, write_baseline
+from gradscope.rules.settings import FailOn, Settings, Suppressor, settings_at, write_baseline
 from gradscope.units import counted
 
 if TYPE_CHECKING:
@@ -235,8 +233,7 @@ class Watching:
             watched, found = ended
             if hasattr(report, "wasxfail"):
                 found = [_suppressed(one, "as the test is marked as xfail") for one in found]
-            told = list(map(dumps, found)), watched.calls, watched.failure
-            vars(report)["gradscope"] = told
+            vars(report)["gradscope"] = list(map(dumps, found)), watched.calls, watched.failure
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -12,9 +12,8 @@ from pathlib import Path
 from gradscope.commands.outputs import console_on, image, opened, page, print_line, printer
 from gradscope.errors import GradscopeError
 from gradscope.render.machine import Format
-from gradscope.render.pictures.options import Options
-from gradscope.rules.settings import DEFAULTS, Settings
-from gradscope.rules.suppressing import Suppressor, write_baseline
+from gradscope.render.pictures.picture import Options
+from gradscope.rules.settings import DEFAULTS, Settings, Suppressor, write_baseline
 
 
 def report(
@@ -28,7 +27,7 @@ def report(
     """Print the reports of saved recordings, write that of one as a page, or a baseline."""
     from gradscope.record.file import load
     from gradscope.record.processes import are_of_one_run, files_of, merged
-    from gradscope.render.text.memory import print_memory
+    from gradscope.render.text.report import print_memory
 
     files = [file for name in files for file in files_of(name)]
     recordings = [load(file) for file in files]
@@ -66,7 +65,7 @@ def report(
 def diff(before: Path, after: Path) -> int:
     """Print how memory, totals and findings differ."""
     from gradscope.record.processes import load_run
-    from gradscope.render.text.memory import print_diff
+    from gradscope.render.text.report import print_diff
 
     print_diff(load_run(before), load_run(after), console_on(sys.stdout))
     return 0

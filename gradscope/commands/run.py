@@ -29,22 +29,18 @@ from gradscope.commands.outputs import (
 from gradscope.errors import GradscopeError
 from gradscope.fixing.constructs import with_edits
 from gradscope.launch.children import ChildPlan, Children, own_file
-from gradscope.launch.ending import die_of_interrupt
 from gradscope.launch.improvement import improved
 from gradscope.launch.interpreter import Target, header_of
-from gradscope.launch.runner import Ended, run_program
+from gradscope.launch.runner import Ended, die_of_interrupt, run_program
 from gradscope.launch.standby import is_possible, standing_by
 from gradscope.model import Finding, Header, Outcome, Recording, Severity
-from gradscope.record.file import create, load_from
-from gradscope.record.log import Store
+from gradscope.record.file import Store, create, load_from
 from gradscope.record.processes import merged
 from gradscope.render.machine import Format
-from gradscope.render.text.finding import print_finding
 from gradscope.render.text.fixes import print_tried
-from gradscope.render.text.report import print_report
+from gradscope.render.text.report import print_finding, print_report
 from gradscope.render.text.terminal import begin_line, show_progress
-from gradscope.rules.settings import DEFAULTS, Settings
-from gradscope.rules.suppressing import Suppressor, write_baseline
+from gradscope.rules.settings import DEFAULTS, Settings, Suppressor, write_baseline
 
 # All that a report needs is imported before the program runs, which may leave no path to import it
 # from.
@@ -191,8 +187,7 @@ class _Report:
             own = own and replace(own, outcome=outcome)
             recording, saved = self._seen(own, outcome)
             if self.live:
-                console = console_on(self.streams[0])
-                print_line(console, f"gradscope: {outcome.unfinished}")
+                print_line(console_on(self.streams[0]), f"gradscope: {outcome.unfinished}")
             self._report(recording, saved, own is not None, None)
         except Exception as failure:
             tell(_words(failure), self.streams[-1])

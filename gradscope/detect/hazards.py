@@ -237,12 +237,10 @@ def _freed_meanwhile(evidence: Evidence) -> Finding | None:
 
 
 def _modified_meanwhile(evidence: Evidence) -> Finding | None:
-    stale_in_run = [each for each in evidence.look.stale if evidence.look.will_run(each[0])]
-    if not stale_in_run:
-        return None
-    first, stale = stale_in_run[0]
-    facts = _stale_tensor(evidence, first, {first: [stale]})
-    return gs201.finding_meanwhile(facts)
+    for first, stale in evidence.look.stale:
+        if evidence.look.will_run(first):
+            return gs201.finding_meanwhile(_stale_tensor(evidence, first, {first: [stale]}))
+    return None
 
 
 def _as_predicted(foretold: Iterable[Finding], unexpected: Finding) -> Finding | None:

@@ -52,7 +52,10 @@ def _with(finding: Finding, record: Record) -> Finding:
         anew = (FixKind.SUM_LOSSES, FixKind.RECOMPUTE)
         first = (FixKind.CREATE_GRAPH, *(anew if is_trained else cut))
         sooner = (FixKind.RETAIN_GRAPH,) if search.is_only_read else first
-        order = _ordered(finding.fixes, search.options(finding), sooner)
+        carried = {FixKind.RECOMPUTE} if search.is_carried else set[FixKind]()
+        costs = {CONSTANT, OTHER} if carried else {CONSTANT, OTHER, SPOILT}
+        meant = _MEANT - carried
+        order = _ordered(finding.fixes, search.options(finding), sooner, meant, costs)
     else:
         return finding
     fixes = [*{fix.edits or fix: fix for fix in reversed([*order])}.values()][::-1]
@@ -94,15 +97,15 @@ def _ordered(
     found: dict[FixKind, list[Fix]],
     sooner: Sequence[FixKind],
     meant: Collection[FixKind] = _MEANT,
+    costs: Collection[str] = (CONSTANT, OTHER, SPOILT),
 ) -> Iterator[Fix]:
     """Yield what was found, by kinds: as the facts of the failure have it, but what loses nothing
     comes ``sooner``. Where nothing was found of a kind that the facts name, its words stand.
     """
     words = {fix.kind: fix for fix in reversed(known)}
     first = [fix.kind for fix in known[:1] if fix.kind in meant]
-    costs = {CONSTANT, SPOILT, OTHER}
-    found_sooner = [k for k in sooner if (own := found.get(k)) and costs.isdisjoint(own[0].effects)]
-    kinds = dict.fromkeys((*first, *found_sooner, *(fix.kind for fix in known), *found))
+    free = (k for k in sooner if (own := found.get(k)) and {*costs}.isdisjoint(own[0].effects))
+    kinds = dict.fromkeys((*first, *free, *(fix.kind for fix in known), *found))
     # What only words say comes behind what was seen to mend it; graphs are kept as a last resort.
     last = {FixKind.RETAIN_GRAPH} - {*sooner, *(fix.kind for fix in known[:1])}
     for kind in sorted(kinds, key=lambda kind: not found.get(kind) or kind in last):

@@ -87,6 +87,16 @@ class Trial:
         behind = record.reached(parts[0]) if parts and (is_same or is_kept) else ()
         return bool(record.leaves_of(behind) & trained)
 
+    @property
+    def is_carried(self) -> bool:
+        """Whether each call that fails needs what an iteration before it has built: a step came
+        since.
+        """
+        before = (e.nodes for e in self._record.events[: self._fail] if e.kind == "step")
+        stepped = max(before, default=0)
+        freed = self._bad([self._fail])
+        return bool(freed) and not self.is_built_once and max(freed) < stepped
+
     def _built_by(self, file: str, node: ast.AST) -> frozenset[int]:
         """Return the nodes that a statement or function has built, by whatever it called."""
         if node not in self._built:

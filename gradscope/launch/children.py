@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import command_of, watched
-from gradscope.launch.torch_import import when_torch_is_imported
+from gradscope.launch.runner import when_torch_is_imported
 from gradscope.model import BackwardCall, Header, Outcome, Recording
 
 if TYPE_CHECKING:

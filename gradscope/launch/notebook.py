@@ -119,9 +119,7 @@ class Extension:
 
 def as_comment(lines: list[str]) -> list[str]:
     """Return the lines of a cell, ``%%gradscope`` commented out."""
-    if lines and lines[0].startswith(_MAGIC):
-        return ["# " + lines[0], *lines[1:]]
-    return lines
+    return ["# " + lines[0], *lines[1:]] if lines and lines[0].startswith(_MAGIC) else lines
 
 
 def _chosen(options: Sequence[str]) -> dict[str, Any]:

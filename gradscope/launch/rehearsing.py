@@ -43,8 +43,7 @@ from gradscope.hooks import (
     replace_default_hook_functions,
     wrap_engine,
 )
-from gradscope.launch.guard import keep_inside
-from gradscope.launch.losses import line_of
+from gradscope.launch.guard import keep_inside, line_of
 from gradscope.launch.runner import prepare
 from gradscope.launch.trial import overlay, target_of
 from gradscope.program.names import Names

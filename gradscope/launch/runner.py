@@ -1,4 +1,8 @@
-"""Runs a program as Python's own command line would: a script, a module, or a piece of code."""
+"""Runs a program as Python's own command line would: a script, a module, or a piece of code.
+
+It is watched from its import of torch on, which gradscope never does first, and ends as the
+interpreter would end it: its uncaught exception, its threads, its exit status.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +13,28 @@ import pkgutil
 import runpy
 import sys
 import textwrap
+import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFileLoader
-from types import CodeType, ModuleType
-from typing import TYPE_CHECKING
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader, SourcelessFileLoader
+from types import CodeType, ModuleType, TracebackType
+from typing import TYPE_CHECKING, NoReturn
 
 from gradscope.errors import GradscopeError
-from gradscope.launch.ending import Ending, conclude, die_of_interrupt, wait_for_threads
 from gradscope.launch.interpreter import Target
-from gradscope.launch.torch_import import when_torch_is_imported
 from gradscope.model import Outcome
+from gradscope.program.undisturbed import Uncollected
 
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope
+
+if sys.platform == "linux":  # for a watch, whose parts are imported from the program's path
+    import resource  # noqa: F401
 
 _runpy_main: Callable[..., None] = runpy._run_module_as_main  # type: ignore[attr-defined]
 """What ``python -m`` itself calls: its frames belong to the tracebacks of such a program."""
@@ -136,8 +145,7 @@ def prepare(target: Target) -> Program:
     """Make the interpreter ready for ``target``; raise GradscopeError if it cannot be read."""
     match target:
         case ["-m", name, *args]:
-            main = _become_main(["-m", *args], os.getcwd())
-            return Program(main, partial(_runpy_main, name))
+            return Program(_become_main(["-m", *args], os.getcwd()), partial(_runpy_main, name))
         case ["-c", text, *args]:
             main = _become_main(["-c", *args], "")
             return Program(main, partial(_run_code, text + "\n", main))
@@ -214,3 +222,191 @@ def _run_code(text: str, main: ModuleType) -> None:
         by_code = hasattr(linecache, "_interactive_cache")
         linecache._register_code(code if by_code else "<string>", text, "<string>")  # type: ignore[attr-defined]
     exec(code, main.__dict__)
+
+
+def when_torch_is_imported(then: Callable[[], None]) -> Callable[[], None]:
+    """Call ``then`` once, now or at the end of torch's import; return what cancels it.
+
+    To import torch before the program does would change the program: what it sets before its own
+    import (``OMP_NUM_THREADS``, warning filters, ``sys.path``) would come too late.
+    """
+    if "torch" in sys.modules:
+        then()
+        return lambda: None
+    finder = _TorchFinder(then)
+    sys.meta_path.insert(0, finder)
+    return finder.remove
+
+
+class _TorchFinder(MetaPathFinder):
+    """Finds torch as the other finders do, and makes its loader report the end of the import."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self.then = then
+
+    def remove(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "torch":
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next(filter(None, found), None)
+        if spec is not None and spec.loader is not None:
+            # Set on the instance, as tools ask the loader's type for sources and resources.
+            spec.loader.exec_module = partial(self._execute, spec.loader)  # type: ignore[method-assign]
+        return spec
+
+    def _execute(self, loader: Loader, module: ModuleType) -> None:
+        del loader.exec_module
+        loader.exec_module(module)
+        self.remove()
+        # As the import system is about to note itself. Until then another thread that asks for
+        # torch, as C++ code of torch does, would wait for this one.
+        if module.__spec__ is not None:
+            module.__spec__._initializing = False  # type: ignore[attr-defined]
+        with Uncollected():  # it would look through all of torch, several times
+            self.then()
+
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_IMPORT_SYSTEM = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+_LAST = ("last_exc", "last_type", "last_value", "last_traceback")
+INTERRUPTED = 130
+"""What a shell shows for a program that died of Ctrl-C."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What follows from the end of the main thread; ``by_exit`` is True for a SystemExit."""
+
+    exit_status: int = 0
+    exception: str | None = None
+    by_exit: bool = False
+    interrupted: bool = False
+
+
+def conclude(error: BaseException | None) -> Ending:
+    """Print what the interpreter prints of an uncaught exception; return what follows."""
+    if error is None:
+        return Ending()
+    if isinstance(error, SystemExit):
+        return Ending(_exit_status(error), by_exit=True)
+    remove_own_frames(error)
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    exit_of_hook = _call_excepthook(error)
+    if exit_of_hook is not None:
+        return Ending(_exit_status(exit_of_hook), describe(error), by_exit=True)
+    interrupted = isinstance(error, KeyboardInterrupt)
+    return Ending(INTERRUPTED if interrupted else 1, describe(error), interrupted=interrupted)
+
+
+def describe(error: BaseException) -> str:
+    """Return the last line of a traceback, ``RuntimeError: message``, without notes."""
+    lines = traceback.format_exception_only(error)
+    return next((line for line in lines if not line.startswith(" ")), lines[-1]).rstrip("\n")
+
+
+def remove_own_frames(error: BaseException) -> None:
+    """Remove gradscope's frames from the tracebacks of an exception and of its causes."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.__traceback__ = _without_own_frames(one.__traceback__)
+        waiting += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
+
+
+def _without_own_frames(entry: TracebackType | None) -> TracebackType | None:
+    kept: list[TracebackType] = []
+    while entry is not None:
+        if not entry.tb_frame.f_code.co_filename.startswith(PACKAGE):
+            kept.append(entry)
+        else:  # below ours, Python leaves frames of its import system, which it hides elsewhere
+            while kept and kept[-1].tb_frame.f_code.co_filename in _IMPORT_SYSTEM:
+                kept.pop()
+        entry = entry.tb_next
+    for one, following in zip(kept, [*kept, None][1:], strict=True):
+        # Each assignment costs a walk to the end: deep tracebacks stay as they are.
+        if one.tb_next is not following:
+            one.tb_next = following
+    return kept[0] if kept else None
+
+
+def _call_excepthook(error: BaseException) -> SystemExit | None:
+    """Hand ``error`` to ``sys.excepthook``; return the SystemExit that the hook raised, if any."""
+    hook = getattr(sys, "excepthook", None)
+    if hook is None:
+        _write_stderr("sys.excepthook is missing\n")
+        hook = sys.__excepthook__
+    try:
+        hook(type(error), error, error.__traceback__)
+    except SystemExit as leaving:
+        return leaving
+    except BaseException as failure:  # as the interpreter does, which continues
+        remove_own_frames(failure)
+        _write_stderr("Error in sys.excepthook:\n")
+        sys.__excepthook__(type(failure), failure, failure.__traceback__)
+        _write_stderr("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    return None
+
+
+def _exit_status(error: SystemExit) -> int:
+    code = error.code
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        fits = -(2**63) <= code < 2**63
+        return (code if fits else -1) & (0xFF if os.name == "posix" else 0xFFFFFFFF)
+    _write_stderr(f"{code}\n")
+    return 1
+
+
+def _write_stderr(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(text)
+    else:
+        with suppress(OSError):
+            os.write(2, text.encode(errors="backslashreplace"))
+
+
+def wait_for_threads() -> None:
+    """Wait for the threads that are not daemons, as the interpreter does first when it exits."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+    except BaseException as error:  # at Ctrl-C here, the interpreter prints it and continues
+        remove_own_frames(error)
+        if sys.version_info < (3, 13):
+            _write_stderr(f"Exception ignored in: {threading!r}\n")
+        elif sys.version_info >= (3, 14):
+            _write_stderr("Exception ignored on threading shutdown:\n")
+        _write_stderr("Traceback (most recent call last):\n")
+        _write_stderr("".join(traceback.format_tb(error.__traceback__)))
+        _write_stderr(f"{type(error).__qualname__}: {error}\n")
+
+
+def die_of_interrupt() -> NoReturn:
+    """Run the exit handlers and die of SIGINT, as for an uncaught KeyboardInterrupt.
+
+    Nothing is printed for that, and the exit handlers find ``sys`` as the program left it.
+    """
+    restored = {name: getattr(sys, name) for name in ("excepthook", *_LAST) if hasattr(sys, name)}
+
+    def say_nothing(*_: object) -> None:
+        for name, value in restored.items():
+            setattr(sys, name, value)
+
+    sys.excepthook = say_nothing
+    raise KeyboardInterrupt

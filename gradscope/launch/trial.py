@@ -39,11 +39,9 @@ def main(job_file: str) -> int:
 
         def start() -> AbstractContextManager[Scope]:
             from gradscope.api.watch import watch
-            from gradscope.launch.losses import note_losses
+            from gradscope.launch.guard import keep_inside, note_losses
 
             if job.guarded:
-                from gradscope.launch.guard import keep_inside
-
                 keep_inside(os.path.dirname(job_file), lambda doing: os._exit(REFUSED))
             random.seed(0)  # where the program does not choose, all runs draw the same
             note_losses(notes)

@@ -17,10 +17,16 @@ from gradscope.program.sites import USER, classify
 
 _Kind = TypeVar("_Kind")
 
-_class_dict = type.__dict__["__dict__"].__get__
-_class_mro = type.__dict__["__mro__"].__get__
-_class_qualname = type.__dict__["__qualname__"].__get__
-_module_dict = vars(ModuleType)["__dict__"].__get__
+class_namespace: Callable[[type], MappingProxyType[str, object]] = type.__dict__["__dict__"].__get__
+"""Returns the class's own ``__dict__``, past any metaclass of the user's."""
+
+class_bases: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+"""Returns the class's ``__mro__``, past any metaclass of the user's."""
+
+module_variables: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__dict__"].__get__
+"""Returns the module's own ``__dict__``, past any ``__getattribute__`` of a lazy module."""
+
+_class_qualname: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 
 _MACHINERY = frozenset({"__builtins__", "__loader__", "__spec__"})
 
@@ -88,22 +94,9 @@ def _slots(names: dict[str, object], bases: tuple[type, ...]) -> Iterator[str]:
                     yield name
 
 
-def class_namespace(cls: type) -> MappingProxyType[str, object]:
-    """Return the class's own ``__dict__``, past any metaclass of the user's."""
-    namespace: MappingProxyType[str, object] = _class_dict(cls)
-    return namespace
-
-
 def class_name(cls: type) -> str:
     """Return the class's name as a user would write it where it is defined."""
-    name: str = _class_qualname(cls)
-    return name.rpartition("<locals>.")[2]
-
-
-def class_bases(cls: type) -> tuple[type, ...]:
-    """Return the class's ``__mro__``, past any metaclass of the user's."""
-    bases: tuple[type, ...] = _class_mro(cls)
-    return bases
+    return _class_qualname(cls).rpartition("<locals>.")[2]
 
 
 def derives(cls: type, base: type) -> bool:
@@ -123,12 +116,6 @@ def is_exactly(found: Any, *kinds: type) -> bool:
     classes, which may run a metaclass's code.
     """
     return any(type(found) is kind for kind in kinds)
-
-
-def module_variables(module: ModuleType) -> dict[str, Any]:
-    """Return the module's own ``__dict__``, past any ``__getattribute__`` of a lazy module."""
-    variables: dict[str, Any] = _module_dict(module)
-    return variables
 
 
 def named_first(variables: dict[str, Any]) -> list[tuple[str, object]]:

@@ -32,10 +32,9 @@ _Get = Callable[[Tensor], Any]
 def node_of(tensor: Tensor) -> Node | None:
     """Return ``tensor.grad_fn``; None for a view that torch refuses to use any more."""
     try:
-        node: Node | None = _read(tensor, read_grad_fn)
+        return _read(tensor, read_grad_fn)  # type: ignore[no-any-return]
     except RuntimeError:
         return None
-    return node
 
 
 def held_node(tensor: Tensor) -> Node | None:
@@ -101,8 +100,7 @@ def version_of(tensor: Tensor) -> int:
 
 def grad_of(leaf: Tensor) -> Tensor | None:
     """Return ``leaf.grad``; asked of a tensor that is no leaf, torch warns."""
-    grad: Tensor | None = _read(leaf, read_grad)
-    return grad
+    return _read(leaf, read_grad)  # type: ignore[no-any-return]
 
 
 def _read(tensor: Tensor, get: _Get) -> Any:

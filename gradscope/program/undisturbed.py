@@ -98,9 +98,7 @@ def unprofiled(work: Callable[P, T]) -> Callable[P, T]:
     not suspended: gradscope's guards what it reads of the program's (``slots``).
     """
     profile = sys.getprofile()
-    if profile is None or isinstance(profile, _IN_PYTHON):
-        return work
-    return partial(unseen, work)
+    return work if profile is None or isinstance(profile, _IN_PYTHON) else partial(unseen, work)
 
 
 def unseen(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

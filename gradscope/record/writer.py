@@ -35,8 +35,7 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record import codec
-from gradscope.record.file import NOTED, LogReader, create, pack
-from gradscope.record.log import Found, Key, Store, read_log
+from gradscope.record.file import NOTED, Found, Key, LogReader, Store, create, pack, read_log
 
 ROWS = 2_000
 """Most rows of calls, without the one more for each kind of call at each site."""
@@ -98,15 +97,8 @@ class FoldedCalls:
 
     def folded(self) -> BackwardCall:
         """Return the record of the row."""
-        figures: dict[str, Any] = dict(zip(FIGURES, self.figures, strict=True))
-        return replace(
-            self.first,
-            **figures,
-            live_bytes=self.live_bytes,
-            ended=self.ended,
-            count=self.count,
-            last_number=self.last_number,
-        )
+        known: dict[str, Any] = dict(zip(FIGURES, self.figures, strict=True))
+        return replace(self.first, **known, **{name: getattr(self, name) for name in NOTED})
 
 
 class CallFolder:

@@ -101,8 +101,7 @@ def name_of(kind: GroupBy, one: Saved, place_of: Callable[[Site], str]) -> str:
     """Return the name of the row to which a saved storage belongs."""
     match kind:
         case GroupBy.MODULE:
-            names = (one.node.module, one.node.module_class)
-            return " ".join(filter(None, names)) or NO_MODULE
+            return " ".join(filter(None, (one.node.module, one.node.module_class))) or NO_MODULE
         case GroupBy.LINE:
             return place_of(one.site) if one.site else NO_LINE
         case GroupBy.OPERATION:

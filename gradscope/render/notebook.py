@@ -10,8 +10,7 @@ from rich.terminal_theme import TerminalTheme
 from gradscope.errors import GradscopeError
 from gradscope.model import Finding, Findings, Graph, Hazards, Recording
 from gradscope.model.printed import rich_forms
-from gradscope.render.text.finding import print_finding, print_findings
-from gradscope.render.text.report import print_report
+from gradscope.render.text.report import print_finding, print_findings, print_report
 from gradscope.render.text.terminal import console_in_memory
 
 _WIDTH = 100

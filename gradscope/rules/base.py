@@ -48,14 +48,9 @@ class Rule:
         if not given. ``fixes`` are what can be done, the better first.
         """
         tensors = [each for each in saved if isinstance(each, SavedTensor)]
+        site = site or (call.site if call else None)
         return Finding(
-            code=self.code,
-            name=self.name,
-            severity=self.severity,
-            certainty=self.certainty,
-            message=message,
-            site=site or (call.site if call else None),
-            label=label,
+            *(self.code, self.name, self.severity, self.certainty, message, site, label),
             related=tuple(related),
             nodes=tuple(n.name if isinstance(n, Node) else n for n in nodes),
             saved=tuple(s.label if isinstance(s, SavedTensor) else s for s in saved),

@@ -93,9 +93,9 @@ class KeptAlive:
     call: BackwardCall | None
     holder: Path
     stored: Site | None
+    grown: Grown
     is_container: bool
     is_scalar: bool
-    grown: Grown
     after: int = 0
 
 

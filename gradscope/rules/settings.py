@@ -1,19 +1,29 @@
-"""What a user sets for all commands: `[tool.gradscope]` in pyproject.toml, under the options."""
+"""Which findings count, by `[tool.gradscope]` in pyproject.toml, options, comments and a baseline.
+
+A baseline has the findings that a project has already, so that only new ones count. A finding is
+known there by its code, its file and the text of its line, so that lines may move.
+"""
 
 from __future__ import annotations
 
+import json
+import linecache
 import os
+import re
+import tokenize
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatch
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradscope.errors import GradscopeError, meant
-from gradscope.model import Finding, Severity
+from gradscope.model import Finding, Recording, Severity, Suppression, SuppressionKind
 from gradscope.rules import by_code
+from gradscope.units import counted, short_path
 
 
 class FailOn(StrEnum):
@@ -144,3 +154,130 @@ _KEYS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
     "per-file-ignores": ("per_file", "a table of lists of codes", _per_file),
 }
 """Of each key the field, what it needs, and what reads it."""
+
+
+Sources = Mapping[str, str]
+_COMMENT = re.compile(r"#\s*gradscope:\s*ignore\b(?:\[(?P<codes>[^\]]*)\])?")
+
+
+class Suppressor:
+    """Judges findings by comments, settings and a baseline."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        file = None if settings.write_baseline else settings.baseline
+        self._known = frozenset[KnownFinding]() if file is None else read_baseline(file)
+
+    def judged(self, finding: Finding, sources: Sources | None = None) -> Finding:
+        """Return the finding with the reason for which it does not count, if there is one."""
+        found = finding.suppression or self._suppression(finding, sources)
+        return replace(finding, suppression=found)
+
+    def of_findings(self, recording: Recording) -> Recording:
+        """Return a recording with its findings judged."""
+        findings = tuple(self.judged(one, recording.sources) for one in recording.findings)
+        return replace(recording, findings=findings)
+
+    def _suppression(self, finding: Finding, sources: Sources | None) -> Suppression | None:
+        site, code = finding.site, finding.code
+        if site is not None:
+            covered = range(site.line, max(site.line, site.end_line) + 1)
+            called = {code.lower(), finding.name}
+            for line, codes, text in suppressing(_lines(site.file, sources)):
+                if line in covered and (not codes or codes & called):
+                    return Suppression(SuppressionKind.IN_SOURCE, f"by `{text}`")
+            pattern = self._settings.pattern_for(code, site.file)
+            if pattern is not None:
+                return Suppression(SuppressionKind.EXTERNAL, f"by per-file-ignores of {pattern}")
+        if code in self._settings.ignored:
+            return Suppression(SuppressionKind.EXTERNAL, f"by {self._settings.ignored[code]}")
+        file = self._settings.baseline
+        if self._known and file and _entry(finding, file.parent, sources) in self._known:
+            where = short_path(str(file))
+            return Suppression(SuppressionKind.EXTERNAL, f"as known by the baseline {where}")
+        return None
+
+
+def _lines(file: str, sources: Sources | None) -> list[str]:
+    """Return the lines of a file as a recording has them; of a program that runs, from the file."""
+    if sources is not None:
+        return sources.get(file, "").splitlines(keepends=True)
+    try:
+        return linecache.getlines(file)
+    except ValueError:  # no file can have such a name
+        return []
+
+
+def suppressing(lines: Sequence[str]) -> Iterator[tuple[int, Set[str], str]]:
+    """Yield the suppressing comments of a source, given as lines with their ends: of each its line,
+    the codes or names that it suppresses, in lower case (none: all), and its text.
+    """
+    if not any(map(_COMMENT.search, lines)):
+        return
+    try:
+        for token in tokenize.generate_tokens(iter([*lines, ""]).__next__):
+            found = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
+            if found:
+                codes = re.split(r"[,\s]+", (found["codes"] or "").lower())
+                yield token.start[0], set(filter(None, codes)), found[0]
+    except (tokenize.TokenError, SyntaxError, StopIteration):
+        return  # no Python from here on
+
+
+_KIND = "gradscope baseline"
+_VERSION = 1
+
+
+class KnownFinding(NamedTuple):
+    """A known finding; the file is relative to the baseline's folder."""
+
+    file: str
+    code: str
+    line: str
+
+
+def _entry(finding: Finding, folder: Path, sources: Sources | None) -> KnownFinding:
+    """Return a finding as an entry of a baseline in a folder."""
+    site = finding.site
+    if site is None:
+        return KnownFinding("<unknown>", finding.code, "")
+    file, lines = site.file, _lines(site.file, sources)
+    text = lines[site.line - 1] if 0 < site.line <= len(lines) else ""
+    if not file.startswith("<"):
+        with suppress(ValueError):  # on another drive
+            file = PurePath(os.path.relpath(file, folder)).as_posix()
+    return KnownFinding(file, finding.code, " ".join(text.split()))
+
+
+def write_baseline(file: Path, findings: Iterable[Finding], sources: Sources | None = None) -> str:
+    """Write a baseline of the findings that count; return a line that says so.
+
+    Raise GradscopeError if that fails.
+    """
+    entries = {_entry(finding, file.parent, sources) for finding in findings if finding.counts}
+    rows = [entry._asdict() for entry in sorted(entries)]
+    text = json.dumps({"kind": _KIND, "version": _VERSION, "findings": rows}, indent=1)
+    try:
+        file.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise GradscopeError(f"cannot write {file}: {error.strerror}") from None
+    return f"baseline: {short_path(str(file))} ({counted(len(entries), 'finding')})"
+
+
+def read_baseline(file: Path) -> frozenset[KnownFinding]:
+    """Read a baseline; raise GradscopeError if it cannot be read."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["kind"] != _KIND or content["version"] != _VERSION:
+            raise ValueError
+        return frozenset(KnownFinding(**row) for row in content["findings"])
+    except FileNotFoundError:
+        raise GradscopeError(
+            f"there is no baseline {file}; `gradscope run --write-baseline {file} …` writes it"
+        ) from None
+    except OSError as error:
+        raise GradscopeError(f"cannot read {file}: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError):
+        raise GradscopeError(
+            f"{file} is no baseline of this gradscope; write it again with --write-baseline"
+        ) from None

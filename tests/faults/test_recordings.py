@@ -28,8 +28,7 @@ from gradscope import cli
 from gradscope.errors import GradscopeError
 from gradscope.model import Recording
 from gradscope.record.codec import FORMAT, LAYOUT
-from gradscope.record.file import create, load
-from gradscope.record.log import (
+from gradscope.record.file import (
     FRAME,
     HEAD,
     MAGIC,
@@ -38,6 +37,8 @@ from gradscope.record.log import (
     Key,
     _frame,
     _records,
+    create,
+    load,
     read_log,
 )
 from gradscope.record.writer import RecordingWriter

@@ -16,7 +16,7 @@ import torch
 
 import gradscope
 from gradscope.api.watch import current
-from gradscope.collect import interruptions
+from gradscope.collect import notes
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes
@@ -110,7 +110,7 @@ def test_what_a_handler_raises_in_our_code_is_kept_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where Python can raise nothing, as in a generator that is dropped while we trace it."""
-    monkeypatch.setattr(interruptions, "postponed", [])
+    monkeypatch.setattr(notes, "postponed", [])
 
     def raised(work: Callable[[], object]) -> BaseException:
         with pytest.raises((AlarmError, GradscopeError)) as caught:
@@ -118,14 +118,14 @@ def test_what_a_handler_raises_in_our_code_is_kept_and_nothing_else(
         return caught.value
 
     def kept(error: BaseException | None) -> bool:
-        return interruptions.take(SimpleNamespace(object=None, exc_value=error))
+        return notes.take(SimpleNamespace(object=None, exc_value=error))
 
     in_ours = raised(lambda: Notes().attempt("", ring, None))
     assert kept(in_ours)
     assert not kept(raised(ring))
     assert not kept(None)
     assert not kept(raised(lambda: load(Path("of.no.file"))))  # ours, and of the program's doing
-    assert interruptions.postponed == [in_ours]
+    assert notes.postponed == [in_ours]
 
 
 @fault(

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 27_397
-FILES = 202
+CODE = 27_345
+FILES = 178
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

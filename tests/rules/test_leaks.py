@@ -263,7 +263,7 @@ CARRIED = gs301.Carried(
     Grown(8, 480, 81920, 60.0, 10240.0),
 )
 KEPT = gs302.KeptAlive(
-    CALL, paths.Path.of(FRAME, "losses", []), STORED, True, True, Grown(8, 80, 0, 10.0, 0.0)
+    CALL, paths.Path.of(FRAME, "losses", []), STORED, Grown(8, 80, 0, 10.0, 0.0), True, True
 )
 
 

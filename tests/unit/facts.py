@@ -115,7 +115,7 @@ def _pack_result_dies_with_the_saved_tensor() -> bool:
 @fact(
     "node._raw_saved_x.data is the saved tensor, and None once it was freed",
     "collect/nodes.py",
-    "collect/recognition.py",
+    "collect/lifting.py",
     of_name="_C._autograd.SavedTensor.data",
 )
 def _raw_saved_tensors_read_without_unpacking() -> bool:
@@ -187,7 +187,7 @@ def _foreach_checks_first_whether_it_was_freed() -> bool:
 @fact(
     "node._saved_x raises the engine's own error once the saved tensor was freed",
     "collect/nodes.py",
-    "collect/recognition.py",
+    "collect/lifting.py",
 )
 def _saved_attribute_raises_when_freed() -> bool:
     product = _leaf() * _leaf()
@@ -314,7 +314,7 @@ def _compilers_pass_over_code_by_its_strategy() -> bool:
 @fact(
     "compiled autograd is switched on and off by set_autograd_compiler, which Python looks up",
     "hooks.py",
-    "collect/default_hooks.py",
+    "collect/saving.py",
 )
 def _compiled_autograd_is_switched_in_one_place() -> bool:
     switched: list[bool] = []
@@ -427,7 +427,7 @@ def _warnings_skip_frames_of_the_import_machinery() -> bool:
 @fact(
     "a storage counts its owners, of which its Python object is one",
     "collect/ledger.py",
-    "collect/owners.py",
+    "collect/ledger.py",
 )
 def _storages_count_their_owners() -> bool:
     tensor: Any = torch.ones(2)

@@ -15,8 +15,7 @@ from test_cli_parsing import parse
 
 from gradscope.model import Recording
 from gradscope.render.machine.sarif import to_sarif
-from gradscope.rules.settings import DEFAULTS
-from gradscope.rules.suppressing import Suppressor
+from gradscope.rules.settings import DEFAULTS, Suppressor
 
 ROOT = Path(__file__).parents[2]
 IGNORED = Suppressor(DEFAULTS.overridden(ignore=["GS101", "GS303"]))

@@ -15,7 +15,7 @@ from gradscope.commands.fix import FixOptions
 from gradscope.commands.run import RunOptions
 from gradscope.launch.interpreter import Target
 from gradscope.render.machine import Format
-from gradscope.render.pictures.options import Options
+from gradscope.render.pictures.picture import Options
 from gradscope.rules.settings import DEFAULTS, FailOn, Settings
 
 

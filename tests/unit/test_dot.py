@@ -23,8 +23,7 @@ from gradscope.render.pictures import wasm
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.dot import to_dot
 from gradscope.render.pictures.draw import draw_graphs
-from gradscope.render.pictures.options import DEFAULTS, Options
-from gradscope.render.pictures.picture import UNMARKED, Marking, one_line
+from gradscope.render.pictures.picture import DEFAULTS, UNMARKED, Marking, Options, one_line
 from gradscope.render.theme import NODE_STATES
 
 GRAPHS: dict[str, Callable[[], Graph]] = {

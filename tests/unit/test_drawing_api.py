@@ -28,10 +28,9 @@ from gradscope.model import (
     Severity,
 )
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.draw import draw_graphs, draw_recording
+from gradscope.render.pictures.draw import draw_graphs, draw_recording, select
 from gradscope.render.pictures.merging import merge
-from gradscope.render.pictures.options import Options
-from gradscope.render.pictures.selection import select
+from gradscope.render.pictures.picture import Options
 from tests import known
 
 

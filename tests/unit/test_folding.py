@@ -15,13 +15,13 @@ from gradscope.model import Graph, NodeState
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.folding import MOST, fold
 from gradscope.render.pictures.merging import merge
-from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.picture import (
     OLDER,
     SHARED,
     TIMES,
     UNMARKED,
     Marking,
+    Options,
     Picture,
 )
 from gradscope.render.repeats import Repeat, find_repeats

@@ -12,7 +12,7 @@ import gradscope
 from gradscope.model import NodeState, SavedState
 
 
-def states(life: gradscope.api.follow.Life) -> dict[str, NodeState]:
+def states(life: gradscope.api.graphs.Life) -> dict[str, NodeState]:
     return {node.name: node.state for node in life.now().nodes}
 
 

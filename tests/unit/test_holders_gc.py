@@ -22,10 +22,9 @@ import torch
 from scanning import made, scan
 from torch import Tensor
 
-from gradscope.api.holders import Holder, holders
+from gradscope.api.graphs import Holder, holders
 from gradscope.errors import GradscopeError
-from gradscope.program.reach import Budget, Walk, named_tensors
-from gradscope.program.referrers import contexts
+from gradscope.program.reach import Budget, Walk, contexts, named_tensors
 from tests import known
 from tests.command import ran
 
@@ -337,7 +336,7 @@ def test_a_deep_graph_survives_the_question() -> None:
     """A Node seen from Python is destroyed by recursion: too many in a row would end the process."""
     script = """
         import torch
-        from gradscope.api.holders import holders
+        from gradscope.api.graphs import holders
         x = torch.ones(1, requires_grad=True)
         for number in range(150_000):
             x = x + 1

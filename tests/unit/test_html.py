@@ -38,17 +38,19 @@ from gradscope.model import (
     Sample,
     Summary,
 )
-from gradscope.render.html import page as page_module
+from gradscope.render import html as page_module
 from gradscope.render.html import to_html
 from gradscope.render.html.payload import (
+    MAX_LANES,
     graph_data,
+    lifetimes,
     page_data,
+    run_end,
     verdict,
 )
 from gradscope.render.html.placing import ROOT, Placing, place
-from gradscope.render.lifetimes import MAX_LANES, lifetimes, run_end
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.options import Options
+from gradscope.render.pictures.picture import Options
 
 RECORDINGS = [canned_recording, clean_recording, empty_recording, unfinished_recording]
 

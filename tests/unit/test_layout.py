@@ -17,10 +17,8 @@ from fontTools.ttLib import TTFont
 from gradscope.model import Graph
 from gradscope.render.pictures import wasm
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.draw import draw_graphs
-from gradscope.render.pictures.options import Options
-from gradscope.render.pictures.picture import Picture
-from gradscope.render.pictures.svg import to_svg
+from gradscope.render.pictures.draw import draw_graphs, to_svg
+from gradscope.render.pictures.picture import Options, Picture
 
 
 def picture_of(whole: Graph, **options: object) -> Picture:

@@ -22,7 +22,7 @@ import pytest
 from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
 from recorded import DONE, HEADER, SITE, call_of, chain, renumbered, rewrite
 
-from gradscope.api.scope import Scope
+from gradscope.api.scope import Asked, Scope
 from gradscope.model import (
     Finding,
     Outcome,
@@ -33,8 +33,7 @@ from gradscope.model import (
 )
 from gradscope.record import codec
 from gradscope.record import writer as writer_module
-from gradscope.record.file import create, load, load_from
-from gradscope.record.log import Store
+from gradscope.record.file import Store, create, load, load_from
 from gradscope.record.writer import RecordingWriter, begun
 from tests.command import ran_well
 
@@ -155,14 +154,7 @@ def test_a_finding_met_again_raises_the_count_of_the_first() -> None:
     first = canned_recording().findings[0]
     writer = RecordingWriter(None, HEADER)
     told: list[Finding] = []
-    found = Scope(
-        writer=writer,
-        raise_on=None,
-        stop_after=None,
-        on_finding=told.append,
-        on_call=None,
-        suppressor=None,
-    )
+    found = Scope(writer, Asked(on_finding=told.append))
     found.report(replace(first, count=0))
     assert found.findings == []
     found.report(replace(first, count=1))

@@ -15,8 +15,7 @@ from gradscope.api.scope import Scope
 from gradscope.errors import GradscopeError
 from gradscope.model import Finding
 from gradscope.record.file import load
-from gradscope.rules.settings import DEFAULTS
-from gradscope.rules.suppressing import Suppressor, write_baseline
+from gradscope.rules.settings import DEFAULTS, Suppressor, write_baseline
 
 
 def loss() -> torch.Tensor:

@@ -17,8 +17,7 @@ from recorded import HEADER, call_of, chain, rewrite
 from gradscope._version import __version__
 from gradscope.errors import GradscopeError
 from gradscope.model import Edge, Finding, Recording
-from gradscope.record.file import create, load
-from gradscope.record.log import PAGE, read_log
+from gradscope.record.file import PAGE, create, load, read_log
 from gradscope.record.writer import RecordingWriter
 
 DATABASE = b"SQLite format 3\0".ljust(4_096, b"\0")

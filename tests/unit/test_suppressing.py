@@ -20,8 +20,7 @@ from gradscope.model import (
 )
 from gradscope.render.machine import Format, writer
 from gradscope.render.text.forms import report_text
-from gradscope.rules.settings import DEFAULTS, FailOn, settings_at
-from gradscope.rules.suppressing import Suppressor, write_baseline
+from gradscope.rules.settings import DEFAULTS, FailOn, Suppressor, settings_at, write_baseline
 
 
 def finding(file: Path, line: int, code: str = "GS303", *, end_line: int = 0) -> Finding:

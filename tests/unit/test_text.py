@@ -32,8 +32,7 @@ from gradscope.model import (
 )
 from gradscope.render.machine import Format
 from gradscope.render.text.calls import MOST_ROWS, folded
-from gradscope.render.text.finding import print_finding
-from gradscope.render.text.report import print_report
+from gradscope.render.text.report import print_finding, print_report
 from gradscope.render.text.terminal import SafeConsole, begin_line, cut, plain, show_progress
 from gradscope.units import counted, listed, nbytes
 from tests import known

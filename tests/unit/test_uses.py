@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gradscope
-from gradscope.api.uses import Use
+from gradscope.api.graphs import Use
 
 PROGRAMS = {
     "elementwise": """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -25,7 +26,7 @@ from gradscope.detect.leaks.suspects import Scan, Spans, Suspect
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.model.paths import Origin, Path
 from gradscope.program.layouts import closure_of
-from gradscope.program.referrers import contexts, tracked
+from gradscope.program.reach import contexts, tracked
 from gradscope.program.sites import Place, user_frame, user_frames
 from gradscope.program.tensors import held_node, is_held_leaf
 from gradscope.program.undisturbed import Untraced
@@ -138,10 +139,11 @@ _ENOUGH, _ENOUGH_AT_END = (24, 8), (6, 4)
 _ENOUGH_AT_ONCE = 4  # iterations seen in a single look
 _MOST_LOOPS = 1_000
 _MOST_LOOKS_BACK = 8
-_ENOUGH_KEYS, _ENOUGH_AT_THE_END, _ENOUGH_TO_THE_END = 100, 16, 8
+_ENOUGH_KEYS, _ENOUGH_AT_THE_END, _ENOUGH_OF_ALL = 100, 16, 8
 """Iterations held by a dict: its keys may come again, as long as the program goes on; when that is
-over; and if new ones came up to the end.
+over; and if it holds some from the beginning to the end.
 """
+_EARLY = 4  # an iteration in this part of all is one of the beginning
 _FEWEST = 3  # tensors in the same kind of cycle
 
 
@@ -268,7 +270,10 @@ class Growth(Observer):
         for key, sightings in (self._unmet | self._between).items():
             suspect = sightings.newest
             often = len(sightings.seen) > 1 or suspect.iterations >= _ENOUGH_AT_ONCE
-            grown = sightings.grows and often and _bound(suspect, ended=True) is not Bound.EMPTIED
+            bound = _bound(suspect, ended=True)
+            # Keys that come again may hold what calls have run.
+            is_new = bound is Bound.NONE or min(suspect.roots) >= self.watch.generations.newest
+            grown = sightings.grows and often and is_new and bound is not Bound.EMPTIED
             if grown and key not in self._told:
                 self.told_between_calls = True
                 self._told[key] = facts = _facts(self.watch, sightings, None)
@@ -307,7 +312,7 @@ class Growth(Observer):
         grown = [
             (key, sightings)
             for key, sightings in loop.holders.items()
-            if key not in self._told and _has_grown(sightings, ended=ended)
+            if key not in self._told and self._has_grown(loop, sightings, ended=ended)
         ]
         grads = [g for g in grown if self._creates and g[1].newest.names[0].attribute == "grad"]
         if grads:
@@ -336,6 +341,26 @@ class Growth(Observer):
                 loop.done = True
                 each = (now - before) / (last - first_seen)
                 yield gs304.finding(gs304.KeptByCycle(loop.record, *cycle, last, each))
+
+    def _has_grown(self, loop: CallLoop, sightings: Sightings, *, ended: bool) -> bool:
+        """Return whether a holder was seen to grow, and nothing in the code says that it will stop.
+
+        ``ended``: it has held nearly every iteration to the end.
+        """
+        if not sightings.grows:
+            return False
+        suspect = sightings.newest
+        if ended and suspect.iterations >= sightings.count - 1:
+            return True
+        if len(sightings.seen) < SIGHTINGS:
+            return False
+        bound = _bound(suspect, ended=ended)
+        enough = _ENOUGH_AT_THE_END if ended else _ENOUGH_KEYS
+        if ended and sightings.seen[-1][0] == sightings.count:
+            oldest = self.watch.generations.time_of(min(suspect.roots))
+            if bisect_right(loop.ticks, oldest) <= loop.count // _EARLY:
+                enough = _ENOUGH_OF_ALL
+        return bound is Bound.NONE or (bound is Bound.KEYED and suspect.iterations >= enough)
 
     def _look_back(self, frames: list[FrameType]) -> None:
         """Look once more at what is still there when the program or the watch ends."""
@@ -484,38 +509,12 @@ def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
     inner = Path.of(name.origin, name.root, (*name.steps, *name.beyond))
     if inner.attribute not in (None, name.attribute):  # the objects in it were given the tensors
         stored = store_of((inner,), suspect.files)[0] or stored
-    facts: dict[str, Any] = {
-        "call": record,
-        "holder": name,
-        "stored": stored,
-        "grown": _grown(watch, sightings),
-    }
+    facts = record, name, stored, _grown(watch, sightings)
     if loop is not None and suspect.in_graph and not suspect.is_container:
         site = None if record is None else record.site
         silent = site is not None and any(x.writes for x in data_lines(site.file).values())
-        return gs301.Carried(**facts, silent=silent, steps=loop.waits)
-    return gs302.KeptAlive(
-        **facts, is_container=suspect.is_container, is_scalar=suspect.is_scalar, after=watch.calls
-    )
-
-
-def _has_grown(sightings: Sightings, *, ended: bool) -> bool:
-    """Return whether a holder was seen to grow, and nothing in the code says that it will stop.
-
-    ``ended``: it has held nearly every iteration to the end.
-    """
-    if not sightings.grows:
-        return False
-    suspect = sightings.newest
-    if ended and suspect.iterations >= sightings.count - 1:
-        return True
-    if len(sightings.seen) < SIGHTINGS:
-        return False
-    bound = _bound(suspect, ended=ended)
-    to_the_end = sightings.seen[-1][0] == sightings.count
-    at_the_end = _ENOUGH_TO_THE_END if to_the_end else _ENOUGH_AT_THE_END
-    enough = at_the_end if ended else _ENOUGH_KEYS
-    return bound is Bound.NONE or (bound is Bound.KEYED and suspect.iterations >= enough)
+        return gs301.Carried(*facts, silent, loop.waits)
+    return gs302.KeptAlive(*facts, suspect.is_container, suspect.is_scalar, watch.calls)
 
 
 def _bound(suspect: Suspect, *, ended: bool) -> Bound:

@@ -130,16 +130,9 @@ class Unused(Observer):
         built, nbytes = routes[0].places[0], sizes[line] // times
         if not self.watch.is_worth_telling(sites[line], nbytes):
             return
-        yield gs305.finding(
-            gs305.NeverBackpropagated(
-                made=sites[line],
-                built=built.site if _line(built) not in trained else None,
-                times=times,
-                exactly=not self._repeated,
-                nbytes=nbytes,
-                after=self.watch.calls,
-            )
-        )
+        built_at = built.site if _line(built) not in trained else None
+        known = times, nbytes, not self._repeated, self.watch.calls
+        yield gs305.finding(gs305.NeverBackpropagated(sites[line], built_at, *known))
 
     def _trained(self) -> set[_Line]:
         """Return the lines that are trained through."""

@@ -16,8 +16,7 @@ from gradscope.model import Graph
 from gradscope.render.pictures.compose import fold_title
 from gradscope.render.pictures.folding import Fold, fold
 from gradscope.render.pictures.merging import Merged, merge
-from gradscope.render.pictures.options import DEFAULTS
-from gradscope.render.pictures.picture import UNMARKED
+from gradscope.render.pictures.picture import DEFAULTS, UNMARKED
 from gradscope.units import common_length
 
 

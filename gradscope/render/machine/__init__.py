@@ -21,5 +21,4 @@ class Format(StrEnum):
 def writer(form: Format) -> Callable[[Recording], str]:
     """Return what writes a recording in a format but ``text``; most commands import none."""
     module = import_module(f"{__name__}.{form}")
-    write: Callable[[Recording], str] = getattr(module, f"to_{form}")
-    return write
+    return getattr(module, f"to_{form}")  # type: ignore[no-any-return]

@@ -11,7 +11,6 @@ from gradscope.model import Graph, Node, NodeState, SavedState, SavedTensor
 from gradscope.model.graph import activation_bytes
 from gradscope.render.pictures.folding import Fold, Folded, fold
 from gradscope.render.pictures.merging import Merged, merge
-from gradscope.render.pictures.options import Options
 from gradscope.render.pictures.picture import (
     OLDER,
     SHARED,
@@ -22,6 +21,7 @@ from gradscope.render.pictures.picture import (
     BoxRow,
     Cluster,
     Marking,
+    Options,
     Picture,
     one_line,
 )
@@ -49,12 +49,10 @@ def node_box(number: int, merged: Merged, head: int, leaves: Sequence[int], *, s
         users = len(set(merged.sources[head]))
         note = f"used by {counted(users, 'node')}" if users > 1 else "leaf"
         rows.insert(0, BoxRow(one_line(node.leaf_kind)))
-        title = one_line(node.variable or "leaf")
-        return Box(number, title, note=note, rows=tuple(rows))
+        return Box(number, one_line(node.variable or "leaf"), note=note, rows=tuple(rows))
     note = _state_note([node], node.state)
     caption = one_line(f"{node.module} · {node.module_class}") if node.module_class else ""
-    title = one_line(node.name)
-    return Box(number, title, node.state, note, caption=caption, rows=tuple(rows))
+    return Box(number, one_line(node.name), node.state, note, caption=caption, rows=tuple(rows))
 
 
 def fold_box(number: int, merged: Merged, part: Fold, leaves: Sequence[int]) -> Box:
@@ -154,8 +152,7 @@ def held_and_freed(nodes: Iterable[Node]) -> list[tuple[SavedState, int, int]]:
 def _saved_rows(saved: Sequence[SavedTensor]) -> list[BoxRow]:
     rows = []
     for tensor in saved[:_ROWS]:
-        word = SAVED_STATES[tensor.state].word
-        note = word if tensor.state is not SavedState.SAVED else ""
+        note = "" if tensor.state is SavedState.SAVED else SAVED_STATES[tensor.state].word
         size = nbytes(tensor.nbytes)
         if tensor.is_parameter:
             size = f"= {one_line(tensor.source, 28)}" if tensor.source else "parameter"

@@ -1,21 +1,364 @@
-"""Draws graphs, or those of a recording, in the format that the file's suffix names."""
+"""Draws graphs in the format that the file's suffix names.
+
+Of a recording it chooses which belong in one picture, and as of which moment.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.resources import as_file, files
 from pathlib import Path
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 from gradscope.errors import GradscopeError
-from gradscope.model import Graph, Recording
+from gradscope.model import (
+    BackwardCall,
+    Certainty,
+    Finding,
+    Graph,
+    Node,
+    NodeState,
+    Recording,
+    SavedState,
+)
+from gradscope.render.pictures import wasm
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.dot import to_dot as dot_of
-from gradscope.render.pictures.formats import ENCODERS, check_suffix
-from gradscope.render.pictures.options import DEFAULTS, Options
-from gradscope.render.pictures.picture import UNMARKED, Marking
-from gradscope.render.pictures.selection import select
-from gradscope.render.pictures.svg import to_svg
+from gradscope.render.pictures.dot import Line, head_of, lines_of, to_dot
+from gradscope.render.pictures.folding import COMFORTABLE
+from gradscope.render.pictures.picture import DEFAULTS, UNMARKED, Marking, Options, Picture
+from gradscope.units import counted, escaped, listed
+
+MOST_CALLS = 4
+"""More graphs than these in one picture show less, not more."""
+
+_MOST_MARKED = 8
+"""Of more nodes than these only the first is marked, or the marks would be all one sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Graphs for one picture, oldest first; the last one is that of the call asked for.
+
+    ``focus`` is what to look at where the user does not say.
+    """
+
+    graphs: tuple[Graph, ...]
+    marks: Marking
+    focus: str | None = None
+
+
+def select(recording: Recording, call: int | None = None, *, of_finding: bool = False) -> Selection:
+    """Select the graph that backward call ``call`` met, and earlier ones that share nodes with it.
+
+    Without a number it is the call of the gravest finding, or else the last one. ``of_finding``
+    asks for a finding's. The earlier graphs are as they are at that moment. Raises GradscopeError
+    where there is no such call, graph or finding.
+    """
+    finding = _finding(recording, call)
+    if of_finding and finding is None:
+        where = "the recording" if call is None else f"call {call}"
+        raise GradscopeError(
+            f"{where} has no finding that speaks of a graph; leave the focus on it out"
+        )
+    if call is None and finding is not None:
+        call = finding.backward_call
+    row = _row(recording, call)
+    if row.graph not in recording.graphs:
+        number = row.number if call is None else call
+        raise GradscopeError(
+            f"the graph of backward call {number} is not in the recording; {_stored(recording)}"
+        )
+    whole = recording.graphs[row.graph]
+    earlier = _earlier(recording, row, whole)
+    shown = [_after(graph, by) for by, graph in earlier] + [whole]
+    if earlier:
+        rows = [*(by for by, _ in earlier), row]
+        shown = [_roots_named(graph, by.number) for graph, by in zip(shown, rows, strict=True)]
+    marked: tuple[int, ...] = ()
+    stops = False
+    if finding is not None:
+        marked = tuple(node for node in finding.graph_nodes if node < len(whole.nodes))
+        marked = marked if len(marked) <= _MOST_MARKED else marked[:1]
+        stops = finding.certainty is not Certainty.PREDICTED and not finding.missed
+    large = len(set.union(*map(_identities, shown))) > COMFORTABLE
+    return Selection(
+        tuple(shown),
+        Marking(marked, stops, _moment(row, call)),
+        focus="finding" if marked and large else None,
+    )
+
+
+def _finding(recording: Recording, call: int | None) -> Finding | None:
+    """Return the gravest finding that is not suppressed, about nodes of a stored graph; of call
+    ``call``, if given.
+    """
+    asked = (f for f in recording.findings if call in (None, f.backward_call) and not f.suppression)
+    usable = (f for f in asked if f.graph in recording.graphs and f.graph_nodes)
+    return min(usable, key=lambda f: f.severity.rank, default=None)
+
+
+def _row(recording: Recording, call: int | None) -> BackwardCall:
+    """Return the row of a call, or that of the last one whose graph is there."""
+    rows = recording.calls
+    if not rows:
+        raise GradscopeError("no backward call was made, so there is no graph to draw")
+    if call is None:
+        return max(rows, key=lambda row: (row.graph in recording.graphs, row.last_number))
+    around = [row for row in rows if row.includes(call)]
+    if not around:
+        calls = counted(max(row.last_number for row in rows), "call")
+        raise GradscopeError(f"there is no backward call {call} in the recording: it has {calls}")
+    # Rows of calls that take turns overlap: the one whose turn it was comes in even steps.
+    return max(around, key=lambda row: (row.number == call, _in_step(row, call), row.number))
+
+
+def _in_step(row: BackwardCall, call: int) -> bool:
+    step, uneven = divmod(row.last_number - row.number, max(row.count - 1, 1))
+    return not uneven and step > 0 and (call - row.number) % step == 0
+
+
+def _stored(recording: Recording) -> str:
+    """Return which calls can be drawn instead, as text."""
+    numbers = sorted(row.number for row in recording.calls if row.graph in recording.graphs)
+    if not numbers:
+        return "it has none at all"
+    return f"draw one of calls {listed(map('{:,}'.format, numbers), 5)}"
+
+
+def _moment(row: BackwardCall, call: int | None) -> str:
+    """Return when the graph looked so: ``as backward call 2 found it (train.py:42)``."""
+    number = row.number if call is None else call
+    place = "" if row.site is None else f" ({row.site.place})"
+    alike = ""
+    if number != row.number:
+        alike = f", as alike call {row.number:,} did"
+    elif row.count > 1:
+        alike = f", the first of {row.count:,} alike"
+    kind = "autograd.grad" if row.kind == "grad" else "backward"
+    return f"as {kind} call {number:,} found it{place}{alike}"
+
+
+def _earlier(
+    recording: Recording, row: BackwardCall, whole: Graph
+) -> list[tuple[BackwardCall, Graph]]:
+    """Return the last calls before this one whose graphs share a node with its graph ``whole``.
+
+    Those that freed such a node come before others. A graph is stored at its first sight, so
+    sequence numbers can be compared only between calls that were the first to meet their graphs.
+    """
+    first: dict[int, BackwardCall] = {}
+    for other in sorted(recording.calls, key=lambda call: call.number):
+        if other.graph is not None:
+            first.setdefault(other.graph, other)
+    if row not in first.values():
+        return []
+    before = {
+        other.number: (other, recording.graphs[number])
+        for number, other in first.items()
+        if number in recording.graphs and other.thread == row.thread and other.number < row.number
+    }
+    own = _identities(whole)
+    sharing = [number for number, (_, graph) in before.items() if own & _identities(graph)]
+    freed_by = {node.freed_by for node in whole.nodes}
+    chosen = sorted(sharing, key=lambda number: (number in freed_by, number))[-MOST_CALLS + 1 :]
+    return [before[number] for number in sorted(chosen)]
+
+
+def _identities(graph: Graph) -> set[tuple[int, str]]:
+    return {(node.sequence_nr, node.name) for node in graph.nodes if node.sequence_nr is not None}
+
+
+def _after(graph: Graph, call: BackwardCall) -> Graph:
+    """Return the graph that ``call`` met, as the call left it."""
+    if call.exception is not None:
+        return graph
+    nodes = tuple(_left(node, call.number, call.retain_graph) for node in graph.nodes)
+    return replace(graph, nodes=nodes)
+
+
+def _left(node: Node, call: int, kept: bool) -> Node:
+    if not (node.will_run and node.state.is_whole):
+        return node
+    if kept:
+        return replace(node, state=NodeState.RETAINED)
+    gone = tuple(replace(tensor, state=SavedState.FREED) for tensor in node.saved)
+    return replace(node, state=NodeState.FREED, saved=gone, freed_by=call)
+
+
+def _roots_named(graph: Graph, call: int) -> Graph:
+    """Name the call in the names of its graph's roots, as many a loop calls them all ``loss``."""
+    roots = tuple(
+        replace(root, name=f"{root.name} (call {call:,})" if root.name else f"call {call:,}")
+        for root in graph.roots
+    )
+    return replace(graph, roots=roots)
+
+
+FAMILY = "Liberation Sans"
+"""Has the widths of Helvetica and Arial, which every viewer and graphviz know."""
+
+_FONTS = f"'{FAMILY}', Arial, Helvetica, sans-serif"
+_SVG = "http://www.w3.org/2000/svg"
+_TEXT = f"{{{_SVG}}}text"
+_MARK, _PAD = 14.0, 8.0
+_MOST = 20_000
+"""No one can read so many boxes."""
+
+ElementTree.register_namespace("", _SVG)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A drawn picture: an SVG document, its size and its title."""
+
+    svg: str
+    width: float
+    height: float
+    title: str
+
+
+def to_svg(picture: Picture) -> Scene:
+    """Draw the picture; raise LayoutError if it is too large for that."""
+    if len(picture.boxes) > _MOST:
+        raise wasm.LayoutError(f"no one can read more than {_MOST:,} boxes")
+    root = ElementTree.fromstring(wasm.run(to_dot(picture), "svg"))
+    lines = {f"b{box.id}": lines_of(box) for box in picture.boxes}
+    titles: list[Element] = []
+    for group in list(root.iter(f"{{{_SVG}}}g")):
+        name = group[0]  # a viewer shows it where the mouse is
+        group.remove(name)
+        if group.get("class") == "graph":
+            _colour(group, head_of(picture))
+        elif name.text in lines:
+            _colour(group, lines[name.text])
+        elif group.get("class") == "cluster":
+            for text in group.findall(_TEXT):
+                group.remove(text)
+                titles.append(text)
+    root[0].extend(titles)  # over the links
+    for element in root.iter(_TEXT):
+        element.attrib.pop("font-family")
+        element.text = (element.text or "").replace("\xa0", " ")
+    width, height = map(float, root.attrib["viewBox"].split()[2:])
+    root.attrib |= {"width": f"{width:g}", "height": f"{height:g}", "font-family": _FONTS}
+    title = Element(f"{{{_SVG}}}title")
+    title.text = escaped(picture.title)
+    root.insert(0, title)
+    ElementTree.indent(root, "")
+    head = '<?xml version="1.0" encoding="UTF-8"?>\n'
+    return Scene(head + ElementTree.tostring(root, "unicode") + "\n", width, height, picture.title)
+
+
+def _colour(group: Element, lines: Sequence[Line]) -> None:
+    """Put in the place of each line its parts, each where it belongs and in its colour."""
+    outline = group[0].get("points") or group[0].attrib["d"]
+    numbers = [float(number) for number in re.findall(r"[-\d.]+", outline)]
+    left, right, above = min(numbers[::2]), max(numbers[::2]), min(numbers[1::2])
+    for text, line in zip(group.findall(_TEXT), lines, strict=True):
+        x, y = float(text.attrib["x"]), float(text.attrib["y"])
+        parts = []
+        if line.ground:
+            place = {"x": left, "y": above, "width": right - left, "height": y + 3.5 - above}
+            look = {key: f"{value:g}" for key, value in place.items()}
+            parts.append(Element(f"{{{_SVG}}}rect", look | {"fill": line.ground}))
+        above = y + 3.5
+        start = {"x": f"{x + (_MARK if line.mark else 0):g}", "fill": line.colour}
+        if line.is_gone:
+            start["text-decoration"] = "line-through"
+        end = {"x": f"{right - _PAD:g}", "text-anchor": "end", "fill": line.ink}
+        mark = {"fill": line.ink}
+        for words, look in ((line.mark.strip(), mark), (line.text, start), (line.note, end)):
+            if words:
+                part = Element(_TEXT, text.attrib | {"font-size": line.size} | look)
+                part.text = escaped(words)
+                parts.append(part)
+        at = list(group).index(text)
+        group[at : at + 1] = parts
+
+
+_FONT = files("gradscope.render.pictures") / "fonts" / "LiberationSans-Regular.ttf"
+_SHARPNESS = 2.0
+_MOST_PIXELS = 40_000_000
+_LONGEST_SIDE = 16_000
+
+
+def _png(picture: Picture) -> tuple[bytes, list[str]]:
+    import resvg_py
+
+    scene = to_svg(picture)
+    zoom = min(
+        _SHARPNESS,
+        (_MOST_PIXELS / (scene.width * scene.height)) ** 0.5,
+        _LONGEST_SIDE / max(scene.width, scene.height),
+    )
+    notes = []
+    if zoom < 1:
+        notes = [f"the PNG is drawn at {zoom:.0%} of its size: use .svg or .pdf to read all of it"]
+    with as_file(_FONT) as path:
+        data = resvg_py.svg_to_bytes(
+            svg_string=scene.svg,
+            font_files=[str(path)],
+            skip_system_fonts=True,
+            font_family=FAMILY,
+            sans_serif_family=FAMILY,
+            dpi=96,
+            width=max(1, round(scene.width * zoom)),
+        )
+    return bytes(data), notes
+
+
+def _pdf(picture: Picture) -> tuple[bytes, list[str]]:
+    """Return one page, as large as the picture, whose text can be searched and copied."""
+    scene = to_svg(picture)
+    with _no_warnings_of("fpdf", "fontTools"), as_file(_FONT) as font:
+        from fpdf import FPDF
+        from fpdf.svg import SVGObject
+
+        document = FPDF(unit="pt", format=(scene.width, scene.height))
+        document.set_title(escaped(scene.title))
+        document.set_creation_date(datetime.fromtimestamp(0, UTC))  # same picture, same bytes
+        document.add_font(FAMILY, fname=font)
+        document.add_page()
+        SVGObject(scene.svg.encode()).draw_to_page(document)
+        return bytes(document.output()), []
+
+
+@contextmanager
+def _no_warnings_of(*loggers: str) -> Iterator[None]:
+    """Keep warnings about parts that a PDF leaves out, as missing glyphs, from the user's log."""
+    chosen = [logging.getLogger(name) for name in loggers]
+    levels = [logger.level for logger in chosen]
+    for logger in chosen:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(chosen, levels, strict=True):
+            logger.setLevel(level)
+
+
+ENCODERS: dict[str, Callable[[Picture], tuple[bytes, list[str]]]] = {
+    ".svg": lambda picture: (to_svg(picture).svg.encode(), []),
+    ".png": _png,
+    ".pdf": _pdf,
+    ".dot": lambda picture: (to_dot(picture).encode(), []),
+}
+"""Each returns the file's content, and notes on what was changed to make it possible."""
+
+
+def check_suffix(suffix: str) -> None:
+    """Raise GradscopeError for a format that is unknown."""
+    if suffix not in ENCODERS:
+        raise GradscopeError(
+            f"cannot draw to a {suffix or 'file without suffix'}: use one of {', '.join(ENCODERS)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +415,10 @@ def draw_graphs(
             "there is nothing to draw: the graph has no node (does the tensor require grad?)"
         )
     picture = compose(graphs, options, marks)
-    more: list[str] = []
-    if suffix == ".dot":
-        data = dot_of(picture).encode()
-    else:
-        data, more = ENCODERS[suffix](to_svg(picture))
+    data, more = ENCODERS[suffix](picture)
     if target is not None:
         try:
             target.write_bytes(data)
         except OSError as problem:
             raise GradscopeError(f"cannot write {target}: {problem.strerror}") from problem
-    notes = (*picture.notes, *more)
-    return Drawing(len(picture.boxes), notes, suffix, data)
-
-
-def to_dot(graphs: Sequence[Graph], options: Options = DEFAULTS) -> str:
-    """Return the picture of the graphs as DOT text, for any graphviz."""
-    return dot_of(compose(graphs, options))
+    return Drawing(len(picture.boxes), (*picture.notes, *more), suffix, data)

@@ -16,8 +16,7 @@ from itertools import chain, groupby
 
 from gradscope.errors import GradscopeError, meant
 from gradscope.render.pictures.merging import Merged
-from gradscope.render.pictures.options import Options
-from gradscope.render.pictures.picture import Marking
+from gradscope.render.pictures.picture import Marking, Options
 from gradscope.render.repeats import find_repeats
 from gradscope.units import listed
 
@@ -70,8 +69,7 @@ def fold(merged: Merged, options: Options, marks: Marking) -> Folded:
     if options.fold:
         kept = {root.node for root in merged.roots} | set(marks.highlight)
         # A leaf that everything uses would draw its links across even a small picture.
-        users = 4 if full else 1
-        inlined = _inlined_leaves(merged, kept, users=users)
+        inlined = _inlined_leaves(merged, kept, users=4 if full else 1)
     gone = {leaf for leaves in inlined.values() for leaf in leaves}
     heads = _linear_order(merged, gone, generations)
     folding = _Folding(merged, options, marks, generations)

@@ -1,8 +1,9 @@
-"""A picture: its boxes, arrows, clusters and totals."""
+"""A picture: what a user may ask of it, its boxes, arrows, clusters and totals."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from gradscope.model import NodeState, SavedState
 
@@ -98,3 +99,25 @@ def one_line(text: str, limit: int = 72) -> str:
         return flat
     half = (limit - 1) // 2
     return f"{flat[:half]}…{flat[-half:]}"
+
+
+class DrawOptions(TypedDict, total=False):
+    """The fields of ``Options`` as the keywords that the public functions take."""
+
+    focus: str | None
+    depth: int | None
+    fold: bool
+    sites: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asks of a picture; ``gradscope.draw`` explains each option."""
+
+    focus: str | None = None
+    depth: int | None = None
+    fold: bool = True
+    sites: bool = False
+
+
+DEFAULTS = Options()

@@ -23,8 +23,7 @@ from gradscope.model import (
 from gradscope.model.graph import Changes
 from gradscope.model.printed import text_of
 from gradscope.render.text.calls import as_code
-from gradscope.render.text.finding import print_finding, print_findings
-from gradscope.render.text.report import print_report
+from gradscope.render.text.report import print_finding, print_findings, print_report
 from gradscope.render.text.terminal import console_in_memory, written_on
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
 from gradscope.units import counted, escaped, nbytes

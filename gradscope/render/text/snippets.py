@@ -10,15 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradscope.model import Site
-from gradscope.render.text.terminal import (
-    ELLIPSIS,
-    cut,
-    drawn,
-    plain,
-    prose,
-    shorten,
-    wrapped,
-)
+from gradscope.render.text.terminal import ELLIPSIS, cut, drawn, plain, prose, shorten, wrapped
 from gradscope.render.wording import opened_as
 from gradscope.units import lines_of
 

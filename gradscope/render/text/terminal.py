@@ -81,8 +81,7 @@ def drawn(line: str, console: Console) -> tuple[str, list[int]]:
 
 def cut(text: str, start: int, width: int) -> str:
     """Return ``width`` cells from ``start`` on; half a wide character becomes a space."""
-    beyond = Segment(text).split_cells(start)[1]
-    return beyond.split_cells(width)[0].text
+    return Segment(text).split_cells(start)[1].split_cells(width)[0].text
 
 
 def shorten(text: str, width: int) -> str:

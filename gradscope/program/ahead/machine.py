@@ -13,7 +13,7 @@ import weakref
 from asyncio import futures, tasks
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
@@ -70,13 +70,14 @@ it.
 """
 
 
-TASK: Any = tasks._PyTask
-TWINS: Final = {id(futures.Future): futures._PyFuture, id(tasks.Task): TASK}
+FUTURE, TASK = vars(futures)["_PyFuture"], vars(tasks)["_PyTask"]
+TWINS: Final[dict[int, Any]] = {id(futures.Future): FUTURE, id(tasks.Task): TASK}
 """Classes of C that are there in Python as well, which is read in their place."""
 
 
 def _fields_of(future: Any) -> Iterator[tuple[str, Any]]:
     """Yield what asyncio's own future or task holds, as one written in Python has it."""
+    yield "_context", v.Instance(Context)
     for base in class_bases(type(future)):
         names = class_namespace(base) if id(base) in TWINS else ()
         for name in (*names, *_OF_GATHERED):
@@ -419,7 +420,10 @@ class Machine:
             return parts[name] if name in parts else self.find(of.__func__, name)
         if kind is v.Instance or not issubclass(kind, v.Made) or id(kind) in v.OWN:
             return self._find_in_object(of, name)
-        return v.BuiltinMethod(of, name)
+        if name == "__class__":
+            return v.kind_of(of)
+        is_missing = kind is v.Suspended and self.lookup(v.kind_of(of), name) is MISSING
+        return MISSING if is_missing else v.BuiltinMethod(of, name)
 
     def _find_in_object(self, of: Any, name: str) -> Any:
         if is_a(of, ModuleType):

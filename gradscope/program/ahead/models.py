@@ -28,6 +28,7 @@ import warnings
 import weakref
 from asyncio import tasks
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import Any, Final
 
 import torch
@@ -309,15 +310,14 @@ def _find_spec(m: Machine, given: Given, named: Named) -> Any:
     return importlib.machinery.PathFinder.find_spec(name) if own is None else own
 
 
+_OF_LOOPS: Final = ("_get_running", "get_running", "_get_event", "get_event")
+model(copy_context)(lambda m, given, named: v.Instance(Context))
 model(
     *(tasks._register_task, tasks._enter_task, tasks._leave_task, tasks._unregister_task),
 )(_nothing)
-for _each in (
-    asyncio._get_running_loop,
-    threading.current_thread,
-    threading.main_thread,
-    *ASKED_OF_RANKS,
-):
+_of_loops = (vars(asyncio.events).get(f"{_name}_loop") for _name in _OF_LOOPS)
+_of_threads = threading.current_thread, threading.main_thread
+for _each in (*filter(None, _of_loops), *_of_threads, *ASKED_OF_RANKS):
     model(_each)(functools.partial(lambda function, m, given, named: function(), _each))
 
 
@@ -408,7 +408,6 @@ def _dict(m: Machine, given: Given, named: Named) -> Any:
     return v.OwnDict({**(iteration.as_dict(m, given[0]) if given else {}), **named})
 
 
-model(tuple.__new__)(lambda m, given, named: v.Instance(given[0], _tuple(m, given[1:], named)))
 model(functools.partial)(lambda m, given, named: functools.partial(given[0], *given[1:], **named))
 model(types.MethodType)(lambda m, given, named: types.MethodType(*given))
 model(object.__new__)(lambda m, given, named: v.Instance(given[0]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import types
-from asyncio import futures
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, thread
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from gradscope.program.ahead import builtin_types as _builtin_types  # noqa: F40
 from gradscope.program.ahead import iteration, models, opcodes
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import NO_RESULT, SUSPENDED, Frame, frame_of
-from gradscope.program.ahead.machine import TASK, Machine, Question
+from gradscope.program.ahead.machine import FUTURE, TASK, Machine, Question
 from gradscope.program.ahead.torch_models import run_backward
 from gradscope.program.ahead.ways import Conditions, Fork, GradEvent, Hazard, Way, What
 from gradscope.program.layouts import class_name, is_a, is_exactly
@@ -349,7 +348,7 @@ def _run_loop(m: Machine, frames: Sequence[FrameType], how: str, value: Any) -> 
     own = dict(local_variables(outer[0]))
     loop, main = own["self"], own["future"]
     if how != "yield":
-        ends = futures._PyFuture.set_result if how == "return" else futures._PyFuture.set_exception
+        ends = FUTURE.set_result if how == "return" else FUTURE.set_exception
         m.call(ends, (task, value), {})
     elif value is None:
         m.method(loop, "call_soon", types.MethodType(TASK._Task__step, task))

@@ -6,9 +6,11 @@ import functools
 import gc
 import sys
 import threading
+import types
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from itertools import chain
 from types import CellType, CodeType, FunctionType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -532,9 +534,17 @@ def kind_of(value: Any) -> type:
     if kind is Instance or kind is Ahead:
         found: type = value.kind
         return found
+    if kind is Suspended and value.frame is not None:
+        flags = value.frame.code.co_flags
+        return next((cls for flag, cls in _SUSPENDED if flags & flag), kind)
     return OWN.get(id(kind)) or _KINDS.get(id(kind)) or kind
 
 
+_SUSPENDED: Final = (
+    (CO_COROUTINE, types.CoroutineType),
+    (CO_ASYNC_GENERATOR, types.AsyncGeneratorType),
+    (CO_GENERATOR, types.GeneratorType),
+)
 _KINDS: Final[dict[int, type]] = {id(Function): FunctionType, id(Cell): CellType}
 
 

@@ -25,7 +25,7 @@ def found_in(
             kept = keep(runpy.run_path(str(path), run_name="__main__"))
         except RuntimeError as error:
             raised = str(error)
-        assert not scope.recording().summary.notes
+        assert not scope.recording().summary.notes, scope.recording().summary.notes
     gc.enable()  # the program may have turned it off
     assert sys.gettrace() is None
     return scope.findings, raised, kept

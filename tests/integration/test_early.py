@@ -86,3 +86,67 @@ def test_hooks_run_within_a_call_and_a_step(name: str, tmp_path: Path) -> None:
     program.write_text(CACHED.format(once=once, each=each))
     found, raised, _ = watched(program)
     assert told(found, raised) is (Told.HEALTHY if name else Told.EARLY)
+
+
+TASKS = """\
+import asyncio
+import torch
+from torch import nn
+
+net, head = nn.Linear(3, 3), nn.Linear(3, 1)
+opt = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)
+board = {{"h": torch.zeros(2, 3)}}
+
+def learn(h):
+    loss = head(h).sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+
+async def act(lock):
+    async with lock:
+        await asyncio.sleep(0)
+        h = torch.tanh(net(board["h"] + 1))
+        learn(h)
+        board["h"] = h{cut}
+    return len(h)
+
+async def produce(queue):
+    h = torch.zeros(2, 3)
+    for _ in range(3):
+        h = torch.tanh(net(h + 1))
+        await queue.put(h)
+        h = h{cut}
+    await queue.put(None)
+
+async def consume(queue):
+    while (h := await queue.get()) is not None:
+        learn(h)
+
+async def gathered():
+    lock = asyncio.Lock()
+    await asyncio.gather(*(act(lock) for _ in range(3)))
+
+async def grouped():
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(act(asyncio.Semaphore(2))) for _ in range(3)]
+    return [each.result() for each in tasks]
+
+async def queued():
+    queue = asyncio.Queue(maxsize=1)
+    await asyncio.gather(produce(queue), consume(queue))
+
+try:
+    asyncio.run({main}())
+except ExceptionGroup as several:
+    raise several.exceptions[0]
+"""
+
+
+@pytest.mark.parametrize("main", ["gathered", "grouped", "queued"])
+@pytest.mark.parametrize("cut", ["", ".detach()"])
+def test_tasks_go_on_as_the_event_loop_runs_them(main: str, cut: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TASKS.format(main=main, cut=cut))
+    found, raised, _ = watched(program)
+    assert told(found, raised) is (Told.HEALTHY if cut else Told.EARLY)

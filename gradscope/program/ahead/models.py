@@ -318,7 +318,7 @@ model(
 _of_loops = (vars(asyncio.events).get(f"{_name}_loop") for _name in _OF_LOOPS)
 _of_threads = threading.current_thread, threading.main_thread
 for _each in (*filter(None, _of_loops), *_of_threads, *ASKED_OF_RANKS):
-    model(_each)(functools.partial(lambda function, m, given, named: function(), _each))
+    model(_each)(functools.partial(lambda function, m, given, named: m.compute(function), _each))
 
 
 @model(json.loads)

@@ -342,11 +342,9 @@ def _is_skipped(machine: Machine, frame: Frame, inner: Frame) -> bool:
 def _run_loop(m: Machine, frames: Sequence[FrameType], how: str, value: Any) -> Any:
     """Go on with the event loop, whose task has done a step, until what it runs is done."""
     outer = [each for each in frames if each.f_code is _UNTIL_COMPLETE]
-    task = asyncio.current_task()
-    if not outer or task is None:
-        v.lost("an event loop that is not known")
-    own = dict(local_variables(outer[0]))
+    own: Any = dict(local_variables(outer[0])) if outer else v.lost("an unknown event loop")
     loop, main = own["self"], own["future"]
+    task = asyncio.current_task(loop)
     if how != "yield":
         ends = FUTURE.set_result if how == "return" else FUTURE.set_exception
         m.call(ends, (task, value), {})

@@ -121,21 +121,15 @@ ASKED_QUIETLY: tuple[Any, ...] = (
     _find("_C._log_api_usage_once", lambda _: None),
 )
 """Functions that return None, and do nothing that matters."""
-ASKED_OF_RANKS: tuple[Any, ...] = (
-    _find("distributed.is_available", lambda: False),
-    _find("distributed.is_initialized", lambda: False),
-)
+_WORDS = ("available", "initialized")
+ASKED_OF_RANKS = tuple(_find(f"distributed.is_{word}", lambda: False) for word in _WORDS)
 """Functions that say how a program's processes work together, and do nothing else."""
-FALSE_IN_PYTHON: tuple[Any, ...] = (
-    _find("_jit_internal.is_scripting", lambda: False),
-    _find("jit._trace.is_tracing", lambda: False),
-    _find("compiler.is_compiling", lambda: False),
-    _find("compiler.is_dynamo_compiling", lambda: False),
-    _find("compiler.is_exporting", lambda: False),
-    _find("cuda.is_current_stream_capturing", lambda: False),
-    _find("xpu.is_current_stream_capturing", lambda: False),
-    _find("jit.is_tracing", lambda: False),
+_QUESTIONS = (
+    *("_jit_internal.is_scripting", "jit._trace.is_tracing", "jit.is_tracing"),
+    *("compiler.is_compiling", "compiler.is_dynamo_compiling", "compiler.is_exporting"),
+    *("cuda.is_current_stream_capturing", "xpu.is_current_stream_capturing"),
 )
+FALSE_IN_PYTHON = tuple(_find(name, lambda: False) for name in _QUESTIONS)
 OPERATOR_MODULES = frozenset(f"torch._C._{name}" for name in ("nn", "linalg", "fft", "special"))
 TENSOR_MODULE = "torch._tensor"
 FUNCTIONAL_MODULES = (

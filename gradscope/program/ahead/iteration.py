@@ -13,7 +13,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any, Final
 
 from torch.utils import data
@@ -30,7 +30,6 @@ from gradscope.program.layouts import (
     class_namespace,
     is_a,
     is_exactly,
-    module_variables,
 )
 from gradscope.torch_private import LOADER_ITERATORS
 
@@ -101,7 +100,7 @@ def item(m: Machine, of: Any, key: Any) -> Any:
 def plain_item(m: Machine, of: Any, key: Any) -> Any:
     """Return an element of what is a container of a built-in type."""
     payload = m.overlay.view(of)
-    if class_name(type(of)) == "ndarray" and _is_of_numpy(of):
+    if class_name(type(of)) == "ndarray" and class_namespace(type(of))["__module__"] == "numpy":
         is_number = of.ndim == 1 and type(key) is not slice
         return v.Instance(of.dtype.type if is_number else type(of))
     if not is_a(payload, *_LISTED, *_HASHED):
@@ -114,11 +113,6 @@ def plain_item(m: Machine, of: Any, key: Any) -> Any:
         return unknown_element(m, elements_of(m, of))
     found = m.compute(base.__getitem__, payload, key)
     return v.OwnList(found) if type(key) is slice and base is list else found
-
-
-def _is_of_numpy(of: Any) -> bool:
-    loaded = sys.modules.get("numpy")
-    return is_a(loaded, ModuleType) and module_variables(loaded).get("ndarray") is type(of)
 
 
 def _index(m: Machine, key: Any) -> Any:

@@ -20,6 +20,7 @@ import math
 import operator
 import os
 import random
+import re
 import sys
 import threading
 import time
@@ -155,15 +156,13 @@ def _sum(m: Machine, given: Given, named: Named) -> Any:
     return _total(m, given[0], operator.add, start)
 
 
-@model(functools.reduce)
-def _reduce(m: Machine, given: Given, named: Named) -> Any:
-    return _total(m, given[1], given[0], *given[2:])
-
-
 def _total(m: Machine, each: Any, function: Any, *first: Any) -> Any:
     values = iteration.chained(m, first, each)
     total = iteration.drain(m, iteration.lazily(itertools.accumulate, m, (values, function), {}))
     return total[-1] if total else m.throw(TypeError, "reduce() of an empty iterable")
+
+
+model(functools.reduce)(lambda m, given, named: _total(m, given[1], given[0], *given[2:]))
 
 
 def _extreme(function: Any, m: Machine, given: Given, named: Named) -> Any:
@@ -281,11 +280,7 @@ def _super(m: Machine, given: Given, named: Named) -> Any:
     return v.Super(m.overlay.cell(frame.variables[slots.index("__class__")]), owner)
 
 
-@model(vars)
-def _vars(m: Machine, given: Given, named: Named) -> Any:
-    return m.attribute(given[0], "__dict__") if given else v.lost("vars")
-
-
+model(vars)(lambda m, given, named: m.attribute(given[0], "__dict__") if given else v.lost("vars"))
 model(locals, globals, eval, exec, compile, __import__, input, breakpoint, open)(
     lambda m, given, named: v.lost("a function that is not followed")
 )
@@ -310,14 +305,13 @@ def _find_spec(m: Machine, given: Given, named: Named) -> Any:
     return importlib.machinery.PathFinder.find_spec(name) if own is None else own
 
 
-_OF_LOOPS: Final = ("_get_running", "get_running", "_get_event", "get_event")
 model(copy_context)(lambda m, given, named: v.Instance(Context))
-model(
-    *(tasks._register_task, tasks._enter_task, tasks._leave_task, tasks._unregister_task),
-)(_nothing)
-_of_loops = (vars(asyncio.events).get(f"{_name}_loop") for _name in _OF_LOOPS)
-_of_threads = threading.current_thread, threading.main_thread
-for _each in (*filter(None, _of_loops), *_of_threads, *ASKED_OF_RANKS):
+model(*(vars(tasks)[f"_{name}_task"] for name in ("register", "enter", "leave", "unregister")))(
+    _nothing
+)
+_gets_loop = re.compile("_?get_(running|event)_loop").fullmatch
+_of_loops = [each for name, each in vars(asyncio.events).items() if _gets_loop(name)]
+for _each in (*_of_loops, threading.current_thread, threading.main_thread, *ASKED_OF_RANKS):
     model(_each)(functools.partial(lambda function, m, given, named: m.compute(function), _each))
 
 
@@ -631,7 +625,6 @@ def _start(m: Machine, given: Given, named: Named) -> None:
     m.doubt = m.doubt or "a thread"
 
 
-@model(concurrent.futures.as_completed, concurrent.futures.wait)
-def _completed(m: Machine, given: Given, named: Named) -> Any:
-    found = iteration.drain(m, given[0])
-    return iteration.of_values(*found)
+model(concurrent.futures.as_completed, concurrent.futures.wait)(
+    lambda m, given, named: iteration.of_values(*iteration.drain(m, given[0]))
+)

@@ -6,6 +6,7 @@ import functools
 import operator
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -418,19 +419,14 @@ def call_module(m: Machine, module: Any, given: v.Given, named: v.Named) -> Any:
     return result
 
 
-def _hooks(m: Machine, module: Any, name: str) -> list[tuple[Any, bool]]:
-    """Return the hooks of all modules and of this one, and whether they are given keywords."""
-    found: list[tuple[Any, bool]] = []
-    every = vars(torch.nn.modules.module)
-    for of_one in (False, True):
-        hooks, keys = (
-            m.find(module, each) if of_one else every.get(f"_global{each}")
-            for each in (name, f"{name}_with_kwargs")
-        )
-        if is_a(hooks, dict):
-            with_kwargs = m.overlay.view(keys) if is_a(keys, dict) else ()
-            found += [(hook, key in with_kwargs) for key, hook in m.overlay.view(hooks).items()]
-    return found
+def _hooks(m: Machine, module: Any, name: str) -> Iterator[tuple[Any, bool]]:
+    """Yield the hooks of all modules and of this one, and whether they are given keywords."""
+    every, names = vars(torch.nn.modules.module), (name, f"{name}_with_kwargs")
+    of_all = [every.get(f"_global{each}") for each in names]
+    for hooks, keys in (of_all, [m.find(module, each) for each in names]):
+        asked = m.overlay.view(keys) if is_a(keys, dict) else ()
+        for key, hook in [*m.overlay.view(hooks).items()] if is_a(hooks, dict) else ():
+            yield hook, key in asked
 
 
 def is_layer(m: Machine, module: Any) -> bool:

@@ -52,10 +52,8 @@ def _with(finding: Finding, record: Record) -> Finding:
         anew = (FixKind.SUM_LOSSES, FixKind.RECOMPUTE)
         first = (FixKind.CREATE_GRAPH, *(anew if is_trained else cut))
         sooner = (FixKind.RETAIN_GRAPH,) if search.is_only_read else first
-        carried = {FixKind.RECOMPUTE} if search.is_carried else set[FixKind]()
-        costs = {CONSTANT, OTHER} if carried else {CONSTANT, OTHER, SPOILT}
-        meant = _MEANT - carried
-        order = _ordered(finding.fixes, search.options(finding), sooner, meant, costs)
+        costs = (CONSTANT, OTHER) if search.is_carried else (CONSTANT, OTHER, SPOILT)
+        order = _ordered(finding.fixes, search.options(finding), sooner, costs=costs)
     else:
         return finding
     fixes = [*{fix.edits or fix: fix for fix in reversed([*order])}.values()][::-1]

@@ -92,10 +92,9 @@ class Trial:
         """Whether each call that fails needs what an iteration before it has built: a step came
         since.
         """
-        before = (e.nodes for e in self._record.events[: self._fail] if e.kind == "step")
-        stepped = max(before, default=0)
+        before = [e.nodes for e in self._record.events[: self._fail] if e.kind == "step"]
         freed = self._bad([self._fail])
-        return bool(freed) and not self.is_built_once and max(freed) < stepped
+        return bool(freed) and not self.is_built_once and max(freed) < max(before, default=0)
 
     def _built_by(self, file: str, node: ast.AST) -> frozenset[int]:
         """Return the nodes that a statement or function has built, by whatever it called."""

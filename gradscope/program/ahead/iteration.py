@@ -22,7 +22,7 @@ from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import frame_of
-from gradscope.program.ahead.machine import OF_C, PARTS, Machine
+from gradscope.program.ahead.machine import OF_C, PARTS, Machine, future_of
 from gradscope.program.containers import GENERATOR_TYPES, GENERATORS
 from gradscope.program.layouts import (
     class_bases,
@@ -616,7 +616,7 @@ def send(m: Machine, generator: Any, value: Any) -> Any:
     if is_exactly(generator, *GENERATOR_TYPES):
         generator = resumed(m, generator)
     if class_name(type(generator)) == "FutureIter":
-        future = gc.get_referents(generator)[0]
+        future = future_of(generator)
         if m.known_truth(m.method(future, "done")):
             raise v.Exhausted(m.method(future, "result"))
         return future

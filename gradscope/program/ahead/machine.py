@@ -736,7 +736,7 @@ class Machine:
         if is_exactly(what, weakref.ref):
             return what()
         if class_name(kind) == "TaskStepMethWrapper":
-            return self.call(TASK._Task__step, (gc.get_referents(what)[0],), {})
+            return self.call(TASK._Task__step, (future_of(what),), {})
         if is_a(what, type):
             return PARTS.builtin_types.make(self, what, given, named)
         if is_exactly(what, types.BuiltinFunctionType, types.BuiltinMethodType):
@@ -802,6 +802,11 @@ class Machine:
                 found = self.call(cached.__wrapped__, given, named)
             kept[key] = found
         return kept[key]
+
+
+def future_of(value: Any) -> Any:
+    """Return the future or task that an object of asyncio's own in C is for."""
+    return next(each for each in gc.get_referents(value) if is_a(each, futures.Future))
 
 
 def is_function(value: Any) -> bool:

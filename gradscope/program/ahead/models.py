@@ -309,10 +309,10 @@ model(copy_context)(lambda m, given, named: v.Instance(Context))
 model(*(vars(tasks)[f"_{name}_task"] for name in ("register", "enter", "leave", "unregister")))(
     _nothing
 )
-_gets_loop = re.compile("_?get_(running|event)_loop").fullmatch
-_of_loops = [each for name, each in vars(asyncio.events).items() if _gets_loop(name)]
-for _each in (*_of_loops, threading.current_thread, threading.main_thread, *ASKED_OF_RANKS):
-    model(_each)(functools.partial(lambda function, m, given, named: m.compute(function), _each))
+_of_loops = (e for n, e in vars(asyncio.events).items() if re.fullmatch("_?get_(run|ev).*_loop", n))
+model(*_of_loops)(lambda m, given, named: v.known(asyncio._get_running_loop(), "an event loop"))
+for _each in (threading.current_thread, threading.main_thread, *ASKED_OF_RANKS):
+    model(_each)(functools.partial(lambda function, m, given, named: function(), _each))
 
 
 @model(json.loads)

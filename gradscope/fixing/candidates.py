@@ -26,6 +26,7 @@ from gradscope.fixing.edits import (
     moved_into,
     out_of_place,
     put_inside,
+    reads_of,
     rebinding,
     region_of,
     split_off,
@@ -397,7 +398,8 @@ class Search(Trial):
                 message = f"compute `{function[1].name}` anew each time: do not cache it"
                 if edits:
                     fixes.append(Fix(FixKind.RECOMPUTE, message, edits, CHANGES))
-        return [*fixes, *self._inside(), *([*self._copied()] or self._computed_there())]
+        anew = [*self._copied()] or [*self._computed_there()] or self._made_there()
+        return [*fixes, *self._inside(), *anew]
 
     def _building(
         self, file: str, block: Sequence[ast.stmt], end: ast.stmt | None = None
@@ -510,6 +512,21 @@ class Search(Trial):
                     lines = lines_told({record.places[n].line for n in late})
                     what = f"compute `{ast.unparse(node.value)}` again at {lines}"
                     yield self._fix(FixKind.RECOMPUTE, f"{what}{also}", edits, changed)
+                    return
+
+    def _made_there(self) -> Iterator[Fix]:
+        """Yield the fixes that make an object anew wherever it is read, if it holds what fails."""
+        record = self._record
+        known = [expression_at(record.places[n]) for n in record.given]
+        for file, node in dict.fromkeys(statement_around(record.places[n]) for n in record.runs):
+            if isinstance(node, ast.Assign) and node.value not in known:
+                built, reads = self._built_by(file, node), reads_of(file, node)
+                calls = {i for i in record.calls if not built.isdisjoint(self._base.ran[i])}
+                edits = all_of(computed_at(file, node, Span.of(file, each)) for each in reads)
+                if edits and self._mends(changed := self._built_again(built, calls)):
+                    lines = lines_told({each.lineno for each in reads})
+                    message = f"compute `{ast.unparse(node.value)}` again at {lines}"
+                    yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
                     return
 
     def _is_late(self, place: int, call: int) -> bool:

@@ -78,17 +78,14 @@ TWINS: Final[dict[int, Any]] = {id(futures.Future): FUTURE, id(tasks.Task): TASK
 def _fields_of(future: Any) -> Iterator[tuple[str, Any]]:
     """Yield what asyncio's own future or task holds, as one written in Python has it."""
     yield "_context", v.Instance(Context)
-    for base in class_bases(type(future)):
-        names = class_namespace(base) if id(base) in TWINS else ()
-        for name in (*names, *_OF_GATHERED):
-            if name in _OF_GATHERED or is_exactly(names[name], types.GetSetDescriptorType):
-                with contextlib.suppress(AttributeError):
-                    found = object.__getattribute__(future, name)
-                    yield name, v.OwnList(found or ()) if name == "_callbacks" else found
+    spaces = (class_namespace(base) for base in class_bases(type(future)) if id(base) in TWINS)
+    pairs = (pair for space in spaces for pair in space.items())
+    names = {name for name, each in pairs if type(each) is types.GetSetDescriptorType}
+    for name in {*names, "_children", "_cancel_requested"}:  # one of gather shows no __dict__
+        with contextlib.suppress(AttributeError):
+            found = object.__getattribute__(future, name)
+            yield name, v.OwnList(found or ()) if name == "_callbacks" else found
 
-
-_OF_GATHERED = ("_children", "_cancel_requested")
-"""What a future of ``gather`` has besides: it shows no ``__dict__``."""
 
 PARTS: Final = types.SimpleNamespace()
 """The modules that are built on the machine, to which it leaves something: each adds itself."""

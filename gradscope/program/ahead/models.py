@@ -315,10 +315,9 @@ for _each in (threading.current_thread, threading.main_thread, *ASKED_OF_RANKS):
     model(_each)(functools.partial(lambda function, m, given, named: function(), _each))
 
 
-@model(json.loads)
-def _loaded(m: Machine, given: Given, named: Named) -> Any:
-    found = v.Unknown(why="a text") if named else computed(m, json.loads, given, named)
-    return found if type(found) is v.Unknown else rebuilt(m, found, v.NO_MARKS)
+model(json.loads)(
+    lambda m, given, named: rebuilt(m, computed(m, json.loads, given, named), v.NO_MARKS)
+)
 
 
 def _signature(follows: bool, m: Machine, given: Given, named: Named) -> Any:
@@ -478,10 +477,8 @@ def _copy(m: Machine, given: Given, named: Named) -> Any:
     return made
 
 
-@model(copy.deepcopy)
-def _deepcopy(m: Machine, given: Given, named: Named) -> Any:
-    # A tensor with a graph cannot be copied so: nothing that is copied leads anywhere.
-    return given[0] if v.is_plain(given[0]) else rebuilt(m, given[0], v.NO_MARKS)
+# A tensor with a graph cannot be copied so: nothing that is copied leads anywhere.
+model(copy.deepcopy)(lambda m, given, named: rebuilt(m, given[0], v.NO_MARKS))
 
 
 def rebuilt(m: Machine, value: Any, marks: v.Marks | None, *, shaped: bool = True) -> Any:
@@ -540,17 +537,6 @@ def _of_heap(function: Any, m: Machine, given: Given, named: Named) -> Any:
 
 for _each in (heapq.heappush, heapq.heappop, heapq.heapify, heapq.heappushpop, heapq.heapreplace):
     model(_each)(functools.partial(_of_heap, _each))
-
-
-def _best(is_down: bool, m: Machine, given: Given, named: Named) -> Any:
-    count, each, *_ = given
-    options = {"key": argument(given, named, 2, "key"), "reverse": is_down}
-    ordered = in_order(m, iteration.drain(m, each), options)
-    return v.OwnList(ordered[: count if type(count) is int else None])
-
-
-model(heapq.nlargest)(functools.partial(_best, True))
-model(heapq.nsmallest)(functools.partial(_best, False))
 
 
 @model(sys.exit, os._exit, BUILTINS.get("exit"), BUILTINS.get("quit"))

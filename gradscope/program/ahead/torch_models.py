@@ -214,7 +214,8 @@ def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
     if module.startswith("torch.distributions."):
         return _of_distribution
     if module.startswith("torch.distributed.fsdp") and name in ("_pre_forward", "_post_forward"):
-        return _sharded
+        # A hook of fully_shard gives the arguments, or the result, as they are.
+        return lambda m, of, given, named: given[2:4] if name == "_pre_forward" else given[-1]
     if module == "torch.autograd.function" and name == "apply":
         return applied
     if module in FUNCTIONAL_MODULES:
@@ -236,11 +237,6 @@ _ENTERED: Final = (
     "torch.nn.parallel.data_parallel",
 )
 _ASKED_OF_MODULE: Final = v.words("state_dict load_state_dict __repr__")
-
-
-def _sharded(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
-    """Run a hook of ``fully_shard``: it gives the arguments, or the result, as they are."""
-    return given[2:4] if function.__name__ == "_pre_forward" else given[-1]
 
 
 def _of_distribution(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:

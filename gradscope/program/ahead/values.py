@@ -6,13 +6,12 @@ import functools
 import gc
 import sys
 import threading
-import types
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from itertools import chain
-from types import CellType, CodeType, FunctionType
+from types import AsyncGeneratorType, CellType, CodeType, CoroutineType, FunctionType, GeneratorType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
@@ -536,15 +535,11 @@ def kind_of(value: Any) -> type:
         return found
     if kind is Suspended and value.frame is not None:
         flags = value.frame.code.co_flags
-        return next((cls for flag, cls in _SUSPENDED if flags & flag), kind)
+        generator = AsyncGeneratorType if flags & CO_ASYNC_GENERATOR else GeneratorType
+        return CoroutineType if flags & CO_COROUTINE else generator
     return OWN.get(id(kind)) or _KINDS.get(id(kind)) or kind
 
 
-_SUSPENDED: Final = (
-    (CO_COROUTINE, types.CoroutineType),
-    (CO_ASYNC_GENERATOR, types.AsyncGeneratorType),
-    (CO_GENERATOR, types.GeneratorType),
-)
 _KINDS: Final[dict[int, type]] = {id(Function): FunctionType, id(Cell): CellType}
 
 

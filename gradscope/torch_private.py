@@ -121,15 +121,6 @@ ASKED_QUIETLY: tuple[Any, ...] = (
     _find("_C._log_api_usage_once", lambda _: None),
 )
 """Functions that return None, and do nothing that matters."""
-_WORDS = ("available", "initialized")
-ASKED_OF_RANKS = tuple(_find(f"distributed.is_{word}", lambda: False) for word in _WORDS)
-"""Functions that say how a program's processes work together, and do nothing else."""
-_QUESTIONS = (
-    *("_jit_internal.is_scripting", "jit._trace.is_tracing", "jit.is_tracing"),
-    *("compiler.is_compiling", "compiler.is_dynamo_compiling", "compiler.is_exporting"),
-    *("cuda.is_current_stream_capturing", "xpu.is_current_stream_capturing"),
-)
-FALSE_IN_PYTHON = tuple(_find(name, lambda: False) for name in _QUESTIONS)
 OPERATOR_MODULES = frozenset(f"torch._C._{name}" for name in ("nn", "linalg", "fft", "special"))
 TENSOR_MODULE = "torch._tensor"
 FUNCTIONAL_MODULES = (

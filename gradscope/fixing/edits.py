@@ -669,11 +669,9 @@ def split_off(at: Span) -> Pieces:
 
 def in_turn(file: str, node: ast.Assign) -> Pieces:
     """Return the edit that computes each element of a list only when a loop over it comes to it."""
-    match node:
-        case ast.Assign([ast.Name(name)], ast.Tuple(parts) | ast.List(parts)) if len(parts) > 1:
-            block = block_with(file, node)
-        case _:
-            return ()
+    if not isinstance(node.value, ast.Tuple | ast.List) or len(node.value.elts) < 2:
+        return ()
+    block, name = block_with(file, node), ast.unparse(node.targets[0])
     scope = [*_functions_around(file, node), source.tree(file)][0]
     uses = [e for e in ast.walk(scope) if isinstance(e, ast.Name) and e.id == name]
     rest = block[block.index(node) + 1 :]
@@ -686,7 +684,7 @@ def in_turn(file: str, node: ast.Assign) -> Pieces:
     is_bound = any(_targets(each) & _read_names(node.value) for each in passed)
     if _draws(node) or is_bound or not any(each in uses for each in given):
         return ()
-    lambdas = ", ".join(f"lambda: {text_of(each, file)}" for each in parts)
+    lambdas = ", ".join(f"lambda: {text_of(each, file)}" for each in node.value.elts)
     return (instead_of(node.value, file, f"(compute() for compute in ({lambdas}))"),)
 
 

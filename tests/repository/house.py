@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 27_394
-FILES = 178
+CODE = 27_396
+FILES = 179
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

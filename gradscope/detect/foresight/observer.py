@@ -33,7 +33,6 @@ from gradscope.rules import gs102, gs202
 from gradscope.torch_private import cached_parametrizations
 
 _MOST_FORESEEN = 10_000
-_OF_MODULES = "BackwardHookFunctionBackward"
 
 
 class Foresight(Observer):
@@ -102,10 +101,8 @@ class Foresight(Observer):
             return []
         reached = [each for each in (*tensors_of(frames), *_cached()) if freeing.trace(each)]
         wanted = Wanted(reached, freeing.trace, freeing.comes_to)
-        nodes = zip(look.nodes, look.kinds, strict=True)
-        of_modules = any(kind.__name__ == _OF_MODULES for kind in set(look.kinds))
-        modules = self.watch.names.modules if of_modules else ()
-        hooks = hooks_of(nodes, (each.tensor for each in reached), modules)
+        tensors = (each.tensor for each in reached)
+        hooks = hooks_of(look.nodes, look.kinds, tensors, self.watch.names.modules)
         start = start_at_call(frames[0], is_inner=call.parent is not None, hooks=hooks)
         foretold = foretell(wanted, start, frames)
         self.watch.unread.update(foretold.reasons)

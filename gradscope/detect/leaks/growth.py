@@ -143,7 +143,6 @@ _ENOUGH_KEYS, _ENOUGH_AT_THE_END, _ENOUGH_OF_ALL = 100, 16, 8
 """Iterations held by a dict: its keys may come again, as long as the program goes on; when that is
 over; and if it holds some from the beginning to the end.
 """
-_EARLY = 4  # an iteration in this part of all is one of the beginning
 _FEWEST = 3  # tensors in the same kind of cycle
 
 
@@ -358,7 +357,7 @@ class Growth(Observer):
         enough = _ENOUGH_AT_THE_END if ended else _ENOUGH_KEYS
         if ended and sightings.seen[-1][0] == sightings.count:
             oldest = self.watch.generations.time_of(min(suspect.roots))
-            if bisect_right(loop.ticks, oldest) <= loop.count // _EARLY:
+            if bisect_right(loop.ticks, oldest) <= loop.count // 4:  # of the beginning
                 enough = _ENOUGH_OF_ALL
         return bound is Bound.NONE or (bound is Bound.KEYED and suspect.iterations >= enough)
 

@@ -10,7 +10,6 @@ import queue
 import random
 import sys
 import types
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -23,7 +22,8 @@ import torch.utils.checkpoint
 from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
-from gradscope.program.ahead.machine import PARTS, TASK, TWINS, Machine
+from gradscope.program.ahead.event_loop import TASK, TWINS
+from gradscope.program.ahead.machine import PARTS, Machine
 from gradscope.program.ahead.models import argument, in_order
 from gradscope.program.ahead.operators import are_same, computed, contains
 from gradscope.program.ahead.torch_models import applied
@@ -73,8 +73,6 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
         return computed(m, getattr(payload, name), given, named)
     if is_a(payload, tuple) and name in ("index", "count"):
         return v.Unknown(why=name)
-    if is_a(of, weakref.ref) and name == "__call__":
-        return weakref.ref.__call__(of)
     if is_a(of, type) and name == "fromkeys":
         value = given[1] if len(given) > 1 else None
         return v.OwnDict((v.key_of(key), value) for key in iteration.drain(m, given[0]))
@@ -369,7 +367,10 @@ def cached_result(m: Machine, cached: Any, given: Given, named: Mapping[str, Any
         for key in [*held][:_MOST_KEYS]:
             parts = key if type(key) is tuple else (key,)
             if len(parts) == len(wanted):
-                same = [_are_same(m, *pair) for pair in zip(parts, wanted, strict=True)]
+                same = [
+                    type(one) is object if two is _KEYWORDS else are_same(m, one, two)
+                    for one, two in zip(parts, wanted, strict=True)
+                ]
                 if all(same):
                     return _unwrapped(held[key], key, inside)
                 is_sure = is_sure and False in same
@@ -379,15 +380,6 @@ def cached_result(m: Machine, cached: Any, given: Given, named: Mapping[str, Any
 _MOST_KEYS: Final = 1_000
 _KEYWORDS: Final = object()
 """Stands for what a key has between arguments and keywords."""
-
-
-def _are_same(m: Machine, part: Any, wanted: Any) -> bool | None:
-    if wanted is _KEYWORDS or part is wanted:
-        return part is wanted or type(part) is object
-    if v.is_plain(part) and v.is_plain(wanted):
-        return bool(part == wanted)
-    is_known = iteration.is_known_key(m, part) and iteration.is_known_key(m, wanted)
-    return False if is_known else None
 
 
 def _unwrapped(value: Any, key: Any, inside: list[Any]) -> Any:

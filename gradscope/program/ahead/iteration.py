@@ -21,8 +21,9 @@ from torch.utils import data
 from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import tensors
 from gradscope.program.ahead import values as v
+from gradscope.program.ahead.event_loop import future_of
 from gradscope.program.ahead.frames import frame_of
-from gradscope.program.ahead.machine import OF_C, PARTS, Machine, future_of
+from gradscope.program.ahead.machine import OF_C, PARTS, Machine
 from gradscope.program.containers import GENERATOR_TYPES, GENERATORS
 from gradscope.program.layouts import (
     class_bases,

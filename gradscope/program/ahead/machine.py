@@ -10,10 +10,9 @@ import operator
 import threading
 import types
 import weakref
-from asyncio import futures, tasks
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import Context, ContextVar
+from contextvars import ContextVar
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from torch.nn import Module
 
 from gradscope.code.bytecode import MISSING, flow_of
 from gradscope.program.ahead import values as v
+from gradscope.program.ahead.event_loop import FUTURES, TASK, TWINS, fields_of, future_of
 from gradscope.program.ahead.frames import Frame
 from gradscope.program.ahead.ways import Compared, Conditions, Fork, GradEvent, Hazard, Way, What
 from gradscope.program.containers import layout_of
@@ -68,23 +68,6 @@ MODELS: Final[dict[int, Callable[[Any, v.Given, v.Named], Any]]] = {}
 """What calling something does that is not entered, by its id: to hash what the user wrote may run
 it.
 """
-
-
-FUTURE, TASK = vars(futures)["_PyFuture"], vars(tasks)["_PyTask"]
-TWINS: Final[dict[int, Any]] = {id(futures.Future): FUTURE, id(tasks.Task): TASK}
-"""Classes of C that are there in Python as well, which is read in their place."""
-
-
-def _fields_of(future: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what asyncio's own future or task holds, as one written in Python has it."""
-    yield "_context", v.Instance(Context)
-    spaces = (class_namespace(base) for base in class_bases(type(future)) if id(base) in TWINS)
-    pairs = (pair for space in spaces for pair in space.items())
-    names = {name for name, each in pairs if type(each) is types.GetSetDescriptorType}
-    for name in {*names, "_children", "_cancel_requested"}:  # one of gather shows no __dict__
-        with contextlib.suppress(AttributeError):
-            found = object.__getattribute__(future, name)
-            yield name, v.OwnList(found or ()) if name == "_callbacks" else found
 
 
 PARTS: Final = types.SimpleNamespace()
@@ -142,7 +125,7 @@ class Machine:
         self.hazard: Hazard | None = None
         self.saw_all = True
         self._looked, self._due = 0, 0
-        self.overrides = False
+        self.overrides = self.within = False  # within: what runs now is a part of the call
         self.cleared: set[int] = set()  # caches
 
     def let_go(self) -> None:
@@ -342,9 +325,9 @@ class Machine:
         """
         if type(self.overlay.attributes(of)) is v.OwnDict:
             return {}
-        if is_a(of, futures.Future) and id(of) not in self.cleared:
+        if is_a(of, FUTURES) and id(of) not in self.cleared:
             self.cleared.add(id(of))
-            self.overlay.attributes_to_write(of).update(_fields_of(of))
+            self.overlay.attributes_to_write(of).update(fields_of(of))
         has_dict = is_a(of, Module) or is_exactly(of, FunctionType, *PLAIN_TENSORS)
         if has_dict or layout_of(type(of)).has_dict:
             found = object.__getattribute__(of, "__dict__")
@@ -440,10 +423,9 @@ class Machine:
         if type(of) is v.Instance and name in ("__traceback__", "__cause__", "__context__"):
             return of.fields.get(name)
         if is_a(of, *_WITHOUT_OWN):
-            stands_for = self.known.known(of, self._stands_for)
-            is_found = stands_for is not MISSING
-            why = f"an attribute of a {class_name(cls)}"
-            return self.find(stands_for, name) if is_found else v.Unknown(why=why)
+            if (meant := self.known.known(of, self._stands_for)) is not MISSING:
+                return self.find(meant, name)
+            return v.Unknown(why=f"an attribute of a {class_name(cls)}")
         written = self.lookup(cls, "__getattribute__")
         if is_function(written):
             return self.call(written, (of, name), {})
@@ -604,7 +586,7 @@ class Machine:
                 return None if size is None else size > 0
         return True
 
-    def is_instance(self, value: Any, kind: Any) -> bool | v.Unknown:
+    def is_instance(self, value: Any, kind: Any) -> Any:
         """Return what ``isinstance`` says."""
         if is_exactly(kind, tuple, types.UnionType):
             each = kind if type(kind) is tuple else kind.__args__
@@ -627,7 +609,7 @@ class Machine:
             else v.Unknown(why="isinstance")
         )
 
-    def is_subclass(self, cls: type, base: type) -> bool | v.Unknown:
+    def is_subclass(self, cls: type, base: type) -> Any:
         """Return what ``issubclass`` says of two classes."""
         check = self.lookup(type(base), "__subclasscheck__")
         if derives(cls, base) or check is _OF_TYPE["__subclasscheck__"]:
@@ -642,8 +624,7 @@ class Machine:
         hook = self.attribute(base, "__subclasshook__")
         said = NotImplemented if type(hook) is v.BuiltinMethod else self.call(hook, (cls,), {})
         if said is not NotImplemented:
-            truth = self.known_truth(said)
-            return v.Unknown(why="issubclass") if truth is None else truth
+            return v.known(self.known_truth(said), "issubclass")
         others = [*filter(None, (each() for each in registered)), *type.__subclasses__(base)]
         found = [self.is_subclass(cls, each) for each in others]
         return any(each is True for each in found) or next((each for each in found if each), False)
@@ -730,8 +711,8 @@ class Machine:
             return self.call(what.func, (*what.args, *given), {**what.keywords, **named})
         if kind is functools._lru_cache_wrapper:
             return self.call_cached(what, given, named)
-        if is_exactly(what, weakref.ref):
-            return what()
+        if is_a(what, weakref.ref):
+            return weakref.ref.__call__(what)
         if class_name(kind) == "TaskStepMethWrapper":
             return self.call(TASK._Task__step, (future_of(what),), {})
         if is_a(what, type):
@@ -799,11 +780,6 @@ class Machine:
                 found = self.call(cached.__wrapped__, given, named)
             kept[key] = found
         return kept[key]
-
-
-def future_of(value: Any) -> Any:
-    """Return the future or task that an object of asyncio's own in C is for."""
-    return next(each for each in gc.get_referents(value) if is_a(each, futures.Future))
 
 
 def is_function(value: Any) -> bool:

@@ -43,7 +43,7 @@ from gradscope.program.ahead.machine import MODELS, Machine
 from gradscope.program.ahead.operators import compare, computed
 from gradscope.program.ahead.values import Given, Named
 from gradscope.program.layouts import class_namespace, derives, is_a, is_exactly
-from gradscope.torch_private import ASKED_OF_RANKS, ASKED_QUIETLY
+from gradscope.torch_private import ASKED_QUIETLY
 
 Model = Callable[["Machine", Given, Named], Any]
 
@@ -306,12 +306,14 @@ def _find_spec(m: Machine, given: Given, named: Named) -> Any:
 
 
 model(copy_context)(lambda m, given, named: v.Instance(Context))
-model(*(vars(tasks)[f"_{name}_task"] for name in ("register", "enter", "leave", "unregister")))(
-    _nothing
+_of_asyncio = {**vars(tasks), **vars(asyncio.futures), **vars(asyncio.events)}
+_quiet = re.compile("_(un)?(register|enter|leave)_task|future_.*_awaited_by").fullmatch
+model(*(_of_asyncio[name] for name in _of_asyncio if _quiet(name)))(_nothing)
+_loops = re.compile("_?get_(running|event)_loop").fullmatch
+model(*(_of_asyncio[name] for name in _of_asyncio if _loops(name)))(
+    lambda m, given, named: v.known(asyncio._get_running_loop(), "an event loop")
 )
-_of_loops = (e for n, e in vars(asyncio.events).items() if re.fullmatch("_?get_(run|ev).*_loop", n))
-model(*_of_loops)(lambda m, given, named: v.known(asyncio._get_running_loop(), "an event loop"))
-for _each in (threading.current_thread, threading.main_thread, *ASKED_OF_RANKS):
+for _each in (threading.current_thread, threading.main_thread):
     model(_each)(functools.partial(lambda function, m, given, named: function(), _each))
 
 
@@ -488,12 +490,9 @@ def rebuilt(m: Machine, value: Any, marks: v.Marks | None, *, shaped: bool = Tru
     if v.is_tensor(value):
         leads = m.marks(value) if marks is None else marks
         return v.Ahead(leads, tensors.twin(value) if shaped else v.NO_TWIN)
-    if is_exactly(value, list) or type(value) is v.OwnList:
-        return v.OwnList(
-            rebuilt(m, each, marks, shaped=shaped) for each in iteration.elements_of(m, value)
-        )
-    if type(value) is tuple:
-        return tuple(rebuilt(m, each, marks, shaped=shaped) for each in value)
+    if is_exactly(value, list, tuple, v.OwnList):
+        each = [rebuilt(m, e, marks, shaped=shaped) for e in iteration.elements_of(m, value)]
+        return tuple(each) if type(value) is tuple else v.OwnList(each)
     if is_a(value, dict) or type(value) is v.OwnDict:
         found = m.overlay.view(value)
         return v.OwnDict(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, thread
 from dataclasses import dataclass, field
 from functools import cache, partial, reduce
-from inspect import CO_ASYNC_GENERATOR
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from types import FrameType, FunctionType
 from typing import Any, Final, TypeAlias
 
@@ -21,8 +20,9 @@ from gradscope.code.bytecode import MISSING, NULL_FIRST, flow_of, site_at
 from gradscope.program.ahead import builtin_types as _builtin_types  # noqa: F401 - fills in what it models
 from gradscope.program.ahead import iteration, models, opcodes
 from gradscope.program.ahead import values as v
+from gradscope.program.ahead.event_loop import STEP, run_loop
 from gradscope.program.ahead.frames import NO_RESULT, SUSPENDED, Frame, frame_of
-from gradscope.program.ahead.machine import FUTURE, TASK, Machine, Question
+from gradscope.program.ahead.machine import Machine, Question
 from gradscope.program.ahead.torch_models import run_backward
 from gradscope.program.ahead.ways import Conditions, Fork, GradEvent, Hazard, Way, What
 from gradscope.program.layouts import class_name, is_a, is_exactly
@@ -40,8 +40,6 @@ _MOST_FRAMES = 60
 _MOST_OF_EXPRESSION = 500
 _MOST_NODES = 2_000  # of an outer call
 _CHECKPOINT = "CheckpointFunctionBackward"
-_STEP = asyncio.Handle._run.__code__
-_UNTIL_COMPLETE = asyncio.BaseEventLoop.run_until_complete.__code__
 _WORK = thread._WorkItem.run.__code__
 _RESULT = Future.result.__code__
 _SUBMIT = thread.ThreadPoolExecutor.submit.__code__
@@ -59,7 +57,7 @@ Hooks: TypeAlias = Sequence[tuple[Any, v.Given]]
 _GRADIENT: Final = object()
 """Stands for a gradient that a hook is given."""
 _MOST_HOOKS = 64
-_LEAF = "AccumulateGrad"
+_LEAF, _OF_MODULES = "AccumulateGrad", "BackwardHookFunctionBackward"
 
 
 @dataclass(slots=True)
@@ -195,8 +193,9 @@ class FromFrames:
             machine.frames = []
         for hook, given in self._hooks:
             machine.frames, machine.outer = [frames[0]], frames[1:]
+            machine.within = True
             models.in_thread(machine, hook, _filled_in(given), {})
-            machine.frames = []
+            machine.frames, machine.within = [], False
         for depth, frame in enumerate(frames):
             machine.outer = frames[depth + 1 :]
             if frame.code is _SUBMIT:  # its work is done in another thread already
@@ -207,10 +206,10 @@ class FromFrames:
                 continue
             if inner is not None and id(frame.code) in _ENTRIES:
                 machine.doubt = machine.doubt or "the engine goes on from an inner call"
-            if frame.code is _STEP:
+            if frame.code is STEP:
                 machine.frames, machine.base = [frame], frame
                 try:
-                    how, value = "return", _run_loop(machine, self._frames, how, value)
+                    how, value = "return", run_loop(machine, self._frames, how, value)
                 except v.Raised as raised:
                     how, value = "raise", raised.value
                 machine.frames, inner = [], frame
@@ -223,6 +222,9 @@ class FromFrames:
             else:
                 how, value = _resume(machine, frame, inner, how, value)
             code = frame.code
+            while how == "yield" and code.co_flags & CO_COROUTINE and depth + 1 == len(frames):
+                frame.stack.append(None)  # it waits for something, and is resumed in time
+                how, value = _guarded(machine, frame)
             if how == "return" and code.co_name == "__init__" and code.co_argcount:  # of a class
                 made = frame.variables[0]
                 value = machine.overlay.cell(made) if is_exactly(made, types.CellType) else made
@@ -242,19 +244,20 @@ def _filled_in(given: Any) -> Any:
 
 
 def hooks_of(
-    nodes: Iterable[tuple[Any, type]], tensors: Iterable[Any], modules: Iterable[Module]
+    nodes: Sequence[Any], kinds: Sequence[type], tensors: Iterable[Any], modules: Iterable[Module]
 ) -> Hooks:
-    """Return the functions of the program's that a call runs of these nodes of its graph, given
-    with their types, and what they are given; a node does not tell its own: they are found by the
-    tensors and modules.
+    """Return the functions of the program's that a call runs of these nodes of its graph, of these
+    types, and what they are given; a node does not tell its own: they are found by the tensors and
+    modules.
     """
     found: list[tuple[Any, v.Given]] = []
-    leaves = [node.variable for node, kind in nodes if kind.__name__ == _LEAF]
+    names = [kind.__name__ for kind in kinds]
+    leaves = [nodes[i].variable for i, name in enumerate(names) if name == _LEAF]
     for tensor in (each for each in (*leaves, *tensors) if is_exactly(each, *PLAIN_TENSORS)):
         found += [(hook, (_GRADIENT,)) for hook in (tensor._backward_hooks or {}).values()]
         after = tensor._post_accumulate_grad_hooks or {}
         found += [(hook, (tensor,)) for hook in after.values()]
-    for module in modules:
+    for module in modules if _OF_MODULES in names else ():
         own = object.__getattribute__(module, "__dict__")
         found += [(hook, (module, (_GRADIENT,))) for hook in own["_backward_pre_hooks"].values()]
         hooks = own["_backward_hooks"].values()
@@ -337,29 +340,6 @@ def _is_skipped(machine: Machine, frame: Frame, inner: Frame) -> bool:
                 machine.events.append(GradEvent(What.STEP, optimizer))
         return True
     return "/asyncio/" in file
-
-
-def _run_loop(m: Machine, frames: Sequence[FrameType], how: str, value: Any) -> Any:
-    """Go on with the event loop, whose task has done a step, until what it runs is done."""
-    outer = [each for each in frames if each.f_code is _UNTIL_COMPLETE]
-    own: Any = dict(local_variables(outer[0])) if outer else v.lost("an unknown event loop")
-    loop, main = own["self"], own["future"]
-    task = asyncio.current_task(loop)
-    if how != "yield":
-        ends = FUTURE.set_result if how == "return" else FUTURE.set_exception
-        m.call(ends, (task, value), {})
-    elif value is None:
-        m.method(loop, "call_soon", types.MethodType(TASK._Task__step, task))
-    else:
-        m.method(value, "add_done_callback", types.MethodType(TASK._Task__wakeup, task))
-    while not m.known_truth(m.method(main, "done")):
-        ready = m.overlay.to_write(m.attribute(loop, "_ready"))
-        if not ready:
-            v.lost("an event loop that waits")
-        handle = ready.popleft()
-        if not m.known_truth(m.attribute(handle, "_cancelled")):
-            m.call(m.attribute(handle, "_callback"), tuple(m.attribute(handle, "_args")), {})
-    return m.method(main, "result")
 
 
 def _guarded(machine: Machine, frame: Frame) -> tuple[str, Any]:

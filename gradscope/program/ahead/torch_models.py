@@ -23,7 +23,6 @@ from gradscope.program.layouts import class_namespace, derives, is_a
 # backward calls
 from gradscope.torch_private import (
     ENTERED_FILES,
-    FALSE_IN_PYTHON,
     FUNCTIONAL_MODULES,
     TENSOR_MODULE,
     bound_functions,
@@ -34,7 +33,7 @@ from gradscope.torch_private import (
 def run_backward(m: Machine, roots: list[Any], inputs: Any = None) -> None:
     """Call the engine for these roots."""
     marks = m.held(roots)
-    if marks:
+    if marks and not m.within:
         each = None
         if inputs is not None:
             each = [inputs] if v.is_tensor(inputs) else iteration.drain(m, inputs)
@@ -82,7 +81,6 @@ def _set_grad_enabled(m: Machine, given: Given, named: Named) -> None:
 
 
 model(
-    *FALSE_IN_PYTHON,
     *(torch.is_inference_mode_enabled, torch.overrides.has_torch_function),
     *(torch.is_autocast_enabled, torch.overrides.has_torch_function_unary),
     torch.overrides.has_torch_function_variadic,
@@ -209,6 +207,10 @@ def _not_entered(m: Machine, function: FunctionType, given: Given, named: Named)
 
 def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
     name = function.__name__
+    if name in _FALSE:
+        return lambda m, of, given, named: False
+    if module.startswith("torch.distributed") and name in ("is_available", "is_initialized"):
+        return lambda m, of, given, named: of()
     if module.startswith("torch.optim"):
         return _of_optimizer if name in _OF_OPTIMIZER else None
     if module.startswith("torch.distributions."):
@@ -231,6 +233,10 @@ def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
     return _unknown_of_torch
 
 
+_FALSE: Final = v.words(
+    "is_compiling is_dynamo_compiling is_exporting is_current_stream_capturing is_scripting "
+    "is_tracing"
+)
 _ENTERED: Final = (
     *("torch.nn.modules", "torch.nn.utils.parametri", "torch.autograd.grad_mode"),
     *("torch.utils.data", "torch.nn.utils.rnn", "torch.autograd.function", "torch.utils.hooks"),

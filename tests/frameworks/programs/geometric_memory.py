@@ -1,6 +1,7 @@
 """A temporal graph network of PyTorch Geometric, with a memory of the nodes."""
 # needs: torch_geometric
-# finds: GS102 GS101 `memory`
+# finds: GS101
+# lacks: early: a class is made in the way ahead
 
 import torch
 from torch import nn

@@ -1,6 +1,7 @@
 """A Gaussian process of gpytorch on learnt features: each iteration needs them anew."""
 # needs: gpytorch
-# finds: GS102 GS101 `features`
+# finds: GS101
+# lacks: early: shapes and values that the library asks for are not known ahead
 
 import gpytorch
 import torch

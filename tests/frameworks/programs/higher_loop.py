@@ -1,6 +1,7 @@
 """Meta-learning with higher: each task starts from the weights, pulled to the last task's."""
 # needs: higher
-# finds: GS102 GS101 `adapted`
+# finds: GS101
+# lacks: early: a class is made in the way ahead
 
 import higher
 import torch

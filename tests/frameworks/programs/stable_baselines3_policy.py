@@ -1,6 +1,7 @@
 """Stable-Baselines3 trains a policy with a feature extractor of the user's."""
 # needs: stable_baselines3 gymnasium
-# finds: GS102 GS101 `self.context`
+# finds: GS101
+# lacks: early: what numpy's arrays will hold is not known ahead
 
 import gymnasium
 import numpy

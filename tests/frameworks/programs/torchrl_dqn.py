@@ -1,6 +1,7 @@
 """Deep Q-learning with the losses and buffers of torchrl."""
 # needs: torchrl tensordict
-# finds: GS102 GS101 `states`
+# finds: GS101
+# lacks: early: what a tensordict will hold is not known ahead
 
 import logging
 

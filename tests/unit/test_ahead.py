@@ -30,6 +30,7 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, ClassVar
 
+import numpy
 import pytest
 import torch
 from reading_ahead import ahead_of, machine_for
@@ -343,6 +344,7 @@ def _matched(value: Any) -> Any:
 _CACHED: Any = _cached
 _FEW: Any = Kind.FEW
 _KEPT: Any = Kept()
+_ARRAY = numpy.zeros((2, 3))
 _VALUES: list[Any] = [1, [], None, "", _FEW]
 CALLS |= {
     "members that are texts": lambda: (
@@ -365,6 +367,9 @@ CALLS |= {
     "environment": lambda: (os.getenv("GRADSCOPE_UNSET", "x"), "HOME" in os.environ),
     "union of classes": lambda: [isinstance(each, int | list | None) for each in _VALUES],
     "equal dicts": lambda: ({} == {}, {"a": 1} == {}, {} != {"a": 1}),
+    "elements of an array": lambda: [
+        isinstance(each, numpy.ndarray) for each in (_ARRAY[0], _ARRAY[:1])
+    ],
     "class as text": lambda: (str(int), str(Sized)),
     "module that is there": lambda: [
         importlib.util.find_spec(name) is None for name in ("torch", "gradscope_unheard_of")

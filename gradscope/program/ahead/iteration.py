@@ -101,7 +101,7 @@ def item(m: Machine, of: Any, key: Any) -> Any:
 def plain_item(m: Machine, of: Any, key: Any) -> Any:
     """Return an element of what is a container of a built-in type."""
     payload = m.overlay.view(of)
-    if class_name(type(of)) == "ndarray" and class_namespace(type(of))["__module__"] == "numpy":
+    if class_name(type(of)) == "ndarray" and "__module__" not in class_namespace(type(of)):  # C's
         is_number = of.ndim == 1 and type(key) is not slice
         return v.Instance(of.dtype.type if is_number else type(of))
     if not is_a(payload, *_LISTED, *_HASHED):

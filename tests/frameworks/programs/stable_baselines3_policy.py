@@ -32,10 +32,10 @@ class Extractor(BaseFeaturesExtractor):
         self.encode = nn.Linear(2, 8)
         self.task = nn.Parameter(torch.randn(8))
         self.context = None
-        self.context = self.of_task() * 0  # hazard: self.context = self.of_task()  # head
+        self.context = self.of_task() * 0  # hazard: self.context = self.of_task()
 
     def of_task(self):
-        return torch.tanh(self.task)
+        return torch.tanh(self.task)  # head
 
     def forward(self, observations):
         context = self.of_task()  # hazard: context = self.context

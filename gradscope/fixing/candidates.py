@@ -505,7 +505,7 @@ class Search(Trial):
                     else:  # where its value is read in turn, or read too early
                         waiting.append(read)
             nodes = {own for number in known for own in self._record.given[number]}
-            calls = {i for i in record.calls if not nodes.isdisjoint(self._base.ran[i])}
+            calls = self._calls_through(nodes)
             for cuts, changed in self._made_twice(file, [node], calls) if late else ():
                 edits, also = self._with_cuts(cuts, *pieces)
                 if edits:
@@ -521,9 +521,9 @@ class Search(Trial):
         for file, node in dict.fromkeys(statement_around(record.places[n]) for n in record.runs):
             if isinstance(node, ast.Assign) and node.value not in known:
                 built, reads = self._built_by(file, node), reads_of(file, node)
-                calls = {i for i in record.calls if not built.isdisjoint(self._base.ran[i])}
                 edits = all_of(computed_at(file, node, Span.of(file, each)) for each in reads)
-                if edits and self._mends(changed := self._built_again(built, calls)):
+                changed = self._built_again(built, self._calls_through(built)) if edits else None
+                if changed is not None and self._mends(changed):
                     lines = lines_told({each.lineno for each in reads})
                     message = f"compute `{ast.unparse(node.value)}` again at {lines}"
                     yield self._fix(FixKind.RECOMPUTE, message, edits, changed)

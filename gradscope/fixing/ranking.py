@@ -28,6 +28,7 @@ _MEANT = frozenset({FixKind.ITEM, FixKind.NO_GRAD, FixKind.REORDER, FixKind.CLON
 """What a cut would do as well, and these say better: a number is wanted, an average is computed, a
 step comes too early, a value is overwritten.
 """
+_COSTS = frozenset({CONSTANT, OTHER, SPOILT})
 _MOST_TRIED = 6
 _LEAST_SECONDS = 2.0
 
@@ -52,7 +53,7 @@ def _with(finding: Finding, record: Record) -> Finding:
         anew = (FixKind.SUM_LOSSES, FixKind.RECOMPUTE)
         first = (FixKind.CREATE_GRAPH, *(anew if is_trained else cut))
         sooner = (FixKind.RETAIN_GRAPH,) if search.is_only_read else first
-        costs = (CONSTANT, OTHER) if search.is_carried else (CONSTANT, OTHER, SPOILT)
+        costs = _COSTS - {SPOILT} if search.is_carried else _COSTS
         order = _ordered(finding.fixes, search.options(finding), sooner, costs=costs)
     else:
         return finding
@@ -95,14 +96,14 @@ def _ordered(
     found: dict[FixKind, list[Fix]],
     sooner: Sequence[FixKind],
     meant: Collection[FixKind] = _MEANT,
-    costs: Collection[str] = (CONSTANT, OTHER, SPOILT),
+    costs: frozenset[str] = _COSTS,
 ) -> Iterator[Fix]:
     """Yield what was found, by kinds: as the facts of the failure have it, but what loses nothing
     comes ``sooner``. Where nothing was found of a kind that the facts name, its words stand.
     """
     words = {fix.kind: fix for fix in reversed(known)}
     first = [fix.kind for fix in known[:1] if fix.kind in meant]
-    free = (k for k in sooner if (own := found.get(k)) and {*costs}.isdisjoint(own[0].effects))
+    free = (k for k in sooner if (own := found.get(k)) and costs.isdisjoint(own[0].effects))
     kinds = dict.fromkeys((*first, *free, *(fix.kind for fix in known), *found))
     # What only words say comes behind what was seen to mend it; graphs are kept as a last resort.
     last = {FixKind.RETAIN_GRAPH} - {*sooner, *(fix.kind for fix in known[:1])}

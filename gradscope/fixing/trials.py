@@ -73,7 +73,7 @@ class Trial:
             )
         return self._effects_of[place]
 
-    @property
+    @cached_property
     def is_built_once(self) -> bool:
         """Whether calls of several iterations fail at the same part, or at what is stored where
         there is none yet, and steps train what is behind it.
@@ -132,6 +132,10 @@ class Trial:
         """Return the calls of a line, and of what it calls."""
         events = self._record.events
         return {i for i in self._record.calls if spot in (events[i].spot, *events[i].stack)}
+
+    def _calls_through(self, nodes: Collection[int]) -> set[int]:
+        """Return the calls that run any of some nodes."""
+        return {i for i in self._record.calls if not self._base.ran[i].isdisjoint(nodes)}
 
     def _run(self, change: Option) -> Simulation:
         return Simulation(self._record, change).run()

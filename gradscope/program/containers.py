@@ -75,11 +75,7 @@ class Contents:
             ]
         if layout.has_dict:
             held += self.attributes(_get_attribute(holder, "__dict__"))
-        for name in layout.slots:
-            try:
-                held.append(("attribute", name, _get_attribute(holder, name)))
-            except AttributeError:  # a slot never filled
-                continue
+        held += [("attribute", name, value) for name, value in layout.in_slots(holder)]
         if layout.of_user and not layout.is_class:
             held.append(("class", None, type(holder)))
         return held

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -78,6 +79,12 @@ class Layout:
         self.has_dict = not whole and is_exactly(names.get("__dict__"), *_C_DESCRIPTORS)
         self.slots = () if whole or "__slots__" not in names else tuple(_slots(names, bases))
         self.opaque = hidden or not (read or self.has_dict or self.slots or self.is_class)
+
+    def in_slots(self, holder: object) -> Iterator[tuple[str, object]]:
+        """Yield what an instance has in its slots, by their names."""
+        for name in self.slots:
+            with contextlib.suppress(AttributeError):  # a slot never filled
+                yield name, object.__getattribute__(holder, name)
 
 
 def _fields(names: dict[str, object]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from types import FrameType, ModuleType
 from typing import Any
@@ -67,9 +67,9 @@ class Names:
         return shared[1]
 
     @property
-    def modules(self) -> list[Module]:
+    def modules(self) -> Iterator[Module]:
         """The modules that it knows and that are there still."""
-        return [module for ref, _, _ in [*self._modules.values()] if (module := ref()) is not None]
+        return (module for ref, _, _ in [*self._modules.values()] if (module := ref()) is not None)
 
     def learn_variables(self, frames: Iterable[FrameType]) -> None:
         """Learn the modules and leaves that the local and global variables of these frames hold, or

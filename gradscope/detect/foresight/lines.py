@@ -29,7 +29,7 @@ from gradscope.collect.state import State
 from gradscope.collect.thread_numbers import this_thread
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
-from gradscope.program.ahead.questions import value_of
+from gradscope.program.ahead.questions import values_of
 from gradscope.program.layouts import is_exactly
 from gradscope.program.sites import (
     USER,
@@ -128,7 +128,7 @@ def memory_before(frame: FrameType, versions: Versions) -> MemoryBefore | None:
     line = lines.get(frame.f_lineno) if lines else None
     if line is None:
         return None
-    found = [value_of(name, frame) for name in line.names]
+    found = values_of(line.names, frame)
     storages = None
     if not line.writes or all(value is not MISSING for value in found):
         values = [value if is_exactly(value, list, tuple) else (value,) for value in found]

@@ -102,7 +102,8 @@ class Foresight(Observer):
         reached = [each for each in (*tensors_of(frames), *_cached()) if freeing.trace(each)]
         wanted = Wanted(reached, freeing.trace, freeing.comes_to)
         tensors = (each.tensor for each in reached)
-        hooks = hooks_of(look.nodes, look.kinds, tensors, self.watch.names.modules)
+        modules = self.watch.names.modules
+        hooks = hooks_of(look.nodes, look.kinds, tensors, modules) if reached else ()
         start = start_at_call(frames[0], is_inner=call.parent is not None, hooks=hooks)
         foretold = foretell(wanted, start, frames)
         self.watch.unread.update(foretold.reasons)

@@ -25,13 +25,7 @@ from gradscope.program.ahead.event_loop import future_of
 from gradscope.program.ahead.frames import frame_of
 from gradscope.program.ahead.machine import OF_C, PARTS, Machine
 from gradscope.program.containers import GENERATOR_TYPES, GENERATORS
-from gradscope.program.layouts import (
-    class_bases,
-    class_name,
-    class_namespace,
-    is_a,
-    is_exactly,
-)
+from gradscope.program.layouts import class_bases, class_name, class_namespace, is_a, is_exactly
 from gradscope.torch_private import LOADER_ITERATORS
 
 _factory = collections.defaultdict.__dict__["default_factory"].__get__
@@ -101,7 +95,8 @@ def item(m: Machine, of: Any, key: Any) -> Any:
 def plain_item(m: Machine, of: Any, key: Any) -> Any:
     """Return an element of what is a container of a built-in type."""
     payload = m.overlay.view(of)
-    if class_name(type(of)) == "ndarray" and "__module__" not in class_namespace(type(of)):  # C's
+    # Only a class written in C has no module among its own names: this one is numpy's.
+    if class_name(type(of)) == "ndarray" and "__module__" not in class_namespace(type(of)):
         is_number = of.ndim == 1 and type(key) is not slice
         return v.Instance(of.dtype.type if is_number else type(of))
     if not is_a(payload, *_LISTED, *_HASHED):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import functools
 import gc
 import operator
@@ -325,9 +324,11 @@ class Machine:
         """
         if type(self.overlay.attributes(of)) is v.OwnDict:
             return {}
-        if is_a(of, FUTURES) and id(of) not in self.cleared:
-            self.cleared.add(id(of))
-            self.overlay.attributes_to_write(of).update(fields_of(of))
+        if is_a(of, FUTURES):
+            fields = self.overlay.attributes_to_write(of)
+            if "_state" not in fields:  # the first time
+                fields.update(fields_of(of))
+            return fields
         has_dict = is_a(of, Module) or is_exactly(of, FunctionType, *PLAIN_TENSORS)
         if has_dict or layout_of(type(of)).has_dict:
             found = object.__getattribute__(of, "__dict__")
@@ -359,15 +360,9 @@ class Machine:
         """Return the attributes that an object itself has by now."""
         if is_exactly(of, v.Instance, v.Ahead):
             return dict(of.fields)
-        found = {**self._in_slots(of), **self.namespace(of), **self.overlay.attributes(of)}
+        in_slots = dict(layout_of(type(of)).in_slots(of))
+        found = {**in_slots, **self.namespace(of), **self.overlay.attributes(of)}
         return {name: value for name, value in found.items() if value is not MISSING}
-
-    def _in_slots(self, of: Any) -> dict[str, Any]:
-        found = {}
-        for name in layout_of(type(of)).slots:
-            with contextlib.suppress(AttributeError):  # one never filled
-                found[name] = object.__getattribute__(of, name)
-        return found
 
     def attribute(self, of: Any, name: str, default: Any = MISSING) -> Any:
         """Return an attribute as the program would get it."""
@@ -590,24 +585,16 @@ class Machine:
         """Return what ``isinstance`` says."""
         if is_exactly(kind, tuple, types.UnionType):
             each = kind if type(kind) is tuple else kind.__args__
-            found = [self.is_instance(value, one) for one in each]
-            if any(one is True for one in found):
-                return True
-            return next((one for one in found if one is not False), False)
+            return v.any_of([self.is_instance(value, one) for one in each])
         if type(value) is v.Unknown or not is_a(kind, type):
             return v.Unknown(why="isinstance")
         checks = self.lookup(type(kind), "__instancecheck__")
         if is_exactly(kind, type(torch.nn.Parameter)) and v.is_tensor(value):
             return type(value) is not v.Ahead and derives(type(value), torch.nn.Parameter)
-        is_asked = (
-            checks is _OF_TYPE["__instancecheck__"] or checks is _OF_ABSTRACT["__instancecheck__"]
-        )
-        cls = v.kind_of(value)
-        return (
-            self.is_subclass(cls, kind)
-            if is_asked or derives(cls, kind)
-            else v.Unknown(why="isinstance")
-        )
+        cls, name = v.kind_of(value), "__instancecheck__"
+        if derives(cls, kind) or any(checks is each[name] for each in (_OF_TYPE, _OF_ABSTRACT)):
+            return self.is_subclass(cls, kind)
+        return v.Unknown(why="isinstance")
 
     def is_subclass(self, cls: type, base: type) -> Any:
         """Return what ``issubclass`` says of two classes."""
@@ -626,8 +613,7 @@ class Machine:
         if said is not NotImplemented:
             return v.known(self.known_truth(said), "issubclass")
         others = [*filter(None, (each() for each in registered)), *type.__subclasses__(base)]
-        found = [self.is_subclass(cls, each) for each in others]
-        return any(each is True for each in found) or next((each for each in found if each), False)
+        return v.any_of([self.is_subclass(cls, each) for each in others])
 
     # running
 

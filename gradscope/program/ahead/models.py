@@ -80,8 +80,7 @@ def _issubclass(m: Machine, given: Given, named: Named) -> Any:
     each = bases if type(bases) is tuple else (bases,)
     if not (is_a(cls, type) and all(is_a(base, type) for base in each)):
         return v.Unknown(why="issubclass")
-    found = [m.is_subclass(cls, base) for base in each]
-    return any(one is True for one in found) or next((one for one in found if one), False)
+    return v.any_of([m.is_subclass(cls, base) for base in each])
 
 
 @model(torch.is_tensor)

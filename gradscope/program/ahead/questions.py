@@ -536,12 +536,16 @@ def _expression(text: str) -> types.CodeType:
     return compile(text, "<expression>", "eval")
 
 
-def value_of(text: str, frame: FrameType) -> Any:
-    """Return what an expression stands for in a frame; MISSING where only code of the user's that
-    is not followed could tell.
+def values_of(texts: Iterable[str], frame: FrameType) -> list[Any]:
+    """Return what expressions stand for in a frame; MISSING where only code of the user's that is
+    not followed could tell.
     """
-    machine = Machine(Question(), (), _MOST_OF_EXPRESSION)
     space = {**frame.f_globals, **dict(local_variables(frame))}
+    return [_value_of(text, space) for text in texts]
+
+
+def _value_of(text: str, space: dict[str, Any]) -> Any:
+    machine = Machine(Question(), (), _MOST_OF_EXPRESSION)
     try:
         _, found = machine.run(Frame(_expression(text), space, space))
     except (v.Stop, v.Raised, LookupError, SyntaxError):

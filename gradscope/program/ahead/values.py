@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from itertools import chain
 from types import AsyncGeneratorType, CellType, CodeType, CoroutineType, FunctionType, GeneratorType
@@ -140,6 +140,11 @@ class Unknown(Made):
 def known(found: Any, why: str) -> Any:
     """Return what was found, or something unknown where that is None."""
     return Unknown(why=why) if found is None else found
+
+
+def any_of(found: Sequence[Any]) -> Any:
+    """Return True if one of these is; else what is not known, if there is something; else False."""
+    return any(one is True for one in found) or next((one for one in found if one), False)
 
 
 Twin: TypeAlias = "functools._lru_cache_wrapper[Any]"

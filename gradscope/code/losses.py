@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gradscope.code import changes, places, source
@@ -37,7 +38,8 @@ class Slice:
 
     def takes_as_target(self, name: str) -> bool:
         """Return whether a loss function takes the name as its target, or a ratio divides by it."""
-        return any(_is_target_of(name, node) for node in self.reads.get(name, ()))
+        reads = (each for node in self.reads.get(name, ()) for each in targets_in(node))
+        return any(ast.unparse(node) == name for each in reads for node in source.reads_of(each))
 
 
 def slice_of(site: Site) -> Slice:
@@ -120,40 +122,26 @@ def _value(statement: ast.stmt) -> ast.AST:
     return value if isinstance(value, ast.AST) else ast.Pass()
 
 
-def _is_target_of(name: str, statement: ast.AST) -> bool:
+def targets_in(statement: ast.AST) -> Iterator[ast.expr]:
+    """Yield what a statement compares with: the targets of loss functions, divisors of ratios."""
     for node in ast.walk(statement):
         match node:
-            case ast.Call(args=[_, second, *_]) if _computes_loss(node) and _names(second, name):
-                return True
-            case ast.Call(keywords=given) if any(
-                k.arg in ("target", "targets", "labels") and _names(k.value, name) for k in given
-            ):
-                return True
-            case ast.BinOp(op=ast.Sub(), right=right) if _names(right, name):
-                return _is_ratio(node, statement)
-            case _:
-                pass
-    return False
+            case ast.Call(args=[_, second, *_]) if _computes_loss(node):
+                yield second
+            case ast.Call(keywords=given):
+                yield from (k.value for k in given if k.arg in ("target", "targets", "labels"))
+            case ast.BinOp(op=ast.Sub(), right=right) if _is_ratio(node, statement):
+                yield right
 
 
 def _computes_loss(call: ast.Call) -> bool:
     name = source.called_name(call).lower()
     parts = name.split("_")
-    return any(part in _AS_TARGET for part in parts) or any(
-        len(word) > 3 and word in name for word in _AS_TARGET
-    )
+    return any(word in (name if len(word) > 3 else parts) for word in _AS_TARGET)
 
 
 def _is_ratio(difference: ast.BinOp, statement: ast.AST) -> bool:
     """Return whether a difference is raised: ``(new - old).exp()``, ``torch.exp(new - old)``."""
-    for call in source.calls_in(statement):
-        if source.called_name(call) != "exp":
-            continue
-        inside = [*call.args, call.func.value if isinstance(call.func, ast.Attribute) else call]
-        if any(node is difference for each in inside[:2] for node in ast.walk(each)):
-            return True
-    return False
-
-
-def _names(value: ast.expr, name: str) -> bool:
-    return any(ast.unparse(node) == name for node in source.reads_of(value))
+    calls = [call for call in source.calls_in(statement) if source.called_name(call) == "exp"]
+    inside = [e for c in calls for e in (*c.args, getattr(c.func, "value", c))]
+    return any(node is difference for each in inside for node in ast.walk(each))

@@ -21,6 +21,7 @@ from gradscope.fixing.edits import (
     fields_of,
     in_turn,
     is_in,
+    is_target,
     loop_around,
     moved,
     moved_into,
@@ -45,7 +46,7 @@ from gradscope.fixing.edits import (
 from gradscope.fixing.marks import Span, waits
 from gradscope.fixing.pieces import Pieces, all_of, block_with, end_of, written
 from gradscope.fixing.rehearsal import Kind, Option, Simulation, Spot
-from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, Trial
+from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, TARGET, Trial
 from gradscope.model import Edit, Finding, Fix, FixKind
 from gradscope.rules.gs102 import is_constant
 from gradscope.units import lines_told, listed
@@ -74,7 +75,9 @@ class Search(Trial):
             detached = [replace(fix, effects=once) for fix in detached]
         if not (detached and self._harmless):
             bearable = [place for place in self._places() if self.effect(place).is_bearable]
-            detached += [replace(fix, reason="") for fix in self.detached(bearable, CONSTANT)]
+            targets = [n for n in bearable if is_target(self._record.places[n])]
+            cuts = self.detached(targets or bearable, TARGET if targets else CONSTANT)
+            detached += [replace(fix, reason="") for fix in cuts]
         return {
             FixKind.CREATE_GRAPH: self.differentiated(),
             FixKind.DETACH: detached,
@@ -197,6 +200,8 @@ class Search(Trial):
         trained = record.leaves_of(self._base.ran.get(self._fail, ()))
         own_leaves = {n for e in steps[:1] for n in e.leaves}
         loops = [*map(loop_around, record.events[self._fail].levels)]
+        line = self._calls_by(record.events[self._fail].spot)
+        is_meant = len({record.events[i].keep for i in line}) > 1  # it is said which call is last
         for site in changed:
             at = (site.file, site.line)
             steps_at = (e for e in record.events if e.spot == at and e.kind == "step")
@@ -208,7 +213,7 @@ class Search(Trial):
             other = f"the gradient of {'the second loss' if gone else 'both losses'}"
             effects = (f"it would step with {other}",) if stepped & trained else ()
             ways = [(moved(site, goal), f"after line {goal.line}") for goal in goals]
-            is_for_both = stepped & trained <= own_leaves  # none has what is the other's alone
+            is_for_both = is_meant or stepped & trained <= own_leaves
             if is_for_both and loop_around(site) in loops:
                 ways.append((split_off(site), "into a loop of its own"))
             for pieces, where in ways:
@@ -292,7 +297,7 @@ class Search(Trial):
             built = self._built_by(file, around[-1])
             given = built & record.identities.keys()
             cut = self._cut({record.identities[n] for n in given})
-            is_needed = self._harm(cut) and not effects
+            is_needed = not self._is_fruitful(cut) if effects else self._harm(cut)
             read = {n for own in given for n in record.after[own]}
             is_all = self._mends(cut) and read <= built | record.leaf.keys()
             if is_needed or not self._builds(file, around[-1]) or (self.fails and not is_all):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from gradscope.code import source
+from gradscope.code.losses import targets_in
 from gradscope.fixing.marks import Span
 from gradscope.fixing.pieces import (
     Piece,
@@ -73,6 +74,11 @@ def is_in(place: Span, file: str, node: ast.AST) -> bool:
     """Return whether a place is within a node of a file."""
     first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1 << 60)
     return place.file == file and first <= place.line <= last
+
+
+def is_target(place: Span) -> bool:
+    """Return whether a loss function takes the expression at a place as its target."""
+    return expression_at(place) in [*targets_in(statement_around(place)[1])]
 
 
 def region_of(place: Span) -> Owner | None:
@@ -475,9 +481,9 @@ def computed_at(file: str, node: ast.Assign, place: Span) -> Pieces:
         {name for each in _functions_around(file, at) for name in _own_names(each)}
         for at in (node, read)
     )
-    names, kinds = _read_names(value), (*FUNCTIONS, ast.ClassDef)
-    known = {n for e in source.tree(file).body if not isinstance(e, kinds) for n in stored_names(e)}
-    is_same = names & here <= there | known and not (names - here) & there
+    names, known = _read_names(value), there or stored_names(source.tree(file))
+    is_same = names & here <= known and not (names - here) & there
+    is_same &= names & _read_names(node.targets[0]) <= _read_names(read)
     around = [source.enclosing(file, each.lineno) for each in (node, read)]
     classes = [[e for e in each if isinstance(e, ast.ClassDef)] for each in around]
     if not is_same or ("self" in names and classes[0] != classes[1]):

@@ -16,7 +16,7 @@ from gradscope.fixing.pieces import all_of
 from gradscope.fixing.plan import Plan, plan, replanned
 from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import REFUSED, Bounds, Run, Start, check, rehearse, run, start_process
-from gradscope.fixing.trials import CONSTANT, MOST, OTHER, SPOILT, UNSPOILT
+from gradscope.fixing.trials import CONSTANT, MOST, OTHER, SPOILT, TARGET, UNSPOILT
 from gradscope.fixing.verify import Verdict, compared, default_calls
 from gradscope.model import Applicability, Finding, Fix, FixKind, Recording, Severity
 from gradscope.rules.gs102 import is_constant
@@ -47,14 +47,16 @@ def _with(finding: Finding, record: Record) -> Finding:
         search = Search(record, spot)
         if not search.fails:  # in the rehearsal nothing went wrong: there is nothing to mend
             return finding
+        options = search.options(finding)
+        is_target = any(TARGET in fix.effects for fix in options[FixKind.DETACH])
         # What is meant to be trained must be built each time.
-        is_trained = search.is_built_once and not is_constant(finding)
+        is_trained = search.is_built_once and not (is_target or is_constant(finding))
         cut = (FixKind.NO_GRAD, FixKind.DETACH, FixKind.CLONE)
         anew = (FixKind.SUM_LOSSES, FixKind.RECOMPUTE)
         first = (FixKind.CREATE_GRAPH, *(anew if is_trained else cut))
         sooner = (FixKind.RETAIN_GRAPH,) if search.is_only_read else first
         costs = _COSTS - {SPOILT} if search.is_carried else _COSTS
-        order = _ordered(finding.fixes, search.options(finding), sooner, costs=costs)
+        order = _ordered(finding.fixes, options, sooner, costs=costs)
     else:
         return finding
     fixes = [*{fix.edits or fix: fix for fix in reversed([*order])}.values()][::-1]
@@ -181,11 +183,11 @@ def _tried(
             if record is not None and after.exit_status == 0:
                 left = end - time.monotonic()
                 verdict = compared(verdict, recording, record, left, guarded=True, start=start)
-            if verdict.refused:  # it would train something else
+            if verdict.refused and TARGET not in fix.effects:  # it would train something else
                 continue
             # What comes after a bounded run may want a tensor where there is a number now.
             is_whole = fix.kind is not FixKind.ITEM or after.calls < bounds.calls
-            if verdict.comparison is not None and is_whole and OTHER not in fix.effects:
+            if verdict.comparison is not None and is_whole and not {OTHER, TARGET} & {*fix.effects}:
                 fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
             others = [other for other in grave if other is not proposal and verdict.left(other)]
             if id(proposal.finding) not in held or len(others) < least:

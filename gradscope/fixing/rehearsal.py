@@ -153,17 +153,6 @@ class Record:
         """Return the leaves that some nodes accumulate into."""
         return {self.leaf[node] for node in nodes if node in self.leaf}
 
-    def are_only_read(self, calls: Collection[int]) -> bool:
-        """Return whether calls ask for gradients of nothing that is trained, of which no loss is
-        computed.
-        """
-        used = {call for event in self.events for call in event.uses}
-        trained = {leaf for event in self.events for leaf in event.leaves}
-        own = [self.events[i] for i in calls]
-        asked = self.leaves_of(t for e in own for t in e.targets or () if t is not None)
-        grads = not any(event.accumulate for event in own)
-        return grads and used.isdisjoint(calls) and trained.isdisjoint(asked)
-
     @cached_property
     def given(self) -> dict[int, list[int]]:
         """The nodes that stand for each place."""
@@ -403,6 +392,13 @@ class Simulation:
     def trained_lines(self) -> set[tuple[Any, Any]]:
         """The flows, only from which line to which leaf."""
         return {(flow[0], flow[1]) for flow in self.flows if len(flow) == 2}
+
+    def are_only_read(self, calls: Collection[int]) -> bool:
+        """Return whether no step uses the gradients of some calls, nor what is computed of them."""
+        used = {call for own in self.used.values() for each in own.values() for call in each}
+        for call in reversed(self.record.calls):
+            used |= {*self.record.events[call].uses} if call in used else set()
+        return used.isdisjoint(calls)
 
     @cached_property
     def needed_nodes(self) -> dict[int, set[int]]:

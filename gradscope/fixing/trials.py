@@ -15,6 +15,7 @@ from gradscope.model import Applicability, Edit, Fix, FixKind
 MOST = 3
 CHANGES = Applicability.MAYBE_INCORRECT
 CONSTANT = "it is a constant then: each loss trains what it does now, by its other ways alone"
+TARGET = "it enters the loss as its target"
 SPOILT = "what an earlier call has freed is trained through it no more"
 UNSPOILT = "every gradient that a step needs stays as it is"
 OTHER = "it is computed from what has been changed by then, and may give something else"
@@ -46,7 +47,7 @@ class Trial:
         at = [i for i in self._base.hazards if record.events[i].spot == spot]
         self._meant = frozenset(at or self._base.hazards)
         self._fail = min(self._meant, default=-1)
-        self.is_only_read = record.are_only_read(self._meant)
+        self.is_only_read = self._base.are_only_read(self._meant)
         self._stale = tuple(e for i in sorted(self._meant) for e in record.events[i].stale)
         self._freed = self._bad(self._meant)
         self._broken = self._freed | {node for node, _, _ in self._stale}
@@ -62,7 +63,7 @@ class Trial:
         """Return what a cut at one place does."""
         if place not in self._effects_of:
             cut, base = self._cut([place]), self._base
-            fruitful = set(base.fruitless) >= set(cut.fruitless)
+            fruitful = self._is_fruitful(cut)
             self._effects_of[place] = _CutEffect(
                 hazards=len(cut.hazards),
                 takes=(len(base.needed - cut.flows), cut.cut_in(base.used_nodes)),
@@ -181,9 +182,13 @@ class Trial:
     def _harm(self, changed: Simulation) -> bool:
         """Return whether a gradient that is needed changes, or a call has none to make."""
         base, first = self._base, self._first
-        new = set(changed.fruitless) - set(base.fruitless)
         needed = {flow for flow in base.needed if len(flow) == 2 or flow[1] not in first}
-        return bool(new) or not needed <= changed.flows or base.lost(changed, but=first) > 0
+        is_kept = self._is_fruitful(changed) and needed <= changed.flows
+        return not is_kept or base.lost(changed, but=first) > 0
+
+    def _is_fruitful(self, changed: Simulation) -> bool:
+        """Return whether each call has as much to make as it has now."""
+        return set(self._base.fruitless) >= set(changed.fruitless)
 
     @cached_property
     def _first(self) -> set[object]:

@@ -638,6 +638,69 @@ for step in range(40):
 """,
         """{"loss": loss.detach(), "error": error.detach()}""",
     ),
+    "cut what a loss takes as its target, though each step uses that": (
+        """
+class Peer:
+    def __init__(self):
+        self.net = torch.nn.Linear(2, 3)
+        self.opt = torch.optim.SGD(self.net.parameters(), 0.1)
+
+    def learn(self, soft):
+        hard = self.own.logsumexp(1).mean()
+        loss = hard + torch.nn.functional.kl_div(self.own.log_softmax(1), soft)
+        self.opt.zero_grad()
+        loss.backward()
+
+peers = [Peer() for _ in range(3)]
+for _ in range(3):
+    given = torch.rand(4, 2)
+    for peer in peers:
+        peer.own = peer.net(given)
+    for peer in peers:
+        peer.learn(torch.stack([p.own.softmax(1) for p in peers if p is not peer]).mean(0))
+    for peer in peers:
+        peer.opt.step()
+""",
+        "(self.own.log_softmax(1), soft.detach())",
+    ),
+    "keep what only says how a later call is to look": (
+        """
+net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+opt = torch.optim.SGD(net.parameters(), 0.1)
+params = list(net.parameters())
+for _ in range(4):
+    loss = net(torch.rand(4, 2)).square().mean()
+    grads = torch.autograd.grad(loss, params, create_graph=True)
+    flat = torch.cat([g.flatten() for g in grads])
+    v = torch.randn_like(flat)
+    for _ in range(3):
+        v = torch.cat([h.flatten() for h in torch.autograd.grad(flat @ v, params)])
+        v = v / v.norm()
+    opt.zero_grad()
+    net(torch.rand(4, 2)).square().mean().backward()
+    opt.step()
+""",
+        "torch.autograd.grad(flat @ v, params, retain_graph=True)",
+    ),
+    "step after all calls, where it is said which of them is the last": (
+        """
+nets = [torch.nn.Conv1d(i + 1, 1, 3, padding=1) for i in range(3)]
+opts = [torch.optim.SGD(net.parameters(), 0.1) for net in nets]
+for _ in range(3):
+    seen = given = torch.rand(2, 1, 8)
+    losses = []
+    for net in nets:
+        own = net(seen)
+        losses.append((own - given).square().mean())
+        seen = torch.cat([seen, own], 1)
+    for opt in opts:
+        opt.zero_grad()
+    for opt, loss in zip(opts, losses):
+        loss.backward(retain_graph=loss is not losses[-1])
+        opt.step()
+""",
+        "    for opt, loss in zip(opts, losses):\n        opt.step()",
+    ),
 }
 
 

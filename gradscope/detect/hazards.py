@@ -35,7 +35,7 @@ from gradscope.program.sites import (
     user_frame,
     user_frames,
 )
-from gradscope.program.tensors import describe, shape_of, storage_of, version_of
+from gradscope.program.tensors import describe, nbytes_of, shape_of, storage_of, version_of
 from gradscope.program.variables import variables
 from gradscope.rules import gs101, gs104, gs201, gs202, unannounced
 from gradscope.torch_private import DisableTorchFunction, FunctionNode, has_donated_buffers
@@ -268,7 +268,7 @@ def _stale_tensor(
     saved = next((s for s in node.saved if s.state is SavedState.STALE), None)
     if saved is None:
         shape, dtype = shape_of(tensor) or (), describe(tensor).split("[")[0]
-        saved = SavedTensor(found.name, shape, dtype, str(tensor.device), tensor.nbytes)
+        saved = SavedTensor(found.name, shape, dtype, str(tensor.device), nbytes_of(tensor))
     name = state.names.of_tensor(tensor)
     saved = replace(saved, version=found.version, site=site_of(token.place), source=name)
     names = _names_of(tensor, name)

@@ -13,10 +13,10 @@ from gradscope.code import source
 from gradscope.fixing.edits import (
     FUNCTIONS,
     PATHS,
-    Owner,
     computed_at,
     copying,
     decorated_function,
+    entered_anew,
     expression_at,
     fields_of,
     in_turn,
@@ -200,10 +200,10 @@ class Search(Trial):
         trained = record.leaves_of(self._base.ran.get(self._fail, ()))
         own_leaves = {n for e in steps[:1] for n in e.leaves}
         loops = [*map(loop_around, record.events[self._fail].levels)]
-        line = self._calls_by(record.events[self._fail].spot)
-        is_meant = len({record.events[i].keep for i in line}) > 1  # it is said which call is last
         for site in changed:
             at = (site.file, site.line)
+            if at in record.events[self._fail].stack:
+                continue  # the call itself would move along
             steps_at = (e for e in record.events if e.spot == at and e.kind == "step")
             stepped = {leaf for each in steps_at for leaf in each.leaves}
             has_call = any(at in e.stack for e in record.events if e.kind == "call")
@@ -213,7 +213,7 @@ class Search(Trial):
             other = f"the gradient of {'the second loss' if gone else 'both losses'}"
             effects = (f"it would step with {other}",) if stepped & trained else ()
             ways = [(moved(site, goal), f"after line {goal.line}") for goal in goals]
-            is_for_both = is_meant or stepped & trained <= own_leaves
+            is_for_both = self.is_shared or stepped & trained <= own_leaves
             if is_for_both and loop_around(site) in loops:
                 ways.append((split_off(site), "into a loop of its own"))
             for pieces, where in ways:
@@ -426,13 +426,17 @@ class Search(Trial):
             builds = nodes and all(self._builds(file, node) for node in nodes)
             if isinstance(owner, FUNCTIONS + source.LOOPS) and builds:
                 yield from self._put(file, nodes, owner, put_inside(file, nodes, owner))
+        for file, node in self._ran:
+            if isinstance(node, ast.With) and (pieces := entered_anew(file, node)):
+                opened = [each.context_expr for each in node.items]
+                yield from self._put(file, opened, node.body[0], pieces)
         for file, node in self._stored:
             functions = [e for e in source.enclosing(file, node.lineno) if isinstance(e, FUNCTIONS)]
             if functions and (pieces := unguarded(file, node)):
                 yield from self._put(file, [node], functions[-1], pieces)
 
     def _put(
-        self, file: str, nodes: Sequence[ast.stmt], owner: Owner, pieces: Pieces
+        self, file: str, nodes: Sequence[ast.expr | ast.stmt], owner: ast.stmt, pieces: Pieces
     ) -> Iterator[Fix]:
         """Yield the fix that runs statements each time that a loop or a function begins."""
         edits = written(*pieces)
@@ -523,7 +527,7 @@ class Search(Trial):
         """Yield the fixes that make an object anew wherever it is read, if it holds what fails."""
         record = self._record
         known = [expression_at(record.places[n]) for n in record.given]
-        for file, node in dict.fromkeys(statement_around(record.places[n]) for n in record.runs):
+        for file, node in self._ran:
             if isinstance(node, ast.Assign) and node.value not in known:
                 built, reads = self._built_by(file, node), reads_of(file, node)
                 edits = all_of(computed_at(file, node, Span.of(file, each)) for each in reads)

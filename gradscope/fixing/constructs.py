@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
-from itertools import pairwise
 
 from gradscope.code import source
-from gradscope.fixing.edits import with_flag, without_flag, without_graph
+from gradscope.fixing.edits import entered_anew, with_flag, without_flag, without_graph
 from gradscope.fixing.marks import Span
-from gradscope.fixing.pieces import (
-    Piece,
-    Pieces,
-    after,
-    instead_of,
-    start_of,
-    text_of,
-    together,
-    written,
-)
+from gradscope.fixing.pieces import Pieces, after, instead_of, text_of, together, written
 from gradscope.model import Finding, Fix, FixKind, Recording, Site
 from gradscope.rules.base import NOT_REENTRANT
 from gradscope.rules.gs104 import SETTING
@@ -70,21 +60,10 @@ def _place(site: Site) -> Span:
 
 
 def _with_inside(site: Site) -> Pieces:
-    """Open a cache in each iteration of the loop: the heads of both statements change places."""
-    file = site.file
-    for outer, loop in pairwise(source.enclosing(file, site.line)):
-        match outer:
-            case ast.With(items=[item], body=[ast.For() | ast.While()]) if "cached" in ast.unparse(
-                item
-            ):
-                lines = [source.line_of(file, each.lineno) for each in (outer, loop)]
-                heads = [line.strip() for line in reversed(lines)]
-                if all(head.endswith(":") for head in heads):
-                    return tuple(
-                        Piece(file, start_of(each), (each.lineno, len(line.encode())), head)
-                        for each, line, head in zip((outer, loop), lines, heads, strict=True)
-                    )
-    return ()
+    """Open a cache in each iteration of the loop, not around it."""
+    around = (each for each in source.enclosing(site.file, site.line) if isinstance(each, ast.With))
+    cached = (each for each in around if "cached" in ast.unparse(each.items[0]))
+    return next(filter(None, (entered_anew(site.file, each) for each in cached)), ())
 
 
 def _as_parametrization(made: Site) -> Pieces:

@@ -701,6 +701,28 @@ def moved_into(file: str, nodes: Sequence[ast.stmt], owner: ast.With | ast.Async
     return together(*gone, after(owner.body[-1], file, lines))
 
 
+def entered_anew(file: str, node: ast.With) -> Pieces:
+    """Return the edit that enters a ``with`` in each iteration of the loop that is all there is in
+    it: their heads change places.
+    """
+    loop = node.body[0]
+    if not isinstance(loop, ast.For | ast.While) or node.body[1:] or loop.orelse:
+        return ()
+    over = loop.iter if isinstance(loop, ast.For) else loop.test
+    bound = stored_names(loop.target) if isinstance(loop, ast.For) else set()
+    lines = [source.line_of(file, each.lineno) for each in (node, loop)]
+    heads = [line.strip() for line in reversed(lines)]
+    is_apart = not any(
+        stored_names(each) & _read_names(over) or _read_names(each) & bound for each in node.items
+    )
+    if not is_apart or any(map(_draws, node.items)) or not all(h.endswith(":") for h in heads):
+        return ()
+    return tuple(
+        Piece(file, start_of(each), (each.lineno, len(line.encode())), head)
+        for each, line, head in zip((node, loop), lines, heads, strict=True)
+    )
+
+
 def _may_swap(node: ast.stmt, later: ast.stmt) -> bool:
     """Return whether a statement can come after a later one: neither binds what the other needs,
     and not both draw.

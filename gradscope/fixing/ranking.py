@@ -53,7 +53,8 @@ def _with(finding: Finding, record: Record) -> Finding:
         is_trained = search.is_built_once and not (is_target or is_constant(finding))
         cut = (FixKind.NO_GRAD, FixKind.DETACH, FixKind.CLONE)
         anew = (FixKind.SUM_LOSSES, FixKind.RECOMPUTE)
-        first = (FixKind.CREATE_GRAPH, *(anew if is_trained else cut))
+        later = (FixKind.REORDER,) if search.is_shared else ()
+        first = (*later, FixKind.CREATE_GRAPH, *(anew if is_trained else cut))
         sooner = (FixKind.RETAIN_GRAPH,) if search.is_only_read else first
         costs = _COSTS - {SPOILT} if search.is_carried else _COSTS
         order = _ordered(finding.fixes, options, sooner, costs=costs)

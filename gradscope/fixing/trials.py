@@ -97,6 +97,14 @@ class Trial:
         freed = self._bad([self._fail])
         return bool(freed) and not self.is_built_once and max(freed) < max(before, default=0)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether the line that fails says which of its calls is the last: the others keep what
+        that one goes through.
+        """
+        events = self._record.events
+        return len({events[i].keep for i in self._calls_by(events[self._fail].spot)}) > 1
+
     def _built_by(self, file: str, node: ast.AST) -> frozenset[int]:
         """Return the nodes that a statement or function has built, by whatever it called."""
         if node not in self._built:
@@ -114,6 +122,11 @@ class Trial:
         return sorted(built, key=lambda each: (len(built[each]), each[0], each[1].lineno))
 
     @property
+    def _ran(self) -> Iterable[tuple[str, ast.stmt]]:
+        """The statements that built something, by whatever they called."""
+        return dict.fromkeys(statement_around(self._record.places[n]) for n in self._record.runs)
+
+    @property
     def _stored(self) -> list[tuple[str, ast.Assign]]:
         return [(file, node) for file, node in self._built_at if isinstance(node, ast.Assign)]
 
@@ -121,7 +134,7 @@ class Trial:
         """Return whether a statement computes something that has a graph."""
         return not self._built_by(file, node) <= self._record.identities.keys()
 
-    def _all_built(self, file: str, nodes: Iterable[ast.stmt]) -> frozenset[int]:
+    def _all_built(self, file: str, nodes: Iterable[ast.AST]) -> frozenset[int]:
         return frozenset().union(*(self._built_by(file, node) for node in nodes))
 
     def _built_again(

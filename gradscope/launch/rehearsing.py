@@ -65,7 +65,6 @@ _PRODUCTS = frozenset(
 )
 _COMPILING = ("gradscope.", "runpy", "importlib.", "_frozen_importlib")
 """Where the program's own code is compiled."""
-_IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 
 
 def _base_of(tensor: Any) -> Any:
@@ -299,14 +298,14 @@ class Rehearsal(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
+        with DisableTorchFunction():
+            before = [(each, each._version) for each in _tensors_in((args, kwargs))]
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if self._derived and torch.is_grad_enabled() and name != "detach":
             with self._lock, DisableTorchFunction():
                 self._follow(name, result, args)
-        in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
-        if in_place or (kwargs and "out" in kwargs):
-            self._change(args[:1] if in_place else (kwargs["out"],))
+        self._change(before)
         return result
 
     def _follow(self, name: str, result: Any, args: Sequence[Any]) -> None:
@@ -322,10 +321,11 @@ class Rehearsal(TorchFunctionMode):
         for each in _tensors_in((result,)) if known else ():
             self._derived[each] = frozenset(known)
 
-    def _change(self, written: Sequence[Any]) -> None:
-        """Note what an operation in place wrote to: a tensor, or a list of them."""
+    def _change(self, before: Sequence[tuple[Any, int]]) -> None:
+        """Note what an operation wrote to: tensors that have another version than before."""
         with self._lock, DisableTorchFunction():
-            tensors = [t for t in _tensors_in(written) if storage_of(t) not in self._stepped]
+            written = (each for each, version in before if each._version != version)
+            tensors = [t for t in written if storage_of(t) not in self._stepped]
             for tensor in tensors:
                 self._changed[storage_of(tensor)] = len(self._record.events)
             by_hand = (t for t in tensors if t.is_leaf and t.requires_grad and t.grad is not None)

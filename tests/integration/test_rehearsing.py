@@ -701,6 +701,49 @@ for _ in range(3):
 """,
         "    for opt, loss in zip(opts, losses):\n        opt.step()",
     ),
+    "enter a context in each iteration, not around the loop": (
+        """
+import contextlib
+
+@contextlib.contextmanager
+def using(module, weight):
+    module.weight = weight.view(1, 3)
+    yield module
+    del module.weight
+
+class Target:
+    def __call__(self, given):
+        return given @ self.weight.t()
+
+def made(code):
+    return torch.tanh(maker(code))
+
+target, maker = Target(), torch.nn.Linear(2, 3)
+opt = torch.optim.SGD(maker.parameters(), 0.1)
+for code in torch.eye(2):
+    with using(target, made(code)):
+        for given in torch.ones(3, 4, 3):
+            loss = target(given).square().mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+""",
+        "    for given in torch.ones(3, 4, 3):\n        with using(target, made(code)):\n",
+    ),
+    "clone what an operation changes that is named for something else": (
+        """
+table = torch.nn.Embedding(6, 3, max_norm=0.1)
+project = torch.nn.Linear(3, 3)
+opt = torch.optim.SGD([*table.parameters(), *project.parameters()], 0.1)
+for _ in range(3):
+    keys = project(table.weight)
+    loss = (table(torch.arange(6)) @ keys.t()).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+        "    keys = project(table.weight.clone())",
+    ),
 }
 
 

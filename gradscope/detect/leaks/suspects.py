@@ -22,7 +22,7 @@ from gradscope.collect.state import State
 from gradscope.model import Site
 from gradscope.model.paths import Origin, Path, Step
 from gradscope.program.reach import Budget, named_tensors
-from gradscope.program.tensors import held_node, is_parameter, storage_of
+from gradscope.program.tensors import held_node, is_parameter, nbytes_of, storage_of
 from gradscope.torch_private import NO_SEQUENCE_NR, DisableTorchFunction
 
 _OLDEST = 127  # iterations told apart in one graph
@@ -128,7 +128,7 @@ class Spans:
             if token_of(node) is None and self._watch.past.was_lifted(number):
                 for _, data in held(node, kind_of(type(node))):
                     if isinstance(data, torch.Tensor) and not is_parameter(data):
-                        storages[storage_of(data)] = data.nbytes
+                        storages[storage_of(data)] = nbytes_of(data)
             stack += self._following(node)
         found.nbytes = sum(storages.values())
         return found

@@ -191,13 +191,13 @@ class Session:
         def look() -> None:
             frame = user_frame(sys._getframe(1))
             place = None if frame is None else place_in(frame)
-            if not self._is_idle():
-                self.state.mutations.after_step(optimizer, place)
+            self.state.mutations.after_step(optimizer, place)
             self.observers.tell(Observer.after_step, optimizer, place, frame)
 
         self.state.steps += 1
         self.state.generations.stepped()
-        self.state.notes.attempt(_LOOK_AT_STEP, look, None)
+        if not self._is_idle():
+            self.state.notes.attempt(_LOOK_AT_STEP, look, None)
 
     # what the choke point writes goes to every watch in progress
 

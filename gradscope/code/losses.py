@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gradscope.code import changes, places, source
+from gradscope.code import changes, source
 from gradscope.model import Site
 
 _MOST_STATEMENTS = 200
@@ -19,22 +19,12 @@ _AS_TARGET = ("loss", "crit", "mse", "bce", "ce", "l1", "huber", "kl", "kl_div",
 class Slice:
     """The statements of one function that a loss is computed by, the last first.
 
-    ``reads`` has them by the names and paths that they read; ``file`` and ``function`` are theirs.
+    ``reads`` has them by the names and paths that they read; ``file`` is theirs.
     """
 
     file: str
-    function: str
     statements: list[ast.stmt] = field(default_factory=list)
     reads: dict[str, list[ast.AST]] = field(default_factory=dict)
-
-    def sites(self, name: str, beside: Slice | None = None) -> tuple[Site, ...]:
-        """Return the statements that read a name; not those that lead to another loss as well."""
-        others = () if beside is None else [id(node) for node in beside.statements]
-        return tuple(
-            places.of_node(node, self.file, self.function)
-            for node in self.reads.get(name, ())
-            if isinstance(node, ast.stmt) and id(node) not in others
-        )
 
     def takes_as_target(self, name: str) -> bool:
         """Return whether a loss function takes the name as its target, or a ratio divides by it."""
@@ -44,7 +34,7 @@ class Slice:
 
 def slice_of(site: Site) -> Slice:
     """Return what leads to the backward call at a site, within its function."""
-    way = Slice(site.file, site.function)
+    way = Slice(site.file)
     call, statement = source.call_at(site), source.statement_at(site)
     if call is None or statement is None:
         return way

@@ -204,7 +204,7 @@ def _fixes(facts: SharedGraph) -> Iterator[Fix]:
     elif facts.elements:
         yield _together(facts, "all of them are trained by one step")
         yield _retained(facts)
-    elif facts.same_root or roles.alike:
+    elif facts.same_root:
         yield _forward_again(facts, "each call needs a graph of its own")
         yield _retained(facts)
     elif facts.again and facts.carried:
@@ -382,7 +382,7 @@ def _together(facts: SharedGraph, reason: str) -> Fix:
     second, example = facts.roles.second, ""
     if facts.elements:
         example = f": sum({facts.elements}).backward()"
-    elif first and second and second.name and not second.is_part:
+    elif first and second and second.name:
         example = f": ({first} + {second.name}).backward()"
     message = f"add the losses and call backward once{example}"
     return Fix(FixKind.SUM_LOSSES, message, effects=(effect,), reason=reason)

@@ -26,14 +26,13 @@ class Loss:
     """One of two losses: its name and its backward call.
 
     ``steps`` are the optimizers that step with it, by name, ``trains`` the parameters of the shared
-    part that these hold; ``is_part``: the call runs a part of its graph.
+    part that these hold.
     """
 
     name: str
     site: Site
     steps: tuple[str, ...] = ()
     trains: tuple[str, ...] = ()
-    is_part: bool = False
 
     @property
     def words(self) -> str:
@@ -45,8 +44,8 @@ class Loss:
 class Link:
     """A variable by which both losses reach the shared part, and which of them may do without.
 
-    ``leaves`` are the parameters behind it. ``first`` and ``second`` are the statements of the
-    losses that read it, by the name that it has there. ``lost_first`` and ``lost_second`` are the
+    ``leaves`` are the parameters behind it. ``name_first`` and ``name_second`` are how
+    the losses call it. ``lost_first`` and ``lost_second`` are the
     parameters that get gradient from that loss in no other way; ``only``: the first loss trains
     nothing else.
     """
@@ -54,8 +53,6 @@ class Link:
     name: str
     cut: Cut
     leaves: tuple[str, ...]
-    first: tuple[Site, ...] = ()
-    second: tuple[Site, ...] = ()
     name_first: str = ""
     name_second: str = ""
     lost_first: tuple[str, ...] = ()
@@ -69,8 +66,8 @@ class Roles:
 
     ``known``: the optimizers that step with both are known. ``links`` are the variables between.
     ``constant`` says in half a sentence why it is a constant for the second loss; empty if it is
-    none. ``rows``: the calls of a loop ask for parts of one result. ``alike``: the losses are the
-    same expression. ``total``: what losses are added to is a total of values.
+    none. ``rows``: the calls of a loop ask for parts of one result. ``total``: what losses are
+    added to is a total of values.
     """
 
     leaves: tuple[str, ...] = ()
@@ -80,7 +77,6 @@ class Roles:
     links: tuple[Link, ...] = ()
     constant: str = ""
     rows: bool = False
-    alike: bool = False
     same_optimizer: bool = False
     total: bool = False
 

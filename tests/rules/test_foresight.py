@@ -118,7 +118,7 @@ def test_what_keeping_the_graph_costs_is_told_where_that_is_proposed() -> None:
 
 FIRST = Loss("loss_a", FREES, ("opt_d",), ("d.weight",))
 SECOND = Loss("loss_b", FAILS, ("opt_g",))
-LINKED = Link("fake", Cut.FIRST, ("g.weight",), (LINK,), (READ,), lost_first=("g.weight",))
+LINKED = Link("fake", Cut.FIRST, ("g.weight",), lost_first=("g.weight",))
 KNOWN = Roles(("g.weight",), FIRST, SECOND, known=True, links=(LINKED,))
 
 
@@ -138,7 +138,6 @@ ORDERS = {
     ),
     "a loop over losses": (replace(CARRIED, elements="losses"), "sum_losses retain_graph"),
     "the same loss": (replace(SIBLING, same_root=True), "recompute retain_graph"),
-    "losses that are alike": (replace(SIBLING, roles=Roles(alike=True)), "recompute retain_graph"),
     "a state": (CARRIED, "detach retain_graph"),
     "an average": (replace(CARRIED, averaged=True), "no_grad detach"),
     "made once, trained": (replace(CARRIED, carried=False), "recompute detach no_grad"),

@@ -157,8 +157,7 @@ def roles_of(
     links: tuple[Link, ...] = ()
     if here != there:
         between = _Between(freeing, record, reading, ways, (first, second), names)
-        found = [each for each in (between.link(one, held) for one in reached) if each is not None]
-        links = tuple([each for each in found if each.first and each.second] or found)
+        links = tuple(filter(None, (between.link(one, held) for one in reached)))
     return Roles(
         leaves=names.named(shared),
         first=Loss(_loss_name(here), here, _names(first), names.named(trained[0])),
@@ -167,13 +166,11 @@ def roles_of(
             there,
             _names(second),
             names.named(trained[1]),
-            source.runs_a_part(there),
         ),
         known=is_known,
         links=links[:3],
         constant=_constant(reading, ways[1], optimizers, shared, second, names),
         rows=_asks_for_rows(record, reading, before),
-        alike=_is_the_same_loss(here, there),
         same_optimizer=is_known and set(_names(first)) == set(_names(second)),
         total=_is_total(record.site, reading.name),
     )
@@ -240,13 +237,9 @@ class _Between:
         texts = [path.text for path in held.paths]
         name_first = next((t for t in texts if t in self._ways[0].reads), "")
         name_second = next((t for t in texts if t in self._ways[1].reads), "")
-        first = self._ways[0].sites(name_first, self._ways[1])
-        second = self._ways[1].sites(name_second, self._ways[0])
-        if held is failing and not second:
-            name_second, second = self._reading.via or self._reading.name, ()
-            if source.statement_at(self._reading.site) is not None:
-                second = (self._reading.site,)
-        if not name_second or not (first or second):
+        if held is failing and not name_second:
+            name_second = self._reading.via or self._reading.name
+        if not name_second:
             return None
         leaves = self._freeing.leaves(held)
         lost_first = self._freeing.lost([*roots], held.own)
@@ -256,8 +249,6 @@ class _Between:
             name_first or name_second,
             cut,
             self._names.named(leaves),
-            first,
-            second,
             name_first,
             name_second,
             self._names.named(lost_first),
@@ -361,29 +352,6 @@ def _loss_name(site: Site) -> str:
     while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.args:
         root = root.args[0]  # scaler.scale(loss).backward()
     return ast.unparse(root) if isinstance(root, ast.Name | ast.Attribute) else ""
-
-
-def _is_the_same_loss(first: Site, second: Site) -> bool:
-    """Return whether two calls start from the same expression, of what is not stored between."""
-    text = _loss_text(first)
-    if not text or first == second or first.function != second.function:
-        return False
-    between = range(first.line, second.line + 1)
-    region = source.function_around(first)
-    stored = {
-        t
-        for s in source.statements_of(region)
-        if s.lineno in between
-        for t in changes.targets_of(s)
-    }
-    read = {ast.unparse(node) for node in source.reads_of(ast.parse(text))}
-    return text == _loss_text(second) and not read & stored
-
-
-def _loss_text(site: Site) -> str:
-    call = source.call_at(site)
-    func = call.func if call is not None else None
-    return ast.unparse(func.value) if isinstance(func, ast.Attribute) else ""
 
 
 def _asks_for_rows(record: BackwardCall, reading: Read, between: Events) -> bool:

@@ -78,7 +78,7 @@ def snapshot(*roots: torch.Tensor | GradientEdge) -> Graph:
         Root(index[node], name, describe(root) if isinstance(root, torch.Tensor) else "")
         for node, root, name in zip(nodes, roots, named, strict=True)
     ]
-    return picture(list(index), index, shown, names=names, left=walker.left)
+    return picture(index, shown, names=names, left=walker.left)
 
 
 def start_nodes(roots: Sequence[Any]) -> list[AutogradNode]:
@@ -366,15 +366,11 @@ class Life(Printed):
             for root in self._starts():
                 if len(found) == len(numbers) or walker.room <= 0:
                     break
-                index = walker.walk([root_node(root)])
-                own = {}
-                for each, i in index.items():
-                    metadata: Any = each.metadata
-                    number = numbers.get(id(metadata.get(self._key)))
-                    if number is not None:
-                        own[i] = number
+                index: dict[Any, int] = walker.walk([root_node(root)])
+                marks = {i: node.metadata.get(self._key) for node, i in index.items()}
+                own = {i: numbers[id(mark)] for i, mark in marks.items() if id(mark) in numbers}
                 if own.values() - found.keys():
-                    graph = picture(list(index), index, (), names=names)
+                    graph = picture(index, (), names=names)
                     found.update((number, graph.nodes[i]) for i, number in own.items())
         return found
 
@@ -423,9 +419,7 @@ def _renewed(node: Node, now: Node) -> Node:
     """``node`` in its present state; what was freed is still told by name."""
     if now.state is NodeState.FREED and not now.saved:
         now = replace(now, saved=tuple(replace(s, state=SavedState.FREED) for s in node.saved))
-    return replace(
-        node, state=now.state, saved=now.saved, freed_by=now.freed_by, unneeded=node.unneeded
-    )
+    return replace(node, state=now.state, saved=now.saved, freed_by=now.freed_by)
 
 
 _MOST_SEARCHED = 16  # tensors for which the collector goes through all of Python's objects

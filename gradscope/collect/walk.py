@@ -42,19 +42,20 @@ class Walker:
         index: dict[Node, int] = {}
         stack = [root for root in roots if root is not None]
         stack.reverse()
+        pop, push, room = stack.pop, stack.append, self.room
         while stack:
-            if self.room <= 0:
+            if len(index) >= room:
                 self.left += len(stack)
                 break
-            node = stack.pop()
+            node = pop()
             if node in index:
                 continue
             index[node] = len(index)
-            self.room -= 1
             if enter is None or enter(node):
                 for following, _ in reversed(node.next_functions):
                     if following is not None and following not in index:
-                        stack.append(following)
+                        push(following)
+        self.room -= len(index)
         return index
 
 

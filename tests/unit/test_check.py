@@ -110,3 +110,18 @@ def test_a_snapshot_shows_the_same(program: Callable[[], Tensor]) -> None:
     error = error_of(loss.backward)
     assert ("freed" in states) == ("second time" in error)
     assert ("stale" in states) == (bool(error) and "second time" not in error)
+
+
+class _Falsy:
+    def __bool__(self) -> bool:
+        raise AssertionError
+
+    def __call__(self, value: Tensor) -> Tensor:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("look", [gradscope.check, gradscope.snapshot])
+def test_no_code_of_a_hook_is_run(look: Callable[[Tensor], object]) -> None:
+    with saved_tensors_hooks(lambda value: value, _Falsy()):
+        loss = leaf().exp().sum()
+    look(loss.sin())

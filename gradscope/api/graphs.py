@@ -27,7 +27,7 @@ from gradscope.api.watch import current
 from gradscope.code.places import cell_of, shell_of_ipython
 from gradscope.collect.looker import Looker
 from gradscope.collect.marks import Packed
-from gradscope.collect.nodes import held, kind_of
+from gradscope.collect.nodes import held, kind_of, whole_kinds
 from gradscope.collect.snapshot import picture
 from gradscope.collect.stack_limit import StackLimit
 from gradscope.collect.state import State
@@ -101,11 +101,13 @@ def start_nodes(roots: Sequence[Any]) -> list[AutogradNode]:
     return nodes
 
 
-def room() -> int:
-    """Return how many nodes one look may touch: those that the stack allows to destroy later."""
+def room(nodes: int = _MOST_NODES) -> int:
+    """Return how many nodes one look may touch: those that the stack allows to destroy later, if
+    need be when it is made larger for so many.
+    """
     session = current()
     limit = session.state.stack_limit if session is not None else _limit
-    return min(limit.room_for(_MOST_NODES), _MOST_NODES)
+    return min(limit.room_for(nodes), _MOST_NODES)
 
 
 def saved_tensors(*roots: torch.Tensor | GradientEdge) -> SavedTensors:
@@ -132,11 +134,15 @@ def check(
 
     Raises GradscopeError for a root that has no graph.
     """
-    start_nodes(roots)  # says what is wrong with them
+    nodes = start_nodes(roots)
     session = current()
-    state = State() if session is None else session.state
-    looker = Looker(state) if session is None else session.looker
     with Uncollected():  # torch makes objects that live with the graph
+        if session is None and not inputs:
+            walked = Walker(room(0), room).walk(nodes)
+            if whole_kinds(walked).issuperset(map(type, walked)):
+                return Hazards()
+        state = State() if session is None else session.state
+        looker = Looker(state) if session is None else session.looker
         return Hazards(hazards.foresee(state, looker, roots, tuple(inputs or ()), sys._getframe(1)))
 
 

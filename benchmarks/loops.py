@@ -26,7 +26,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import timeit
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +41,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile
 
 import gradscope
-from gradscope.model import Edge, Node, NodeState, SavedState, SavedTensor
 
 WARM_UP = 30
 BLOCKS = 3
@@ -209,19 +207,6 @@ def looks() -> str:
     return "\n".join(lines)
 
 
-def plain_objects() -> float:
-    """Return the microseconds that making a node, its saved tensor and its edge takes, all as plain
-    data.
-    """
-
-    def make() -> None:
-        saved = SavedTensor("self", (4,), "f32", "cpu", 16, 1, 0, SavedState.SAVED, False, None)
-        Node(1, "SinBackward0", NodeState.LIVE, 5, (saved,), will_run=True)
-        Edge(1, 2, 0)
-
-    return 1e6 * min(timeit.repeat(make, number=20_000, repeat=5)) / 20_000
-
-
 def parts() -> str:
     """Return where the fixed cost of a call goes, in the loop of the tiny MLP."""
     iteration = tiny_mlp()
@@ -318,9 +303,8 @@ less, as torch has made its Python objects by then.)
 {looks}
 
 Torch shows a saved tensor only through a Python object, made for the purpose, that says whether
-hooks of the program's are on it; this object alone costs about as much as the walk to its node. Of
-`snapshot`, {objects:.1f} µs a node go into making the node, its saved tensor and its edge as plain
-data, and most of the rest into some twenty questions to torch about each.
+hooks of the program's are on it; this object alone costs about as much as the walk to its node.
+Most of `snapshot` goes into some twenty questions to torch about each node and what it saved.
 
 ## Commands
 
@@ -360,7 +344,6 @@ def page(rows: list[Row], busy: str) -> str:
         parts=parts(),
         same=sameness(rows),
         looks=looks(),
-        objects=plain_objects(),
         starts=starts(),
     )
 

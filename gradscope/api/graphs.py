@@ -27,7 +27,7 @@ from gradscope.api.watch import current
 from gradscope.code.places import cell_of, shell_of_ipython
 from gradscope.collect.looker import Looker
 from gradscope.collect.marks import Packed
-from gradscope.collect.nodes import held, kind_of
+from gradscope.collect.nodes import held, kind_of, whole_kinds
 from gradscope.collect.snapshot import picture
 from gradscope.collect.stack_limit import StackLimit
 from gradscope.collect.state import State
@@ -78,7 +78,7 @@ def snapshot(*roots: torch.Tensor | GradientEdge) -> Graph:
         Root(index[node], name, describe(root) if isinstance(root, torch.Tensor) else "")
         for node, root, name in zip(nodes, roots, named, strict=True)
     ]
-    return picture(list(index), index, shown, names=names, left=walker.left)
+    return picture(index, shown, names=names, left=walker.left)
 
 
 def start_nodes(roots: Sequence[Any]) -> list[AutogradNode]:
@@ -101,11 +101,13 @@ def start_nodes(roots: Sequence[Any]) -> list[AutogradNode]:
     return nodes
 
 
-def room() -> int:
-    """Return how many nodes one look may touch: those that the stack allows to destroy later."""
+def room(nodes: int = _MOST_NODES) -> int:
+    """Return how many nodes one look may touch: those that the stack allows to destroy later, if
+    need be when it is made larger for so many.
+    """
     session = current()
     limit = session.state.stack_limit if session is not None else _limit
-    return min(limit.room_for(_MOST_NODES), _MOST_NODES)
+    return min(limit.room_for(nodes), _MOST_NODES)
 
 
 def saved_tensors(*roots: torch.Tensor | GradientEdge) -> SavedTensors:
@@ -132,11 +134,15 @@ def check(
 
     Raises GradscopeError for a root that has no graph.
     """
-    start_nodes(roots)  # says what is wrong with them
+    nodes = start_nodes(roots)
     session = current()
-    state = State() if session is None else session.state
-    looker = Looker(state) if session is None else session.looker
     with Uncollected():  # torch makes objects that live with the graph
+        if session is None and not inputs:
+            walked = Walker(room(0), room).walk(nodes)
+            if whole_kinds(walked).issuperset(map(type, walked)):
+                return Hazards()
+        state = State() if session is None else session.state
+        looker = Looker(state) if session is None else session.looker
         return Hazards(hazards.foresee(state, looker, roots, tuple(inputs or ()), sys._getframe(1)))
 
 
@@ -366,15 +372,11 @@ class Life(Printed):
             for root in self._starts():
                 if len(found) == len(numbers) or walker.room <= 0:
                     break
-                index = walker.walk([root_node(root)])
-                own = {}
-                for each, i in index.items():
-                    metadata: Any = each.metadata
-                    number = numbers.get(id(metadata.get(self._key)))
-                    if number is not None:
-                        own[i] = number
+                index: dict[Any, int] = walker.walk([root_node(root)])
+                marks = {i: node.metadata.get(self._key) for node, i in index.items()}
+                own = {i: numbers[id(mark)] for i, mark in marks.items() if id(mark) in numbers}
                 if own.values() - found.keys():
-                    graph = picture(list(index), index, (), names=names)
+                    graph = picture(index, (), names=names)
                     found.update((number, graph.nodes[i]) for i, number in own.items())
         return found
 
@@ -423,9 +425,7 @@ def _renewed(node: Node, now: Node) -> Node:
     """``node`` in its present state; what was freed is still told by name."""
     if now.state is NodeState.FREED and not now.saved:
         now = replace(now, saved=tuple(replace(s, state=SavedState.FREED) for s in node.saved))
-    return replace(
-        node, state=now.state, saved=now.saved, freed_by=now.freed_by, unneeded=node.unneeded
-    )
+    return replace(node, state=now.state, saved=now.saved, freed_by=now.freed_by)
 
 
 _MOST_SEARCHED = 16  # tensors for which the collector goes through all of Python's objects

@@ -14,7 +14,6 @@ import torch
 from gradscope.collect.marks import UNTIED, Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.observers import Observer, Observers
-from gradscope.program.tensors import storage_of
 from gradscope.torch_private import DisableTorchFunction, storage_use_count
 
 LOOKS = 2_000
@@ -151,7 +150,7 @@ class Ledger:
                     call is not None
                     and call.exact
                     and packed.tensor is not None
-                    and [*owned_alone([[("", packed)]]).values()] == [True]
+                    and {alone for *_, alone in memory_of([[("", packed)]]).values()} == {True}
                 )
         if token is not None and call is not None:
             token.freed_by = call
@@ -187,99 +186,86 @@ class _Counts:
         del view
         storage = held[0].untyped_storage()
         self.storage = sys.getrefcount(storage)
-        self.are_told = storage_use_count(storage._cdata) == 2
+        self.are_told = hasattr(held[0], "_use_count") and storage_use_count(storage._cdata) == 2
 
 
 _counts = _Counts()
 
 
+Memory = tuple[int, int, bool | None]
+"""The address and the bytes of a storage, and whether nothing but the graph holds it; None where
+torch does not tell.
+"""
+
+
 class _Owned:
-    """A tensor of the graph's; how often the graph holds it in Python, in C++, by its views."""
+    """A tensor of the graph's, or the base of one, in a list of its own: how often it is held by
+    Python and by torch, and how often that is the graph: in Python, in C++, by its views.
+    """
 
-    __slots__ = ("held", "in_python", "in_torch", "views")
+    __slots__ = ("counted", "held", "in_python", "in_torch", "used", "views")
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.held = [tensor]
+    def __init__(self, held: list[Any]) -> None:
+        self.held = held
+        self.used = held[0]._use_count() - 1 if _counts.are_told else 0  # its Python object
+        self.counted = sys.getrefcount(held[0]) - _counts.alone
         self.in_python = self.in_torch = self.views = 0
 
-    @property
-    def is_copy(self) -> bool:
-        """Whether older torch made this when it was read, of a tensor that only the graph has."""
-        held: Any = self.held[0]
-        return bool(held._use_count() <= self.in_torch)
 
-    @property
-    def has_others(self) -> bool:
-        """Whether something else than the graph holds the tensor."""
-        counted = sys.getrefcount(self.held[0])
-        held: Any = self.held[0]
-        in_torch = held._use_count() - 1  # its Python object
-        own = _counts.alone + self.in_python + (_counts.shared if in_torch else 0)
-        return counted > own or in_torch > self.in_torch + self.views
-
-
-def owned_alone(found: Iterable[list[Entry]]) -> dict[int, bool]:
-    """Return by address of each storage whether nothing but the graph holds it.
+def memory_of(found: Iterable[list[Entry]]) -> dict[int, Memory]:
+    """Return the memory of each tensor, by its id; those without a storage are left out.
 
     ``found`` is what each node of the graph holds, as ``nodes.held`` returns it; nothing else of
-    ours may hold any of it. Tensors without a storage of their own are left out.
+    ours may hold any of it.
     """
-    storages: dict[int, list[Entry]] = {}
+    storages: dict[int, tuple[int, int, dict[int, _Owned]]] = {}
     with DisableTorchFunction():
         for saved in found:
-            for entry in saved:
-                tensor = _tensor_of(entry)
-                key = storage_of(tensor) if isinstance(tensor, torch.Tensor) else 0
-                del tensor  # it would count as an owner
-                if key:
-                    storages.setdefault(key, []).append(entry)
-        known = {key: _alone(entries) for key, entries in storages.items()}
-    return {key: alone for key, alone in known.items() if alone is not None}
+            for _, data in saved:
+                is_ours = isinstance(data, Packed)
+                held = [data.tensor if is_ours else data]
+                data = None  # it would count as an owner
+                if not isinstance(held[0], torch.Tensor):
+                    continue
+                try:
+                    storage = held[0].untyped_storage()
+                    key, nbytes = storage._cdata, storage.nbytes()
+                except (NotImplementedError, RuntimeError):  # sparse and opaque tensors
+                    continue
+                if key not in storages:
+                    named = sys.getrefcount(storage) > _counts.storage
+                    used = sys.maxsize if named else storage_use_count(key) - 1  # by `storage`
+                    storages[key] = nbytes, used, {}
+                owned = _owned_in(storages[key][2], held)
+                owned.in_python += 1
+                owned.in_torch += not is_ours
+    return {
+        i: (key, nbytes, alone)
+        for key, (nbytes, used, of_storage) in storages.items()
+        for alone in (_are_all(of_storage, used),)
+        for i in of_storage
+    }
 
 
-def _tensor_of(entry: Entry) -> Any:
-    data = entry[1]
-    packed = type(data) is not torch.Tensor and isinstance(data, Packed)
-    return data.tensor if packed else data
+def _owned_in(of_storage: dict[int, _Owned], held: list[Any]) -> _Owned:
+    owned = of_storage.get(id(held[0]))
+    if owned is None:
+        owned = of_storage[id(held[0])] = _Owned(held)
+        base = [held[0]._base if held[0]._is_view() else None]
+        if base[0] is not None:
+            _owned_in(of_storage, base).views += 1
+    return owned
 
 
-def _alone(entries: list[Entry]) -> bool | None:
-    """Return whether all owners of a storage are the graph's: tensors, and the bases of views.
-
-    None where torch does not tell.
+def _are_all(of_storage: dict[int, _Owned], used: int) -> bool | None:
+    """Return whether the tensors, and bases of views, that the graph has of a storage are all that
+    use it; None where torch does not tell.
     """
     if not _counts.are_told:
         return None
-    try:
-        return not _has_others(_owned_by(entries))
-    except (AttributeError, NotImplementedError, RuntimeError):
-        return None
-
-
-def _owned_by(entries: list[Entry]) -> dict[int, _Owned]:
-    of_storage: dict[int, _Owned] = {}
-    for entry in entries:
-        tensor = _tensor_of(entry)
-        owned = of_storage.get(id(tensor))
-        if owned is None:
-            owned = of_storage[id(tensor)] = _Owned(tensor)
-        owned.in_python += 1
-        owned.in_torch += not isinstance(entry[1], Packed)
-        del tensor, owned  # they would count as owners
-    return of_storage
-
-
-def _has_others(of_storage: dict[int, _Owned]) -> bool:
-    for owned in list(of_storage.values()):
-        base = owned.held[0]._base if owned.held[0]._is_view() else None
-        if base is not None:
-            of_storage.setdefault(id(base), _Owned(base)).views += 1
-        del base  # it would count as an owner
-    first = next(iter(of_storage.values()))
-    storage = first.held[0].untyped_storage()
-    copied = sum(owned.is_copy for owned in of_storage.values())
-    if storage_use_count(storage._cdata) > len(of_storage) + copied + 1:  # 1 is `storage`
-        return True
-    if sys.getrefcount(storage) > _counts.storage:
-        return True
-    return any(owned.has_others for owned in of_storage.values())
+    for owned in of_storage.values():
+        own = owned.in_python + (_counts.shared if owned.used else 0)
+        if owned.counted > own or owned.used > owned.in_torch + owned.views:
+            return False
+        used -= 1 + (owned.used < owned.in_torch)  # then older torch made it when it was read
+    return used <= 0

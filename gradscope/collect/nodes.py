@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -76,16 +80,18 @@ def held(node: Node, kind: Kind) -> list[tuple[str, Any]]:
     Unpacks nothing.
     """
     found = []
-    for name in kind.names:
+    for name, _, raw, _ in kind.reads:
         try:
-            value: Any = slots.saved(node, name)
+            value = getattr(node, raw) if SAVED_TENSORS_ARE_READABLE else slots.saved(node, name)
         except RuntimeError:  # the engine's own error for a list of saved tensors that was freed
             continue
-        if isinstance(value, tuple | list):
-            found += [(f"{name}[{i}]", each.data) for i, each in enumerate(value) if each]
-        elif value is not None:
-            found.append((name, value.data))
-    return [entry for entry in found if entry[1] is not None]
+        data = getattr(value, "data", None)
+        if data is not None:
+            found.append((name, data))
+        elif isinstance(value, tuple | list):
+            listed = [(f"{name}[{i}]", each.data) for i, each in enumerate(value) if each]
+            found += [entry for entry in listed if entry[1] is not None]
+    return found
 
 
 def was_freed(node: Node, kind: Kind) -> bool:
@@ -173,6 +179,35 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
             elif by_hooks:
                 slots.let_go(read, by_hooks)
     return found
+
+
+def whole_kinds(nodes: Iterable[Node]) -> set[type]:
+    """Return the types of nodes that are surely whole, as torch says of all nodes of a type at
+    once.
+    """
+    alike = defaultdict[type, list[Node]](list)
+    for node in nodes:
+        alike[type(node)].append(node)
+    with DisableTorchDispatch(), DisableTorchFunction():
+        return {kind for kind, own in alike.items() if _whole_together(own, kind_of(kind))}
+
+
+def _whole_together(nodes: Sequence[Node], kind: Kind) -> bool:
+    if not SAVED_TENSORS_ARE_READABLE or kind.is_function or kind.is_slices or dispatch_modes():
+        return False
+    try:
+        for _, name, raw, edge in kind.reads:
+            if not all(map(is_, map(attrgetter(f"{raw}.unpack_hook"), nodes), repeat(None))):
+                return False
+            for node, read in zip(nodes, map(attrgetter(name), nodes), strict=True):
+                if read is None or not read.is_leaf:
+                    continue
+                is_made = edge is None or node.next_functions[edge][0] is not None
+                if is_made and was_detached(getattr(node, raw), read):
+                    return False
+    except (AttributeError, RuntimeError):  # a list; freed or stale
+        return False
+    return True
 
 
 def _can_be_unpacked(saved: Any) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from itertools import count
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field, fields, make_dataclass, replace
+from itertools import chain, count, islice
 from types import FrameType
 from typing import Any
 
@@ -16,10 +16,10 @@ from torch.autograd.graph import Node
 
 import gradscope.model as model
 from gradscope.collect.calls import Shape, Shapes
-from gradscope.collect.ledger import Entry, owned_alone
+from gradscope.collect.ledger import Entry, memory_of
 from gradscope.collect.look import Look
-from gradscope.collect.marks import Packed, Token, token_of
-from gradscope.collect.nodes import Kind, held, kind_of, stale_by_engine, was_freed
+from gradscope.collect.marks import Packed, Token, are_made, token_of
+from gradscope.collect.nodes import held, kind_of, stale_by_engine, was_freed, whole_kinds
 from gradscope.collect.state import State
 from gradscope.model import Edge, Graph, NodeState, Root, SavedState
 from gradscope.program.names import Names
@@ -29,22 +29,39 @@ from gradscope.program.undisturbed import Uncollected
 from gradscope.torch_private import DisableTorchFunction
 
 
-class _Painter:
-    """What is the same for all nodes of one picture. Storages have numbers from 1, by address, so
-    that shared memory shows; ``alone`` says of which of them the graph is the only owner.
+def _quickly(made: Any) -> Any:
+    """Return what makes objects of a frozen class in a quarter of the time: a class of the same
+    slots that is not frozen, and whose objects become of that class.
     """
 
-    def __init__(self, names: Names, alone: Mapping[int, bool]) -> None:
-        self.names, self.alone = names, alone
-        self.storages = defaultdict[int, int](count(1).__next__)
+    def become(draft: Any) -> None:
+        draft.__class__ = made
+
+    plain = [(f.name, Any, field(default=f.default)) for f in fields(made)]
+    return make_dataclass(made.__name__, plain, slots=True, namespace={"__post_init__": become})
 
 
+_node_of: Callable[..., model.Node] = _quickly(model.Node)
+_saved_of: Callable[..., model.SavedTensor] = _quickly(model.SavedTensor)
+_edge_of: Callable[..., Edge] = _quickly(Edge)
 _label_of_dtype, _label_of_device = functools.cache(label_of), functools.cache(str)
 """The texts for dtypes and devices, each made once."""
+_last_part = functools.cache(lambda name: name.rsplit("::", 1)[-1])
+
+
+class _Painter:
+    """What is the same for all nodes of one picture. Storages have numbers from 1, by address, so
+    that shared memory shows; ``whole`` are kinds of which no node is freed or stale.
+    """
+
+    def __init__(self, names: Names, found: list[list[Entry]], numbers: Iterable[int]) -> None:
+        self.names, self.memory = names, memory_of(found)
+        self.storages = defaultdict[int, int](chain(numbers, count(len(found))).__next__)
+        self.shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self.whole: set[type] = set()
 
 
 def picture(
-    nodes: Sequence[Node],
     index: dict[Node, int],
     roots: Sequence[Root],
     *,
@@ -54,66 +71,48 @@ def picture(
 ) -> Graph:
     """The walked nodes as plain data."""
     with DisableTorchFunction(), Uncollected():  # of the many objects of a picture none is garbage
-        kinds = [kind_of(type(node)) for node in nodes]
-        found = [held(node, kind) for node, kind in zip(nodes, kinds, strict=True)]
-        painter = _Painter(names, owned_alone(found))
-        drawn = tuple(
-            [
-                _node(i, node, kinds[i], found[i], painter, will_run=runs(i))
-                for i, node in enumerate(nodes)
-            ]
-        )
-        edges = tuple(
-            [
-                Edge(i, index[target], nr)
-                for i, node in enumerate(nodes)
-                for target, nr in node.next_functions
-                if target in index
-            ]
-        )
-    return Graph(drawn, edges, tuple(roots), left)
+        found = [held(node, kind_of(type(node))) for node in index]
+        painter = _Painter(names, found, islice(index.values(), 1, None))
+        tokens = [*map(token_of, index)] if are_made() else [None] * len(index)
+        painter.whole = whole_kinds(n for n, t in zip(index, tokens, strict=True) if t is None)
+        nodes = [_node(i, n, tokens[i], found[i], painter, runs(i)) for n, i in index.items()]
+        leaving = ((i, edge) for node, i in index.items() for edge in node.next_functions)
+        edges = [_edge_of(i, index[node], nr) for i, (node, nr) in leaving if node in index]
+    return Graph(tuple(nodes), tuple(edges), tuple(roots), left)
 
 
 def _node(
-    i: int, node: Node, kind: Kind, found: list[Entry], painter: _Painter, *, will_run: bool
+    i: int, node: Node, token: Token | None, found: list[Entry], painter: _Painter, will_run: bool
 ) -> model.Node:
-    name = node.name().rsplit("::", 1)[-1]
+    kind = kind_of(type(node))
+    saved = tuple([_saved(name, data, painter) for name, data in found])
+    if token is None and type(node) in painter.whole:
+        state = NodeState.LIVE if saved else NodeState.BUFFERLESS
+    else:
+        state = _state(node, token, saved)
+    told: tuple[Any, ...] = _NOTHING
+    number, differentiates = None, ""
     if kind.is_leaf:
-        variable = node.variable  # type: ignore[attr-defined]
-        called = painter.names.of_tensor(variable)
-        leaf = model.Node(i, name, NodeState.BUFFERLESS, will_run=will_run)
-        return replace(leaf, variable=called, variable_label=describe(variable))
-    token = token_of(node)
-    saved = [_saved(attribute, data, painter) for attribute, data in found]
-    state = _state(node, kind, token, bool(saved))
-    is_probed = token is None or token.probed
-    stale = any(s.state is SavedState.STALE for s in saved) or (
-        is_probed and bool(stale_by_engine(node, kind))
-    )
-    if stale and state.is_whole:
-        state = NodeState.STALE
-    if (
-        not saved
-        and token is not None
-        and token.graph is not None
-        and token.index < len(token.graph.nodes)
-    ):
-        saved = [replace(s, state=SavedState.FREED) for s in token.graph.nodes[token.index].saved]
-    unneeded = () if state is NodeState.FREED else _unneeded(kind, saved)
-    number = node._sequence_nr() if token is None else token.sequence_nr
-    drawn = model.Node(i, name, state, number, tuple(saved), will_run=will_run, unneeded=unneeded)
-    if token is None:
-        return drawn
-    module, module_class = token.module or (None, None)
-    return replace(
-        drawn,
-        site=site_of(token.place),
-        module=module,
-        module_class=module_class,
-        freed_by=token.freed_by.number if token.freed_by else None,
-        built_after=token.generation,
-        differentiates=_differentiates(token),
-    )
+        variable: Any = node.variable  # type: ignore[attr-defined]
+        told = (*_NOTHING[:3], painter.names.of_tensor(variable), describe(variable), None, 0)
+    elif token is None:
+        number = node._sequence_nr()
+    else:
+        number, differentiates = token.sequence_nr, _differentiates(token)
+        if not saved and token.graph is not None and token.index < len(token.graph.nodes):
+            before = token.graph.nodes[token.index].saved
+            saved = tuple([replace(s, state=SavedState.FREED) for s in before])
+        freed_by = token.freed_by.number if token.freed_by else None
+        module = token.module or (None, None)
+        told = (site_of(token.place), *module, None, None, freed_by, token.generation)
+    is_known = state is NodeState.FREED or kind.is_function or len(kind.names) == len(saved) == 1
+    unneeded = () if is_known else _unneeded(kind.names, *[s.name for s in saved])
+    name = _last_part(node.name())
+    return _node_of(i, name, state, number, saved, *told, will_run, unneeded, differentiates)
+
+
+_NOTHING = (None,) * 6 + (0,)
+"""What a node with no mark tells of itself from ``site`` to ``built_after``."""
 
 
 def _differentiates(token: Token) -> str:
@@ -122,16 +121,19 @@ def _differentiates(token: Token) -> str:
     return name if place is None else f"{name} of {place.site.place}"
 
 
-def _unneeded(kind: Kind, saved: Sequence[model.SavedTensor]) -> tuple[str, ...]:
+@functools.lru_cache
+def _unneeded(names: tuple[str, ...], *saved: str | None) -> tuple[str, ...]:
     """Return what a node of this kind may save and this one, which was not freed, did not."""
-    if kind.is_function or len(kind.names) == len(saved) == 1:
-        return ()
-    names = {(s.name or "").partition("[")[0] for s in saved}
-    return tuple([name for name in kind.names if name not in names])
+    there = {(name or "").partition("[")[0] for name in saved}
+    return tuple([name for name in names if name not in there])
 
 
-def _state(node: Node, kind: Kind, token: Token | None, has_saved: bool) -> NodeState:
-    if has_saved:
+def _state(node: Node, token: Token | None, saved: Sequence[model.SavedTensor]) -> NodeState:
+    kind = kind_of(type(node))
+    if saved:
+        stale = any(s.state is SavedState.STALE for s in saved)
+        if stale or ((token is None or token.probed) and stale_by_engine(node, kind)):
+            return NodeState.STALE
         call = None if token is None else token.call
         kept = call is not None and call.keep and not call.open
         return NodeState.RETAINED if kept else NodeState.LIVE
@@ -143,32 +145,22 @@ def _state(node: Node, kind: Kind, token: Token | None, has_saved: bool) -> Node
 def _saved(name: str, data: Any, painter: _Painter) -> model.SavedTensor:
     shown = None if name.startswith("tensors[") else name
     packed = data if isinstance(data, Packed) else None
-    tensor = packed.tensor if packed is not None else data
+    site = None if packed is None else site_of(packed.place)
+    tensor = data if packed is None else packed.tensor
     if not isinstance(tensor, torch.Tensor):
-        return model.SavedTensor(
-            shown, (), "packed", "", 0, site=site_of(packed.place) if packed else None
-        )
-    try:
-        storage = tensor.untyped_storage()
-        key, nbytes = storage._cdata, storage.nbytes()
-    except (NotImplementedError, RuntimeError):  # sparse and opaque tensors
-        key, nbytes = id(tensor), 0
-    version = tensor._version
-    stale = packed is not None and version != packed.version
-    return model.SavedTensor(
-        shown,
-        shape_of(tensor) or (),
-        _label_of_dtype(tensor.dtype),
-        _label_of_device(tensor.device),
-        nbytes,
-        painter.storages[key],
-        packed.version if packed is not None else version,
-        SavedState.STALE if stale else SavedState.SAVED,
-        is_parameter(tensor),
-        painter.names.of_tensor(tensor, key),
-        site_of(packed.place) if packed is not None else None,
-        painter.alone.get(key),
-    )
+        return model.SavedTensor(shown, (), "packed", "", 0, site=site)
+    memory = painter.memory.get(id(tensor))
+    key, nbytes, alone = (id(tensor), 0, None) if memory is None else memory
+    now = tensor._version
+    version = now if packed is None else packed.version
+    state = SavedState.SAVED if version == now else SavedState.STALE
+    shape = shape_of(tensor) or ()
+    shape = painter.shapes.setdefault(shape, shape)
+    dtype, device = _label_of_dtype(tensor.dtype), _label_of_device(tensor.device)
+    is_owned = not (tensor._is_view() or tensor.is_leaf) or not is_parameter(tensor)
+    called, storage = painter.names.of_tensor(tensor, key), painter.storages[key]
+    what = shown, shape, dtype, device, nbytes, storage, version, state
+    return _saved_of(*what, not is_owned, called, site, alone)
 
 
 # Taken whatever they cost; later ones only while they stay cheap.
@@ -222,9 +214,7 @@ class Pictures:
         before = time.thread_time()
         names = self._state.names
         names.learn_variables(user_frames(frame))
-        graph = picture(
-            look.nodes, look.index, roots, names=names, left=look.left, runs=look.will_run
-        )
+        graph = picture(look.index, roots, names=names, left=look.left, runs=look.will_run)
         self._taken += 1
         self._nodes += len(look.nodes)
         self._seconds += time.thread_time() - before

@@ -19,13 +19,15 @@ def root_node(output: Any) -> Node | None:
 
 
 class Walker:
-    """Walks graphs depth first, and touches no more than ``most`` nodes in all its walks together.
+    """Walks graphs depth first, and touches no more than ``most`` nodes in all its walks together;
+    where these are not enough, as many as ``more`` then says.
 
     A node that Python has seen is later destroyed by recursion, so a chain of very many would
     overflow the stack when the program drops it.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, more: Callable[[], int] = lambda: 0) -> None:
+        self._more = more
         self.room = most
         """How many nodes may still be touched."""
         self.left = 0
@@ -42,19 +44,22 @@ class Walker:
         index: dict[Node, int] = {}
         stack = [root for root in roots if root is not None]
         stack.reverse()
+        pop, push, room = stack.pop, stack.append, self.room
         while stack:
-            if self.room <= 0:
-                self.left += len(stack)
-                break
-            node = stack.pop()
+            if len(index) >= room:
+                self.room = room = max(room, self._more())
+                if len(index) >= room:
+                    self.left += len(stack)
+                    break
+            node = pop()
             if node in index:
                 continue
             index[node] = len(index)
-            self.room -= 1
             if enter is None or enter(node):
                 for following, _ in reversed(node.next_functions):
                     if following is not None and following not in index:
-                        stack.append(following)
+                        push(following)
+        self.room -= len(index)
         return index
 
 

@@ -90,9 +90,7 @@ def foresee(
         del roots
         if not look.is_wrong:
             return []
-        graph = picture(
-            look.nodes, look.index, (), names=state.names, left=look.left, runs=look.will_run
-        )
+        graph = picture(look.index, (), names=state.names, left=look.left, runs=look.will_run)
         call.record = BackwardCall(state.calls, "backward", site_of(call.place))
         return examine(Evidence(state, call, look, graph))
 
@@ -300,10 +298,8 @@ def _as_foretold(evidence: Evidence, facts: gs201.StaleTensor) -> Finding:
 
 def _names_of(tensor: torch.Tensor, known: str | None) -> frozenset[str]:
     """Return the program's names for a tensor or for others that share its memory."""
-    found = set()
-    if known:
-        last = known.rsplit(".", 1)[-1]
-        found = {known, last, f"self.{last}"}
+    last = (known or "").rsplit(".", 1)[-1]
+    found = {known, last, f"self.{last}"} if known else set()
     storage = storage_of(tensor)
     for frame in user_frames(sys._getframe(1)):
         for name, value in variables(frame):

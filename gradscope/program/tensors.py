@@ -146,7 +146,7 @@ def shape_of(tensor: Tensor) -> tuple[int, ...] | None:
             shape = tuple(tensor.shape)
         except RuntimeError:
             return None
-    return shape if all(type(size) is int for size in shape) else None
+    return shape if {int}.issuperset(map(type, shape)) else None
 
 
 def describe(tensor: Tensor) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 import gradscope
-from tests.needs import DETACHED_IS_TOLD, needs
+from tests.needs import DETACHED_IS_TOLD, SAVED_IS_TOLD, needs
 
 
 def leaf() -> Tensor:
@@ -110,3 +111,29 @@ def test_a_snapshot_shows_the_same(program: Callable[[], Tensor]) -> None:
     error = error_of(loss.backward)
     assert ("freed" in states) == ("second time" in error)
     assert ("stale" in states) == (bool(error) and "second time" not in error)
+
+
+class _Falsy:
+    def __bool__(self) -> bool:
+        raise AssertionError
+
+    def __call__(self, value: Tensor) -> Tensor:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("look", [gradscope.check, gradscope.snapshot])
+def test_no_code_of_a_hook_is_run(look: Callable[[Tensor], object]) -> None:
+    with saved_tensors_hooks(lambda value: value, _Falsy()):
+        loss = leaf().exp().sum()
+    look(loss.sin())
+
+
+@needs(SAVED_IS_TOLD)
+def test_a_check_leaves_nothing_on_a_graph_that_is_whole() -> None:
+    x = leaf()
+    loss = (x.exp() * x).sum()
+    before = gradscope.snapshot(loss)
+    assert not gradscope.check(loss)
+    node: Any = loss.grad_fn
+    assert not node.metadata
+    assert gradscope.snapshot(loss) == before

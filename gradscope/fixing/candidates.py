@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 
 from gradscope.code import source
 from gradscope.fixing.edits import (
@@ -44,7 +45,7 @@ from gradscope.fixing.edits import (
     without_graph,
 )
 from gradscope.fixing.marks import Span, waits
-from gradscope.fixing.pieces import Pieces, all_of, block_with, end_of, written
+from gradscope.fixing.pieces import Pieces, all_of, block_with, end_of, together, written
 from gradscope.fixing.rehearsal import Kind, Option, Simulation, Spot
 from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, TARGET, Trial
 from gradscope.model import Edit, Finding, Fix, FixKind
@@ -456,13 +457,13 @@ class Search(Trial):
         for spot, building, _, _ in self._since_built():
             for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
                 again = [own for node in nodes for own in self._opened(spot[0], node)]
-                for cuts, changed in self._made_twice(spot[0], again, self._calls_by(spot)):
-                    edits, also = self._with_cuts(cuts, copying(spot[0], nodes, again, spot))
-                    if edits:
-                        lines = lines_told(node.lineno for node in again)
-                        message = f"run {lines} again for line {spot[1]}{also}"
-                        yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
-                        return
+                copied = partial(copying, nodes, again, spot)
+                twice = self._made_twice(spot[0], again, self._calls_by(spot), copied)
+                for edits, also, changed in twice:
+                    lines = lines_told(node.lineno for node in again)
+                    message = f"run {lines} again for line {spot[1]}{also}"
+                    yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
+                    return
 
     def _opened(self, file: str, node: ast.stmt) -> list[ast.stmt]:
         """Return what a branch ran that built what fails: another time it may not be taken."""
@@ -472,10 +473,15 @@ class Search(Trial):
         return [own for each in inside for own in self._opened(file, each)]
 
     def _made_twice(
-        self, file: str, nodes: Sequence[ast.stmt], calls: Collection[int]
-    ) -> Iterator[tuple[tuple[int, ...], Simulation]]:
-        """Yield what mends it if statements are run once more for some calls: places to cut in
-        their first run, and what would happen.
+        self,
+        file: str,
+        nodes: Sequence[ast.stmt],
+        calls: Collection[int],
+        write: Callable[[Pieces], Pieces],
+    ) -> Iterator[tuple[tuple[Edit, ...], str, Simulation]]:
+        """Yield what mends it if statements are run once more for some calls, as they are or with a
+        place cut in their first run or in the other one: the edits, that cut in words, and what
+        would happen. ``write`` gives the edit of the other run, with pieces in it.
         """
         record, built = self._record, self._all_built(file, nodes)
         places = {
@@ -484,14 +490,23 @@ class Search(Trial):
             if any(is_in(record.places[number], file, node) for node in nodes)
         }
 
-        def to_cut() -> Iterator[tuple[int, ...]]:
-            yield ()
-            yield from ((n,) for n in sorted(places, key=self._worth))  # each takes a simulation
+        def to_cut() -> Iterator[tuple[int, bool]]:
+            yield -1, False
+            yield from product(sorted(places, key=self._worth), (False, True))
 
-        for cuts in to_cut() if built else ():
-            changed = self._built_again(built, calls, frozenset(cuts))
-            if self._mends(changed) and not self._harm(changed):
-                yield cuts, changed
+        for number, late in to_cut() if built else ():  # each takes a simulation
+            cuts = frozenset(() if number < 0 else (number,))
+            changed = self._built_again(built, calls, cuts, late=late)
+            if not self._mends(changed) or self._harm(changed):
+                continue
+            place = record.places[number]
+            cut = with_call(place, frozenset({"tensor"}), "detach") if cuts else ()
+            other = write(cut if late else ())
+            edits = () if cuts and not cut else written(*(() if late or not other else cut), *other)
+            text = f"`{text_at(place)}`"
+            also = f", with {text} detached there" if late else f", and detach {text} before"
+            if edits:
+                yield edits, also if cuts else "", changed
 
     def _computed_there(self) -> Iterator[Fix]:
         """Yield the fixes that compute a value once more wherever it is read for a call that fails,
@@ -502,26 +517,25 @@ class Search(Trial):
             waiting = [
                 n for n in self._record.given if expression_at(record.places[n]) is node.value
             ]
-            known, pieces, late = set[int](), list[Pieces](), set[int]()
+            known, late = set[int](), set[int]()
             while waiting:
                 reads = self._readers.get(waiting.pop(), set()) - known
                 known |= reads
                 for read in reads:
                     is_late = all(self._is_late(read, call) for call in self._meant)
-                    if is_late and (piece := computed_at(file, node, record.places[read])):
-                        pieces.append(piece)
+                    if is_late and computed_at(file, node, record.places[read]):
                         late.add(read)
                     else:  # where its value is read in turn, or read too early
                         waiting.append(read)
             nodes = {own for number in known for own in self._record.given[number]}
             calls = self._calls_through(nodes)
-            for cuts, changed in self._made_twice(file, [node], calls) if late else ():
-                edits, also = self._with_cuts(cuts, *pieces)
-                if edits:
-                    lines = lines_told({record.places[n].line for n in late})
-                    what = f"compute `{ast.unparse(node.value)}` again at {lines}"
-                    yield self._fix(FixKind.RECOMPUTE, f"{what}{also}", edits, changed)
-                    return
+            at = [record.places[n] for n in sorted(late)]
+            computed = partial(_computed_at, file, node, at)
+            for edits, also, changed in self._made_twice(file, [node], calls, computed):
+                lines = lines_told({place.line for place in at})
+                what = f"compute `{ast.unparse(node.value)}` again at {lines}"
+                yield self._fix(FixKind.RECOMPUTE, f"{what}{also}", edits, changed)
+                return
 
     def _made_there(self) -> Iterator[Fix]:
         """Yield the fixes that make an object anew wherever it is read, if it holds what fails."""
@@ -556,13 +570,6 @@ class Search(Trial):
                 if given in record.identities:
                     found[record.identities[given]].add(record.identities[node])
         return found
-
-    def _with_cuts(self, cuts: Sequence[int], *pieces: Pieces) -> tuple[tuple[Edit, ...], str]:
-        """Return an edit with cuts before, and those in words."""
-        places = [self._record.places[n] for n in cuts]
-        parts = [with_call(place, frozenset({"tensor"}), "detach") for place in places]
-        also = "".join(f", and detach `{text_at(place)}` before" for place in places)
-        return all_of([*parts, *pieces]), also
 
     def _carried(self, head: int, place: Span) -> dict[str, frozenset[int]]:
         """Return the variables whose values go on beyond a head, and the places that read them."""
@@ -669,3 +676,7 @@ class Search(Trial):
         edits = all_of(with_call(self._record.places[n], self._kinds([n]), method) for n in numbers)
         texts = listed([f"`{text_at(place)}`" for place in places])
         return edits, f"{texts} at {lines_told(place.line for place in places)}"
+
+
+def _computed_at(file: str, node: ast.Assign, places: Sequence[Span], within: Pieces) -> Pieces:
+    return together(*(computed_at(file, node, place, within) for place in places))

@@ -89,11 +89,16 @@ def instead_of(node: ast.AST, file: str, text: str) -> Piece:
     return Piece(file, start_of(node), end_of(node), text)
 
 
-def text_of(node: ast.AST, file: str) -> str:
-    """Return an expression as it is written, over several lines if it is so."""
+def text_of(node: ast.AST, file: str, within: Pieces = ()) -> str:
+    """Return an expression as it is written, over several lines if it is so, with pieces that each
+    replace a part of a line in it.
+    """
     (first, column), (last, end) = start_of(node), end_of(node)
     lines = [bare(line).encode() for line in source.parsed(file).lines[first - 1 : last]]
     lines[-1] = lines[-1][:end]
+    for piece in sorted(within, reverse=True):
+        at, start, stop = piece.start[0] - first, piece.start[1], piece.end[1]
+        lines[at] = lines[at][:start] + piece.text.encode() + lines[at][stop:]
     lines[0] = lines[0][column:]
     return b"\n".join(lines).decode()
 
@@ -161,12 +166,16 @@ def _has_wide_text(node: ast.AST) -> bool:
     return any(text.end_lineno != text.lineno for text in texts)
 
 
-def lines_of(node: ast.stmt, file: str) -> list[str]:
-    """Return the lines of a statement, without its indentation; none if they cannot be moved."""
+def lines_of(node: ast.stmt, file: str, within: Pieces = ()) -> list[str]:
+    """Return the lines of a statement, without its indentation, with pieces that each replace a
+    part of a line in it; none if they cannot be moved.
+    """
     if _has_wide_text(node):
         return []
-    indent = len(_indent(node, file) or "")
+    before = _indent(node, file) or ""
+    indent = len(before)
     own = source.parsed(file).lines[first_line(node) - 1 : end_of(node)[0]]
+    own = f"{before}{text_of(node, file, within)}".split("\n") if within else own
     return [bare(line)[indent:] if not bare(line)[:indent].strip() else bare(line) for line in own]
 
 

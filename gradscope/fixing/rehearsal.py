@@ -149,6 +149,10 @@ class Record:
                 waiting += before[node]
         return leads
 
+    def stepped_by(self, leaf: int) -> int:
+        """Return the optimizer of a leaf; -1 if it has none."""
+        return self.owners.get(leaf, (-1, 0))[0]
+
     def leaves_of(self, nodes: Iterable[int]) -> set[int]:
         """Return the leaves that some nodes accumulate into."""
         return {self.leaf[node] for node in nodes if node in self.leaf}
@@ -196,7 +200,8 @@ class Option:
     loop, the places that read some variables are detached the first time that they give what was
     built before. ``keeps``: calls, by their lines, that keep their graph. ``again``: these nodes
     are built anew, each time that the head begins or else for some calls, by their events, and then
-    without the cuts in them. ``clones``: places whose value is cloned.
+    without the cuts in them or, ``late``, with those that their first run is without. ``clones``:
+    places whose value is cloned.
     """
 
     cuts: frozenset[int] = frozenset()
@@ -206,6 +211,7 @@ class Option:
     clones: frozenset[int] = frozenset()
     again: frozenset[int] = frozenset()
     for_calls: frozenset[int] = frozenset()
+    late: bool = False
 
 
 @dataclass
@@ -214,9 +220,9 @@ class Simulation:
 
     ``hazards`` are the calls that would fail, by their events: through freed or stale nodes, or as
     they would have nothing left to reach. ``flows`` are those that steps used, ``needed`` those
-    but for what goes through nodes that an earlier step's calls have freed: that is a state carried
-    from iteration to iteration, and each iteration has flows of its own. ``ran`` are the nodes of
-    each call, ``fresh`` those that no earlier step's calls have freed, ``rebound`` those that a
+    but for what goes through nodes that were freed before an earlier step of the same optimizer:
+    that is a state carried from iteration to iteration, and each iteration has flows of its own.
+    ``ran`` are the nodes of each call, ``fresh`` those not freed so, ``rebound`` those that a
     call asks for and that a variable stands for no more. ``used`` are the calls whose gradients a
     step uses, of each of its leaves.
     """
@@ -238,12 +244,12 @@ class Simulation:
         self._carried = self._held_by_names()
         self._rebound: list[tuple[tuple[int, ...], int]] = []
         self._freed: set[int] = set()
-        self._old: set[int] = set()
+        self._old: dict[int, set[int]] = defaultdict(set)
+        self._windows: dict[int, int] = defaultdict(int)
         self._lost: dict[int, set[tuple[int, int]]] = defaultdict(set)
         self._ends: dict[int, set[int]] = defaultdict(set)
         self._since: dict[int, set[tuple[tuple[Spot, int, int], int, bool]]] = defaultdict(set)
         self._asked: dict[int, set[int]] = defaultdict(set)
-        self._window = 0
         for index, event in enumerate(self.record.events):
             if event.kind == "call":
                 self._call(index, event)
@@ -266,7 +272,7 @@ class Simulation:
             if source and latest >= 0 and source[0] < begun[latest]:
                 self._rebound.append((record.read_by(following), node))
                 return True
-        if self._is_again and following in change.again:
+        if self._is_again is not change.late and following in change.again:
             return False
         added = record.added.get((node, following))
         if added in change.names and (latest := self._turn(node)) >= 0:
@@ -322,7 +328,9 @@ class Simulation:
         if event.targets is not None:
             here = record.leading(here, targets | {node for _, node in rebound})
         self.ran[index] = here.union(*(read for read, _ in rebound))
-        self.fresh[index] = here - self._old
+        by = {record.stepped_by(leaf) for leaf in record.leaves_of(here)} or self._old.keys()
+        old = [self._old[each] for each in by]
+        self.fresh[index] = here - old[0].intersection(*old) if old else here
         new = here & change.again if self._is_again else set[int]()
         stale = {
             node
@@ -352,7 +360,9 @@ class Simulation:
                 if following in record.leaf and following in here:
                     leaf = record.leaf[following]
                     flow = (event.spot, index, node)
-                    self._since[leaf].add((flow, self._window, node not in self._old))
+                    own = record.stepped_by(leaf)
+                    is_fresh = node not in self._old[own]
+                    self._since[leaf].add((flow, self._windows[own], is_fresh))
 
     def _is_newer(self, node: int, by: int, turn: int) -> bool:
         """Return whether a node is built anew after what changed the tensors that it has saved."""
@@ -382,11 +392,12 @@ class Simulation:
             for flow, window, is_fresh in self._since[leaf]:
                 rough = (flow[0], leaf)
                 self.flows |= {flow, rough}
-                if window == self._window:
+                if window == self._windows[self.record.stepped_by(leaf)]:
                     self._ends[flow[1]].add(flow[2])
                     self.needed |= {flow, rough} if is_fresh else {rough}
-        self._window += 1
-        self._old |= self._freed
+        for by in {-1, *map(self.record.stepped_by, leaves)}:
+            self._windows[by] += 1
+            self._old[by] |= self._freed
 
     @property
     def trained_lines(self) -> set[tuple[Any, Any]]:

@@ -90,10 +90,13 @@ class Trial:
 
     @property
     def is_carried(self) -> bool:
-        """Whether each call that fails needs what an iteration before it has built: a step came
-        since.
+        """Whether each call that fails needs what an iteration before it has built: a step of what
+        it trains came since.
         """
-        before = [e.nodes for e in self._record.events[: self._fail] if e.kind == "step"]
+        record, here = self._record, self._base.ran.get(self._fail, ())
+        own = {record.stepped_by(leaf) for leaf in record.leaves_of(here)}
+        steps = (e for e in record.events[: self._fail] if e.kind == "step" and e.optimizer in own)
+        before = [e.nodes for e in steps]
         freed = self._bad([self._fail])
         return bool(freed) and not self.is_built_once and max(freed) < max(before, default=0)
 
@@ -138,9 +141,14 @@ class Trial:
         return frozenset().union(*(self._built_by(file, node) for node in nodes))
 
     def _built_again(
-        self, own: frozenset[int], calls: Collection[int], cuts: frozenset[int] = frozenset()
+        self,
+        own: frozenset[int],
+        calls: Collection[int],
+        cuts: frozenset[int] = frozenset(),
+        *,
+        late: bool = False,
     ) -> Simulation:
-        return self._run(Option(cuts=cuts, again=own, for_calls=frozenset(calls)))
+        return self._run(Option(cuts=cuts, again=own, for_calls=frozenset(calls), late=late))
 
     def _calls_by(self, spot: Spot) -> set[int]:
         """Return the calls of a line, and of what it calls."""

@@ -128,8 +128,8 @@ def each_time(here: Span) -> Pieces:
 def copied(here: Span, *cuts_and_last: Span) -> Pieces:
     *cuts, last = cuts_and_last
     parts = [with_call(each, TENSOR, "detach") for each in cuts]
-    file, node = statement_around(here)
-    return together(*parts, copying(file, [node], [node], (last.file, last.line)))
+    _, node = statement_around(here)
+    return together(*parts, copying([node], [node], (last.file, last.line)))
 
 
 def rebound(*, is_leaf: bool = False, **own: frozenset[Kind]) -> Write:

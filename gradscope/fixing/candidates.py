@@ -500,7 +500,8 @@ class Search(Trial):
             if not self._mends(changed) or self._harm(changed):
                 continue
             place = record.places[number]
-            cut = with_call(place, frozenset({"tensor"}), "detach") if cuts else ()
+            may_cut = cuts and not (late and place.line != place.end_line)
+            cut = with_call(place, frozenset({"tensor"}), "detach") if may_cut else ()
             other = write(cut if late else ())
             edits = () if cuts and not cut else written(*(() if late or not other else cut), *other)
             text = f"`{text_at(place)}`"

@@ -299,7 +299,8 @@ class Rehearsal(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         with DisableTorchFunction():
-            before = [(each, each._version) for each in _tensors_in((args, kwargs))]
+            given = (each for each in _tensors_in((args, kwargs)) if not each.is_inference())
+            before = [(each, each._version) for each in given]
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if self._derived and torch.is_grad_enabled() and name != "detach":

@@ -744,6 +744,20 @@ for _ in range(3):
 """,
         "    keys = project(table.weight.clone())",
     ),
+    "rehearse what has no version": (
+        """
+net, h = torch.nn.Linear(3, 3), torch.zeros(4, 3)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    with torch.inference_mode():
+        net(torch.ones(4, 3)).add_(1)
+    h = torch.tanh(net(h))
+    opt.zero_grad()
+    h.mean().backward()
+    opt.step()
+""",
+        "torch.tanh(net(h.detach()))",
+    ),
 }
 
 

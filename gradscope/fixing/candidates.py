@@ -492,7 +492,7 @@ class Search(Trial):
 
         def to_cut() -> Iterator[tuple[int, bool]]:
             yield -1, False
-            yield from product(sorted(places, key=self._worth), (False, True))
+            yield from product(sorted(places, key=self._worth)[: MOST * MOST], (False, True))
 
         for number, late in to_cut() if built else ():  # each takes a simulation
             cuts = frozenset(() if number < 0 else (number,))
@@ -504,10 +504,9 @@ class Search(Trial):
             cut = with_call(place, frozenset({"tensor"}), "detach") if may_cut else ()
             other = write(cut if late else ())
             edits = () if cuts and not cut else written(*(() if late or not other else cut), *other)
-            text = f"`{text_at(place)}`"
-            also = f", with {text} detached there" if late else f", and detach {text} before"
+            also = ", with `{}` detached there" if late else ", and detach `{}` before"
             if edits:
-                yield edits, also if cuts else "", changed
+                yield edits, also.format(text_at(place)) if cuts else "", changed
 
     def _computed_there(self) -> Iterator[Fix]:
         """Yield the fixes that compute a value once more wherever it is read for a call that fails,

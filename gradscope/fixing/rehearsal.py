@@ -243,6 +243,9 @@ class Simulation:
         self._is_again, self._latest = False, -1
         self._carried = self._held_by_names()
         self._rebound: list[tuple[tuple[int, ...], int]] = []
+        self._until: dict[int, int] = {}  # of what is built anew, the last node in a row with it
+        for node in sorted(self.change.again, reverse=True):
+            self._until[node] = self._until.get(node + 1, node)
         self._freed: set[int] = set()
         self._old: dict[int, set[int]] = defaultdict(set)
         self._windows: dict[int, int] = defaultdict(int)
@@ -330,7 +333,7 @@ class Simulation:
         self.ran[index] = here.union(*(read for read, _ in rebound))
         by = {record.stepped_by(leaf) for leaf in record.leaves_of(here)} or self._old.keys()
         old = [self._old[each] for each in by]
-        self.fresh[index] = here - old[0].intersection(*old) if old else here
+        self.fresh[index] = {n for n in here if not old or any(n not in each for each in old)}
         new = here & change.again if self._is_again else set[int]()
         stale = {
             node
@@ -372,9 +375,7 @@ class Simulation:
 
     def _is_changed_within(self, node: int, by: int) -> bool:
         """Return whether what is built anew changes itself what the node has saved."""
-        if by < 0:
-            return False
-        return all(n in self.change.again for n in range(node, self.record.events[by].nodes + 1))
+        return by >= 0 and self._until.get(node, -1) >= self.record.events[by].nodes
 
     def _is_fruitless(self, event: Event, here: set[int]) -> bool:
         leaf = self.record.leaf.keys()

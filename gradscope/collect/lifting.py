@@ -34,7 +34,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.stack_limit import StackLimit
 from gradscope.collect.thread_numbers import OTHER
 from gradscope.program.sites import Place
-from gradscope.program.tensors import PLAIN, storage_of
+from gradscope.program.tensors import PLAIN
 from gradscope.torch_private import NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
 
 _MOST_NODES = 50_000  # of one graph
@@ -339,28 +339,27 @@ def _sizes(node: Node, kind: Kind) -> list[int] | None:
     """Return the bytes of each tensor that a node saved, without unpacking anything: 0 for what
     hooks of the program's have packed.
 
-    None for tensor subclasses, whose code must not run, for sparse and opaque tensors, whose size
-    is not told, where such hooks could not be told later, and for a list that was freed.
+    None for tensor subclasses, whose code must not run, where such hooks could not be told later,
+    and where torch raises: for a list that was freed, and for sparse tensors, which have no size.
     """
     sizes = []
     try:
-        saved = [each for name in kind.names for each in slots.each_saved(node, name)]
+        for each in (one for name in kind.names for one in slots.each_saved(node, name)):
+            data: Any = each.data
+            if data is None:
+                continue
+            ours = isinstance(data, Packed)
+            if data.theirs is not None if ours else each.unpack_hook is not None:
+                if not SAVED_TENSORS_ARE_READABLE:
+                    return None
+                sizes.append(0)
+                continue
+            tensor = data.tensor if ours else data
+            if type(tensor) not in PLAIN:
+                return None
+            sizes.append(tensor.nbytes)
     except RuntimeError:
         return None
-    for each in saved:
-        data: Any = each.data
-        if data is None:
-            continue
-        ours = isinstance(data, Packed)
-        if data.theirs is not None if ours else each.unpack_hook is not None:
-            if not SAVED_TENSORS_ARE_READABLE:
-                return None
-            sizes.append(0)
-            continue
-        tensor = data.tensor if ours else data
-        if type(tensor) not in PLAIN or not storage_of(tensor):
-            return None
-        sizes.append(tensor.nbytes)
     return sizes
 
 

@@ -490,23 +490,25 @@ class Search(Trial):
             if any(is_in(record.places[number], file, node) for node in nodes)
         }
 
-        def to_cut() -> Iterator[tuple[int, bool]]:
-            yield -1, False
+        def ways() -> Iterator[tuple[int | None, bool]]:
+            yield None, False
             yield from product(sorted(places, key=self._worth)[: MOST * MOST], (False, True))
 
-        for number, late in to_cut() if built else ():  # each takes a simulation
-            cuts = frozenset(() if number < 0 else (number,))
+        plain = write(()) if built else ()
+        for number, late in ways() if plain else ():  # each takes a simulation
+            cuts = frozenset(() if number is None else (number,))
             changed = self._built_again(built, calls, cuts, late=late)
             if not self._mends(changed) or self._harm(changed):
                 continue
-            place = record.places[number]
-            may_cut = cuts and not (late and place.line != place.end_line)
-            cut = with_call(place, frozenset({"tensor"}), "detach") if may_cut else ()
-            other = write(cut if late else ())
-            edits = () if cuts and not cut else written(*(() if late or not other else cut), *other)
-            also = ", with `{}` detached there" if late else ", and detach `{}` before"
+            if number is None:
+                edits, also = written(*plain), ""
+            else:
+                cut = with_call(record.places[number], frozenset({"tensor"}), "detach")
+                edits = all_of([write(cut)] if late else [cut, plain]) if cut else ()
+                also = ", with `{}` detached there" if late else ", and detach `{}` before"
+                also = also.format(text_at(record.places[number]))
             if edits:
-                yield edits, also.format(text_at(place)) if cuts else "", changed
+                yield edits, also, changed
 
     def _computed_there(self) -> Iterator[Fix]:
         """Yield the fixes that compute a value once more wherever it is read for a call that fails,

@@ -59,6 +59,12 @@ def all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
 
 
 def _edit(file: str, pieces: Sequence[Piece]) -> Edit:
+    last = min(pieces[-1].end[0], len(source.parsed(file).lines))
+    return Edit(file, pieces[0].start[0], _replaced(file, pieces), last)
+
+
+def _replaced(file: str, pieces: Sequence[Piece]) -> str:
+    """Return the lines from the first piece to the last one, with the pieces in them."""
     lines = source.parsed(file).lines
     first, last = pieces[0].start[0], min(pieces[-1].end[0], len(lines))
     texts = [bare(line).encode() for line in lines[first - 1 : last]]
@@ -69,7 +75,7 @@ def _edit(file: str, pieces: Sequence[Piece]) -> Edit:
     for piece in reversed(pieces):
         begin, end = (starts[line - first] + column for line, column in (piece.start, piece.end))
         data = data[:begin] + piece.text.encode() + data[end:]
-    return Edit(file, first, data.decode(), last)
+    return data.decode()
 
 
 def _checked(edits: Sequence[Edit]) -> tuple[Edit, ...]:
@@ -90,17 +96,11 @@ def instead_of(node: ast.AST, file: str, text: str) -> Piece:
 
 
 def text_of(node: ast.AST, file: str, within: Pieces = ()) -> str:
-    """Return an expression as it is written, over several lines if it is so, with pieces that each
-    replace a part of a line in it.
-    """
-    (first, column), (last, end) = start_of(node), end_of(node)
-    lines = [bare(line).encode() for line in source.parsed(file).lines[first - 1 : last]]
-    lines[-1] = lines[-1][:end]
-    for piece in sorted(within, reverse=True):
-        at, start, stop = piece.start[0] - first, piece.start[1], piece.end[1]
-        lines[at] = lines[at][:start] + piece.text.encode() + lines[at][stop:]
-    lines[0] = lines[0][column:]
-    return b"\n".join(lines).decode()
+    """Return an expression as it is written, over several lines if it is so, with pieces in it."""
+    start, end = start_of(node), end_of(node)
+    width = len(bare(source.parsed(file).lines[end[0] - 1]).encode())
+    before, behind = Piece(file, (start[0], 0), start, ""), Piece(file, end, (end[0], width), "")
+    return _replaced(file, (before, *sorted(within), behind))
 
 
 def start_of(node: ast.AST) -> tuple[int, int]:
@@ -167,8 +167,8 @@ def _has_wide_text(node: ast.AST) -> bool:
 
 
 def lines_of(node: ast.stmt, file: str, within: Pieces = ()) -> list[str]:
-    """Return the lines of a statement, without its indentation, with pieces that each replace a
-    part of a line in it; none if they cannot be moved.
+    """Return the lines of a statement, without its indentation, with pieces in it; none if they
+    cannot be moved.
     """
     if _has_wide_text(node):
         return []

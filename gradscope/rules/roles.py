@@ -44,10 +44,9 @@ class Loss:
 class Link:
     """A variable by which both losses reach the shared part, and which of them may do without.
 
-    ``leaves`` are the parameters behind it. ``name_first`` and ``name_second`` are how
-    the losses call it. ``lost_first`` and ``lost_second`` are the
-    parameters that get gradient from that loss in no other way; ``only``: the first loss trains
-    nothing else.
+    ``leaves`` are the parameters behind it. ``name_first`` and ``name_second`` are what the losses
+    call it. ``lost_first`` and ``lost_second`` are the parameters that get gradient from that loss
+    in no other way; ``only``: the first loss trains nothing else.
     """
 
     name: str

@@ -146,10 +146,8 @@ def on_optimizer_step(before: Callable[[Any], None], after: Callable[[Any], None
         if not is_compiling():
             after(optimizer)
 
-    return Handle(
-        register_optimizer_step_pre_hook(pre).remove,
-        register_optimizer_step_post_hook(post).remove,
-    )
+    hooks = register_optimizer_step_pre_hook(pre), register_optimizer_step_post_hook(post)
+    return Handle(*(hook.remove for hook in hooks))
 
 
 def on_thread_start(enter: Callable[[], None], leave: Callable[[], None]) -> Handle:

@@ -254,11 +254,8 @@ def cached_parametrizations() -> list[tuple[str, Any]]:
     cache = getattr(module, "_cache", None)
     if type(cache) is not dict or not getattr(module, "_cache_enabled", 0):
         return []
-    return [
-        (key[1], value)
-        for key, value in [*cache.items()]
-        if type(key) is tuple and len(key) == 2 and isinstance(value, torch.Tensor)
-    ]
+    named = (pair for pair in [*cache.items()] if type(pair[0]) is tuple and len(pair[0]) == 2)
+    return [(key[1], value) for key, value in named if isinstance(value, torch.Tensor)]
 
 
 def default_hooks_are_enabled() -> bool:

@@ -39,9 +39,8 @@ def of_instruction(code: CodeType, offset: int) -> Site:
     """Return the place of an instruction, with columns where the code has them (PEP 657)."""
     line = end_line = column = end_column = None
     if offset >= 0:
-        line, end_line, column, end_column = next(
-            islice(code.co_positions(), offset // 2, None), (None,) * 4
-        )
+        positions = islice(code.co_positions(), offset // 2, None)
+        line, end_line, column, end_column = next(positions, (None,) * 4)
     line = line or code.co_firstlineno
     function = _RESUMED.sub(r"\1", code.co_qualname)
     return _site(code.co_filename, function, line, column or 0, end_line or line, end_column)

@@ -239,9 +239,8 @@ def runs_a_part(site: Site) -> bool:
     call = call_at(site)
     if call is None:
         return False
-    return called_name(call) == "grad" or any(
-        keyword.arg in ("grad", "inputs") for keyword in call.keywords
-    )
+    named = {keyword.arg for keyword in call.keywords}
+    return called_name(call) == "grad" or not named.isdisjoint(("grad", "inputs"))
 
 
 def reads_of(region: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
@@ -253,12 +252,8 @@ def reads_of(region: ast.AST) -> Iterator[ast.Name | ast.Attribute]:
 
 def dotted_names(node: ast.AST) -> frozenset[str]:
     """Return the variables and attribute chains in an expression, but not what is called."""
-    methods = {id(n.func) for n in ast.walk(node) if isinstance(n, ast.Call)}
-    inner = {
-        id(n.value) for n in ast.walk(node) if isinstance(n, ast.Attribute) and id(n) not in methods
-    }
-    return frozenset(
-        ast.unparse(n)
-        for n in ast.walk(node)
-        if isinstance(n, ast.Name | ast.Attribute) and id(n) not in inner and id(n) not in methods
-    )
+    methods = {id(call.func) for call in calls_in(node)}
+    found = (n for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute))
+    chains = [n for n in found if id(n) not in methods]
+    inner = {id(n.value) for n in chains if isinstance(n, ast.Attribute)}
+    return frozenset(ast.unparse(n) for n in chains if id(n) not in inner)

@@ -96,18 +96,16 @@ def between(
     around = source.loops_around(first.file, first.line)
     loop = next((each for each in around if source.spans(each, last.line)), None)
     down = range(first.line, last.line + 1)
-    is_certain = loop is None or any(
-        s.site.function == first.function and s.site.line in down for s in statements
-    )
+    lines = (s.site.line for s in statements if s.site.function == first.function)
+    is_certain = loop is None or any(line in down for line in lines)
 
     def possible(site: Site) -> bool:
         if _holder(site) != own:
             return True
         if first.line <= last.line:
             return site.line in down or not is_certain
-        return loop is None or (
-            source.spans(loop, site.line) and not last.line < site.line < first.line
-        )
+        is_between = last.line < site.line < first.line
+        return loop is None or (source.spans(loop, site.line) and not is_between)
 
     return tuple(s for s in statements if possible(s.site))
 

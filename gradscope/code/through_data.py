@@ -75,8 +75,7 @@ def _names_stored(targets: Iterable[ast.expr]) -> set[str]:
 def _with_data(node: ast.AST, aliases: set[str]) -> frozenset[str]:
     """Return what the code takes ``.data`` of, and the aliases in it, without gradients."""
     nodes = [*ast.walk(node)]
-    data = {
-        ast.unparse(n.value) for n in nodes if isinstance(n, ast.Attribute) and n.attr == "data"
-    }
-    known = {n.id for n in nodes if isinstance(n, ast.Name) and n.id in aliases}
-    return frozenset(name for name in data | known if not name.endswith(".grad"))
+    owners = (n.value for n in nodes if isinstance(n, ast.Attribute) and n.attr == "data")
+    known = (n.id for n in nodes if isinstance(n, ast.Name) and n.id in aliases)
+    names = (*map(ast.unparse, owners), *known)
+    return frozenset(name for name in names if not name.endswith(".grad"))

@@ -36,12 +36,8 @@ def doctor() -> int:
     """Print every check; the exit status is 1 if no program can be watched here."""
     implementation = platform.python_implementation()
     python = f"{implementation} {platform.python_version()} on {platform.platform()}"
-    checks = [
-        Check("gradscope", Grade.OK, __version__),
-        Check("Python", Grade.OK, python),
-        *_torch_checks(),
-        _pictures(),
-    ]
+    versions = Check("gradscope", Grade.OK, __version__), Check("Python", Grade.OK, python)
+    checks = [*versions, *_torch_checks(), _pictures()]
     _print(checks)
     return int(any(check.state is Grade.FAILS for check in checks))
 

@@ -106,13 +106,11 @@ class ErrorStream(SafeStream):
         return self._current() != self._file
 
     def _current(self) -> tuple[int, int] | None:
-        if self._number is None:
-            return None
-        try:
-            found = os.fstat(self._number)
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
+        with suppress(OSError):
+            if self._number is not None:
+                found = os.fstat(self._number)
+                return found.st_dev, found.st_ino
+        return None
 
     def attempt(self, work: Callable[[], object]) -> None:
         """Do some work on the stream, and note if that failed."""

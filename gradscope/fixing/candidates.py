@@ -484,11 +484,8 @@ class Search(Trial):
         would happen. ``write`` gives the edit of the other run, with pieces in it.
         """
         record, built = self._record, self._all_built(file, nodes)
-        places = {
-            number
-            for number in record.identities.values()
-            if any(is_in(record.places[number], file, node) for node in nodes)
-        }
+        read = {*record.identities.values()}
+        places = {n for n in read if any(is_in(record.places[n], file, node) for node in nodes)}
 
         def ways() -> Iterator[tuple[int | None, bool]]:
             yield None, False
@@ -516,9 +513,7 @@ class Search(Trial):
         """
         record = self._record
         for file, node in self._stored:
-            waiting = [
-                n for n in self._record.given if expression_at(record.places[n]) is node.value
-            ]
+            waiting = [n for n in record.given if expression_at(record.places[n]) is node.value]
             known, late = set[int](), set[int]()
             while waiting:
                 reads = self._readers.get(waiting.pop(), set()) - known
@@ -598,11 +593,8 @@ class Search(Trial):
             if number in read and at >= 0 and old < begun[at] and own in leading:
                 names[read[number]].add(number)
         bound = self._bound_at(head, place, names)
-        return {
-            name: frozenset(at)
-            for name, at in names.items()
-            if bound is None or name.partition(".")[0] in bound
-        }
+        kept = [name for name in names if bound is None or name.partition(".")[0] in bound]
+        return {name: frozenset(names[name]) for name in kept}
 
     def _bound_at(self, head: int, place: Span, names: Iterable[str]) -> frozenset[str] | None:
         """Return the variables that there always are at a head: of a call, at that of its loop,

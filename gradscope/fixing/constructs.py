@@ -79,12 +79,8 @@ def _as_parametrization(made: Site) -> Pieces:
 
 def _not_reentrant(made: Site) -> Pieces:
     """Pass ``use_reentrant=False`` in every checkpoint of the file."""
-    calls = [
-        call
-        for call in source.calls_in(source.tree(made.file))
-        if source.called_name(call) == "checkpoint"
-    ]
-    places = (Span.of(made.file, call) for call in calls)
+    calls = source.calls_in(source.tree(made.file))
+    places = (Span.of(made.file, c) for c in calls if source.called_name(c) == "checkpoint")
     return together(*(with_flag(place, "use_reentrant", "False") for place in places))
 
 
@@ -125,9 +121,6 @@ def _saved_for_backward(site: Site) -> Pieces:
         return ()
     file = site.file
     saved = instead_of(statement, file, f"{ctx}.save_for_backward({output})")
-    given = (
-        instead_of(node, file, f"{text_of(node.value, file)}.saved_tensors[0]")
-        for node in attributes
-        if node.attr == name and isinstance(node.ctx, ast.Load)
-    )
+    reads = (n for n in attributes if n.attr == name and isinstance(n.ctx, ast.Load))
+    given = (instead_of(n, file, f"{text_of(n.value, file)}.saved_tensors[0]") for n in reads)
     return (saved, *given)

@@ -85,9 +85,8 @@ def region_of(place: Span) -> Owner | None:
     """Return the function or loop that a statement begins."""
     around = source.enclosing(place.file, place.line)
     kinds = (*FUNCTIONS, *source.LOOPS)
-    return next(
-        (e for e in reversed(around) if isinstance(e, kinds) and e.lineno != place.line), None
-    )
+    regions = (each for each in reversed(around) if isinstance(each, kinds))
+    return next((each for each in regions if each.lineno != place.line), None)
 
 
 def variable_at(place: Span, head: Span) -> str:
@@ -148,13 +147,9 @@ def _cut(
         if not (cut and inner):
             return ""
         is_one = f"isinstance({text}, {name})"
-    if not others:
-        return cut
-    return (
-        f"(None if {text} is None else {cut})"
-        if others == {"none"}
-        else f"({cut} if {is_one} else {text})"
-    )
+    if others == {"none"}:
+        return f"(None if {text} is None else {cut})"
+    return f"({cut} if {is_one} else {text})" if others else cut
 
 
 def _containers(kinds: frozenset[Kind]) -> dict[str, frozenset[Kind]]:
@@ -168,19 +163,16 @@ def _containers(kinds: frozenset[Kind]) -> dict[str, frozenset[Kind]]:
 
 def _cut_fields(text: str, parts: frozenset[Kind], method: str, file: str) -> dict[str, str]:
     """Return the fields of an object that hold tensors, each with what detaches it."""
-    cuts = {
-        field: _cut(f"{text}.{field}", own, method, file)
-        for field, own in sorted(_containers(parts).items())
-    }
+    fields = sorted(_containers(parts).items())
+    cuts = {field: _cut(f"{text}.{field}", own, method, file) for field, own in fields}
     return {field: new for field, new in cuts.items() if new}
 
 
 def fields_of(name: str, kinds: frozenset[Kind]) -> list[str]:
     """Return a variable or, if that is an object, its attributes that hold tensors of graphs."""
     objects = (parts for kind, parts in _containers(kinds).items() if kind not in _MADE)
-    return [f"{name}.{field}" for parts in objects for field in sorted(_containers(parts))] or [
-        name
-    ]
+    fields = [f"{name}.{field}" for parts in objects for field in sorted(_containers(parts))]
+    return fields or [name]
 
 
 def _replacing(file: str, text: str) -> str:
@@ -363,11 +355,8 @@ def _summand(loss: ast.expr, file: str) -> str:
 
 def _targets(node: ast.AST) -> set[str]:
     """Return what a statement binds, imports included."""
-    bound = {
-        ast.unparse(each)
-        for each in ast.walk(node)
-        if isinstance(each, PATHS) and not isinstance(each.ctx, ast.Load)
-    }
+    paths = (each for each in ast.walk(node) if isinstance(each, PATHS))
+    bound = {ast.unparse(each) for each in paths if not isinstance(each.ctx, ast.Load)}
     names = (each for each in ast.walk(node) if isinstance(each, ast.alias))
     return bound | {(each.asname or each.name).partition(".")[0] for each in names}
 
@@ -383,11 +372,8 @@ def summed_loop(place: Span) -> Pieces:
     form = text_of(last, file).replace(", retain_graph=True", "").replace("retain_graph=True", "")
     written = text_of(loss, file)
     rest = block_with(file, loop)[block_with(file, loop).index(loop) + 1 :]
-    if (
-        not isinstance(loop, ast.For)
-        or loop.body != [last]
-        or any(_reads(e, stored_names(loop)) for e in rest)
-    ):
+    is_read = any(_reads(each, stored_names(loop)) for each in rest)
+    if not isinstance(loop, ast.For) or loop.body != [last] or is_read:
         scope = next(reversed(_functions_around(file, last)), source.tree(file))
         known = {each.id for each in ast.walk(scope) if isinstance(each, ast.Name)}
         known |= _arguments(scope)
@@ -424,17 +410,12 @@ def _loss_of(call: ast.Call) -> ast.expr | None:
 
 def stored_names(node: ast.AST) -> set[str]:
     """Return the variables that a statement binds, and what is in it."""
-    return {
-        each.id
-        for each in ast.walk(node)
-        if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
-    }
+    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    return {each.id for each in names if not isinstance(each.ctx, ast.Load)}
 
 
 def _read_names(node: ast.AST) -> set[str]:
-    found = {
-        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-    }
+    found = {each.id for each in source.reads_of(node) if isinstance(each, ast.Name)}
     if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
         found.add(node.target.id)
     return found
@@ -485,10 +466,8 @@ def computed_at(file: str, node: ast.Assign, place: Span, within: Pieces = ()) -
     is_one = isinstance(node.targets[0], PATHS) and not _draws(node)
     if place.file != file or not isinstance(read, PATHS) or not is_one:
         return ()
-    here, there = (
-        {name for each in _functions_around(file, at) for name in _own_names(each)}
-        for at in (node, read)
-    )
+    functions = [_functions_around(file, at) for at in (node, read)]
+    here, there = ({name for each in own for name in _own_names(each)} for own in functions)
     names, known = _read_names(value), there or stored_names(source.tree(file))
     is_same = names & here <= known and not (names - here) & there
     is_same &= names & _read_names(node.targets[0]) <= _read_names(read)
@@ -752,10 +731,8 @@ def without_graph(file: str, line: int) -> Pieces:
 
 
 def _has_torch(file: str) -> bool:
-    return any(
-        isinstance(node, ast.Import) and any(a.name == "torch" and not a.asname for a in node.names)
-        for node in source.tree(file).body
-    )
+    imports = (node for node in source.tree(file).body if isinstance(node, ast.Import))
+    return any(a.name == "torch" and not a.asname for each in imports for a in each.names)
 
 
 def decorated_function(place: Span) -> tuple[str, ast.FunctionDef] | None:
@@ -769,12 +746,10 @@ def decorated_function(place: Span) -> tuple[str, ast.FunctionDef] | None:
 def uncached(file: str, function: ast.FunctionDef) -> Pieces:
     """Return the edit that takes the decorator off a function that keeps its results."""
     asked = ("cache_clear", "cache_info", "__wrapped__")
-    for node in ast.walk(source.tree(file)):
-        is_asked = isinstance(node, ast.Attribute) and node.attr in asked
-        is_set = isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
-        if is_asked and function.name in ast.unparse(node):
-            return ()
-        if is_set and getattr(node, "attr", "") == function.name:
+    for node in (n for n in ast.walk(source.tree(file)) if isinstance(n, ast.Attribute)):
+        is_asked = node.attr in asked and function.name in ast.unparse(node)
+        is_set = node.attr == function.name and not isinstance(node.ctx, ast.Load)
+        if is_asked or is_set:
             return ()
     for each in function.decorator_list:
         called = each.func if isinstance(each, ast.Call) else each

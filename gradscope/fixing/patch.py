@@ -140,21 +140,16 @@ def _origin(old: Sequence[str], new: Sequence[str], first: int) -> list[int]:
 
 def shown_lines(edits: Iterable[Edit]) -> set[int]:
     """Return the numbers of the lines that a diff shows, and perhaps some after the last."""
-    return {
-        line
-        for edit in edits
-        for line in range(edit.line - CONTEXT, edit.end_line + CONTEXT + 1)
-        if line > 0
-    }
+    around = (range(each.line - CONTEXT, each.end_line + CONTEXT + 1) for each in edits)
+    return {line for lines in around for line in lines if line > 0}
 
 
 def unified_diff(change: Patch, name: str) -> list[str]:
     """Return the lines of the diff with their ends, for ``patch`` to find the file by ``name``."""
     label = f"{name}\t" if " " in name else name  # so that patch(1) knows where the name ends
     lines: list[str] = []
-    for line in difflib.unified_diff(
-        change.before.lines, change.after.lines, label, label, n=CONTEXT
-    ):
+    both = change.before.lines, change.after.lines
+    for line in difflib.unified_diff(*both, label, label, n=CONTEXT):
         if line.endswith("\n"):
             lines.append(line)
         else:
@@ -202,11 +197,9 @@ def write(changes: Sequence[Patch]) -> None:
 
 
 def _content(file: str) -> bytes | None:
-    try:
-        with open(file, "rb") as stream:
-            return stream.read()
-    except OSError:
-        return None
+    with suppress(OSError), open(file, "rb") as stream:
+        return stream.read()
+    return None
 
 
 def _beside(file: str, content: bytes) -> str:

@@ -130,9 +130,8 @@ def after(node: ast.stmt, file: str, lines: Iterable[str]) -> Pieces:
     indent, lines = _indent(node, file), [*lines]
     if indent is None or not lines or not _stands_alone(node, file):
         return ()
-    return (
-        Piece(file, end_of(node), end_of(node), "".join(f"\n{indent}{line}" for line in lines)),
-    )
+    text = "".join(f"\n{indent}{line}" for line in lines)
+    return (Piece(file, end_of(node), end_of(node), text),)
 
 
 def removed(node: ast.stmt, file: str) -> Pieces:

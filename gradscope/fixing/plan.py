@@ -157,11 +157,8 @@ def _settled(proposals: Sequence[Proposal], picks: set[int], sources: _Sources) 
     changes = tuple(
         apply(sources[file], [edit for edit in edits if edit.file == file]) for file in files
     )
-    notes = tuple(
-        f"{file} has changed since the recording, at other lines"
-        for file in files
-        if sources.is_newer(file)
-    )
+    newer = filter(sources.is_newer, files)
+    notes = tuple(f"{file} has changed since the recording, at other lines" for file in newer)
     return Plan(tuple(settled), changes, notes)
 
 
@@ -197,16 +194,10 @@ def _fixes(findings: Iterable[Finding]) -> list[Fix]:
 def _chosen(proposals: list[Proposal], chosen: str | None) -> list[Proposal]:
     if chosen is None:
         return proposals
-    picked = [
-        proposal
-        for proposal in proposals
-        if chosen == str(proposal.number)
-        or chosen.upper() in {finding.code for finding in proposal.findings}
-    ]
+    codes = {p.number: dict.fromkeys(each.code for each in p.findings) for p in proposals}
+    picked = [p for p in proposals if chosen == str(p.number) or chosen.upper() in codes[p.number]]
     if not picked:
-        known = [
-            f"{p.number} ({listed(dict.fromkeys(f.code for f in p.findings))})" for p in proposals
-        ]
+        known = [f"{number} ({listed(own)})" for number, own in codes.items()]
         there = f"choose one of {', '.join(known)}" if known else "the recording has none"
         raise GradscopeError(f"there is no finding {chosen!r}: {there}")
     return picked

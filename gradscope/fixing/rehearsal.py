@@ -335,11 +335,8 @@ class Simulation:
         old = [self._old[each] for each in by]
         self.fresh[index] = {n for n in here if not old or any(n not in each for each in old)}
         new = here & change.again if self._is_again else set[int]()
-        stale = {
-            node
-            for node, by, place in event.stale
-            if place not in change.clones and not self._is_newer(node, by, turn)
-        }
+        kept = ((node, by) for node, by, place in event.stale if place not in change.clones)
+        stale = {node for node, by in kept if not self._is_newer(node, by, turn)}
         freed = (n for n in here if n in self._freed and record.saves[n])
         spoilt = {n for n, by, _ in event.stale if n in stale and self._is_changed_within(n, by)}
         if any(n not in new for n in freed) or (here & stale) - (new - spoilt):

@@ -136,12 +136,8 @@ class Run:
         if self.recording is None:
             return 0
         # The totals of a killed run are a little older than its calls.
-        return max(
-            [
-                self.recording.summary.backward_calls,
-                *(call.last_number for call in self.recording.calls),
-            ]
-        )
+        last = (call.last_number for call in self.recording.calls)
+        return max([self.recording.summary.backward_calls, *last])
 
     @property
     def is_rank(self) -> bool:
@@ -204,13 +200,11 @@ def _done(
     """
     header = recording.header
     sources = {change.file: change.after.data for change in changes if change.file != CODE}
-    code = next(
-        ("".join(change.after.lines) for change in changes if change.file == CODE), header.code
-    )
+    codes = ("".join(change.after.lines) for change in changes if change.file == CODE)
     with tempfile.TemporaryDirectory(prefix="gradscope-") as folder:
         place = Path(folder)
         files = place / "run.gscope", place / "notes"
-        what = header.script, header.argv, code, header.hooks, bounds.calls
+        what = header.script, header.argv, next(codes, header.code), header.hooks, bounds.calls
         (place / "job").write_bytes(pickle.dumps(Job(*what, *files, sources, guarded)))
         with (place / "output").open("wb") as output:
             environment = os.environ | _only_rank(header)

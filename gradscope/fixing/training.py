@@ -350,9 +350,8 @@ class Comparison:
         """Return the steps of a leaf's optimizer, those of both runs side by side; if the changed
         program should have come to the first one and did not, that with nothing that it trains.
         """
-        base, after = (
-            [step for step in run if step.optimizer == key[0]] for run in (self.before, self.after)
-        )
+        runs = self.before, self.after
+        base, after = ([step for step in run if step.optimizer == key[0]] for run in runs)
         if base and not after:
             record, step = self._after.record, base[0]
             if record.failed and record.calls:
@@ -451,15 +450,11 @@ def said_by(effects: Iterable[str], name: str) -> bool:
 
 def owners(keys: Iterable[Key], comparison: Comparison) -> str:
     """Return parameters as people write them: ``G.*``, ``D.0.weight``, or how many they are."""
-    names = comparison.names
-    everything = [*names.values()]
-    wanted = list(dict.fromkeys(keys))
-    mine = {names[key] for key in wanted if key in names}
-    shown = dict.fromkeys(
-        f"`{_owner(names[key], mine, everything)}`" for key in wanted if key in names
-    )
-    unnamed = sum(key not in names for key in wanted)
-    told = list(shown)
+    every, wanted = comparison.names, dict.fromkeys(keys)
+    names = [every[key] for key in wanted if key in every]
+    mine, everything = {*names}, [*every.values()]
+    told = [*dict.fromkeys(f"`{_owner(name, mine, everything)}`" for name in names)]
+    unnamed = len(wanted) - len(names)
     if len(told) > _MOST_NAMES:
         told = [*told[:_MOST_NAMES], f"{len(told) - _MOST_NAMES} more"]
     if unnamed:

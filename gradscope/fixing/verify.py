@@ -179,9 +179,8 @@ def compared(
 
 def default_calls(proposals: Sequence[Proposal]) -> int:
     """Return enough calls for the findings to be made again, even in another order."""
-    return max(
-        [LEAST_CALLS, *(2 * finding.backward_call for p in proposals for finding in p.findings)]
-    )
+    calls = (2 * finding.backward_call for each in proposals for finding in each.findings)
+    return max([LEAST_CALLS, *calls])
 
 
 class _Trials:

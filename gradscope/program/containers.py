@@ -67,12 +67,8 @@ class Contents:
             held += layout.read(self, holder)
         elif layout.is_class:
             held += _of_class(holder)
-        if layout.fields:
-            held = [
-                ("attribute", layout.fields[key], value)
-                for _, key, value in held
-                if key < len(layout.fields)
-            ]
+        if names := layout.fields:
+            held = [("attribute", names[key], each) for _, key, each in held if key < len(names)]
         if layout.has_dict:
             held += self.attributes(_get_attribute(holder, "__dict__"))
         held += [("attribute", name, value) for name, value in layout.in_slots(holder)]
@@ -310,7 +306,7 @@ def _members(cls: Any, *names: str) -> _Reader:
 
 
 GENERATOR_TYPES = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-_WRITABLE = frozenset(id(cls) for cls in (str, int, float, bool, bytes, type(None)))
+_WRITABLE = layouts.ids(str, int, float, bool, bytes, type(None))
 
 _CONTAINERS: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), collections.deque())
 _WRAPPERS: tuple[Any, ...] = (

@@ -31,21 +31,22 @@ _class_qualname: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 
 _MACHINERY = frozenset({"__builtins__", "__loader__", "__spec__"})
 
-_VALUES = frozenset(map(id, (int, float, complex, bool, str, bytes, bytearray)))
 
-OPAQUE = _VALUES | frozenset(
-    map(
-        id,
-        (
-            *(range, memoryview, type(None)),
-            *(torch.dtype, torch.device, torch.Size, torch.Generator, torch.UntypedStorage),
-            *(weakref.ref, weakref.ProxyType, logging.Logger, threading.local),
-        ),
-    )
+def ids(*kinds: Any) -> frozenset[int]:
+    """Return what tells classes without hashing them, which may run code of a metaclass's."""
+    return frozenset(map(id, kinds))
+
+
+_VALUES = ids(int, float, complex, bool, str, bytes, bytearray)
+
+OPAQUE = _VALUES | ids(
+    *(range, memoryview, type(None)),
+    *(torch.dtype, torch.device, torch.Size, torch.Generator, torch.UntypedStorage),
+    *(weakref.ref, weakref.ProxyType, logging.Logger, threading.local),
 )
 """Types, with those derived from them, that hold no tensor or cannot be read quietly."""
 
-_COMPLETE = frozenset(map(id, (types.FunctionType, ModuleType, torch.nn.Module, torch.Tensor)))
+_COMPLETE = ids(types.FunctionType, ModuleType, torch.nn.Module, torch.Tensor)
 """Types, with those derived from them, whose reader looks at the ``__dict__`` itself."""
 
 _C_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)

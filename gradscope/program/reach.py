@@ -130,9 +130,8 @@ class Walk:
         self._number(variables)
         name, file = variables.get("__name__"), variables.get("__file__")
         prefix = f"{name}." if depth and name != "__main__" else ""
-        origin = self._origin(
-            Origin("global", "<module>", file if type(file) is str else "", 1, prefix)
-        )
+        file = file if type(file) is str else ""
+        origin = self._origin(Origin("global", "<module>", file, 1, prefix))
         for key, value in layouts.named_first(variables):
             self._add(value, (origin, "variable", key), depth)
 
@@ -303,9 +302,8 @@ def _chains(found: object, walk: Walk, own: set[int], modules: dict[int, str]) -
         wanted = {id(held) for held in level}
         held_by_any: set[int] = set()
         above: list[Any] = []
-        for referrer in gc.get_referrers(
-            *level
-        ):  # of a tuple no copy is made, which would itself be a referrer
+        # Of a tuple no copy is made, which would itself be a referrer.
+        for referrer in gc.get_referrers(*level):
             if id(referrer) in own or referrer is level or referrer is above:
                 continue
             held = [part for part in gc.get_referents(referrer) if id(part) in wanted]
@@ -365,10 +363,8 @@ def _name(chain: list[Any], walk: Walk, modules: dict[int, str]) -> Path | None:
     elif id(top) in modules:
         name = modules[id(top)]
         prefix = "" if name == "__main__" else f"{name}."
-        origin, root = (
-            Origin("global", "<module>", layouts.module_file(name), 1, prefix),
-            str(steps.pop(0).key),
-        )
+        origin = Origin("global", "<module>", layouts.module_file(name), 1, prefix)
+        root = str(steps.pop(0).key)
     elif type(top) is types.CellType:  # a variable of a running function: seen with its frame
         return None
     else:
@@ -381,10 +377,8 @@ def _steps(chain: list[Any]) -> Iterator[Step]:
     """The steps of a way down, named as the walk would, past what a user does not write."""
     contents, place = Contents(_MANY_ITEMS), 0
     while place + 1 < len(chain):
-        ahead = {
-            id(held): jump
-            for jump, held in enumerate(chain[place + 1 : place + 1 + _LONGEST_JUMP], 1)
-        }
+        below = chain[place + 1 : place + 1 + _LONGEST_JUMP]
+        ahead = {id(held): jump for jump, held in enumerate(below, 1)}
         holder = chain[place]
         if (frame := _frame_of(holder)) is not holder and id(frame) not in ahead:
             # A generator refers to its variables without a frame between.
@@ -392,10 +386,9 @@ def _steps(chain: list[Any]) -> Iterator[Step]:
             holder = frame
         jump, step = 1, Step("inside", None)
         for kind, key, held in contents.of(holder):
-            if ahead.get(id(held), 0) > jump or (
-                ahead.get(id(held)) == jump and step.kind == "inside"
-            ):
-                jump, step = ahead[id(held)], Step(kind, key)
+            own = ahead.get(id(held), 0)
+            if own > jump or (own == jump and step.kind == "inside"):
+                jump, step = own, Step(kind, key)
         yield step
         place += jump
 

@@ -176,11 +176,8 @@ def _of_module_or_class(frame: FrameType) -> Variables:
         return ()  # an exec() with a mapping of the user's
     # In a comprehension of a module, Python 3.12 shows a copy of the globals with its variables.
     shared = frame.f_globals
-    return tuple(
-        (name, value)
-        for name, value in namespace.items()
-        if name not in shared or shared[name] is not value
-    )
+    pairs = namespace.items()
+    return tuple(pair for pair in pairs if shared.get(pair[0], MISSING) is not pair[1])
 
 
 @lru_cache(maxsize=1_000)

@@ -32,9 +32,8 @@ def _saved_tensors(finding: Finding) -> str:
     """Return the first saved tensors, and their nodes if no note names those."""
     names = listed((f"`{name}`" for name in finding.saved), _MOST_SAVED)
     are = "the saved tensors are" if len(finding.saved) > 1 else "the saved tensor is"
-    named = any(
-        node in related.message for node in finding.nodes[:1] for related in finding.related
-    )
+    messages = [related.message for related in finding.related]
+    named = any(node in message for node in finding.nodes[:1] for message in messages)
     nodes = "" if named or not finding.nodes else f" of {listed(finding.nodes)}"
     return f"{are} {names}{nodes}"
 

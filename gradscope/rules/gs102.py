@@ -283,11 +283,8 @@ def _of_made_once(facts: SharedGraph) -> Iterator[Fix]:
         effects=(lost,),
         reason="" if trained else roles.constant,
     )
-    no_grad = Fix(
-        FixKind.NO_GRAD,
-        f"compute `{facts.holder}` under torch.no_grad(): it keeps no graph at all",
-        effects=(lost,),
-    )
+    without = f"compute `{facts.holder}` under torch.no_grad(): it keeps no graph at all"
+    no_grad = Fix(FixKind.NO_GRAD, without, effects=(lost,))
     yield from (again, detach, no_grad) if trained else (detach, no_grad, again)
 
 

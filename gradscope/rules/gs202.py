@@ -243,12 +243,9 @@ def _of_made_once(facts: StaleSoon) -> tuple[Fix, ...]:
         effects=(f"{who} would get gradient in each iteration, at its new value",),
         reason="" if facts.constant else "what it is computed from is trained",
     )
-    detach = Fix(
-        FixKind.DETACH,
-        f"detach() `{name}` where it is stored",
-        effects=(f"{who} would get no gradient through `{name}`",),
-        reason=facts.constant,
-    )
+    stored = f"detach() `{name}` where it is stored"
+    effects = (f"{who} would get no gradient through `{name}`",)
+    detach = Fix(FixKind.DETACH, stored, effects=effects, reason=facts.constant)
     return (detach, again) if facts.constant else (again, detach)
 
 

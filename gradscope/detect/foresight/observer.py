@@ -93,16 +93,12 @@ class Foresight(Observer):
         with self._schedule, Uncollected():
             frames = user_frames(frame)
             watch.names.learn_variables(frames)
-            changed = {
-                storage_of(p) for group in optimizer.param_groups for p in group["params"]
-            } - {0}
+            parameters = (p for group in optimizer.param_groups for p in group["params"])
+            changed = {*map(storage_of, parameters)} - {0}
 
             def is_changed(packed: Packed) -> bool:
-                return (
-                    packed.is_stale
-                    and packed.tensor is not None
-                    and storage_of(packed.tensor) in changed
-                )
+                tensor = packed.tensor
+                return packed.is_stale and tensor is not None and storage_of(tensor) in changed
 
             needed = StaleGraphs(
                 watch, is_changed, lambda p: watch.names.of_tensor(p) or "a parameter"
@@ -154,10 +150,9 @@ def _kind(call: Call, look: Look) -> Hashable:
 def _computes_retain(frame: FrameType) -> bool:
     """Return whether the call made in the frame computes ``retain_graph``."""
     call = source.call_at(place_in(frame).site)
-    return call is not None and any(
-        each.arg in ("retain_graph", "create_graph") and not isinstance(each.value, ast.Constant)
-        for each in call.keywords
-    )
+    keeps = ("retain_graph", "create_graph")
+    given = [each.value for each in call.keywords if each.arg in keeps] if call else []
+    return any(not isinstance(value, ast.Constant) for value in given)
 
 
 def _cached() -> list[Held]:
@@ -220,11 +215,8 @@ def _others(
     watch: State, look: Look, found: list[tuple[Held, Read]], chosen: Read, made: tuple[Site, ...]
 ) -> tuple[tuple[str, Site | None], ...]:
     """Return the other holders with the same fate, and where they were assigned."""
-    links = {
-        r.name: _link(r, held, (*_places_of(watch, look, held), *made))
-        for held, r in found
-        if r.name != chosen.name and r.backward == chosen.backward
-    }
+    alike = [(h, r) for h, r in found if r.name != chosen.name and r.backward == chosen.backward]
+    links = {r.name: _link(r, h, (*_places_of(watch, look, h), *made)) for h, r in alike}
     return tuple(sorted(links.items()))[:_MOST_OTHERS]
 
 

@@ -161,12 +161,7 @@ def roles_of(
     return Roles(
         leaves=names.named(shared),
         first=Loss(_loss_name(here), here, _names(first), names.named(trained[0])),
-        second=Loss(
-            _loss_name(there),
-            there,
-            _names(second),
-            names.named(trained[1]),
-        ),
+        second=Loss(_loss_name(there), there, _names(second), names.named(trained[1])),
         known=is_known,
         links=links[:3],
         constant=_constant(reading, ways[1], optimizers, shared, second, names),
@@ -210,24 +205,16 @@ def _of(leaves: Iterable[torch.Tensor], optimizers: Iterable[Optimizer]) -> list
     return [leaf for leaf in leaves if id(leaf) in held]
 
 
+@dataclass(frozen=True, slots=True)
 class _Between:
     """What is needed to judge each variable between the two losses."""
 
-    def __init__(
-        self,
-        freeing: Freeing,
-        record: BackwardCall,
-        reading: Read,
-        ways: tuple[Slice, Slice],
-        optimizers: tuple[tuple[Optimizer, ...], tuple[Optimizer, ...]],
-        names: _Leaves,
-    ) -> None:
-        self._freeing = freeing
-        self._record = record
-        self._reading = reading
-        self._ways = ways
-        self._optimizers = optimizers
-        self._names = names
+    _freeing: Freeing
+    _record: BackwardCall
+    _reading: Read
+    _ways: tuple[Slice, Slice]
+    _optimizers: tuple[tuple[Optimizer, ...], tuple[Optimizer, ...]]
+    _names: _Leaves
 
     def link(self, held: Held, failing: Held) -> Link | None:
         """Return how the two losses share a variable; None if they do not, or not there first."""
@@ -328,13 +315,9 @@ def _is_given_to_grad(reading: Read) -> bool:
     """Return whether ``autograd.grad`` is asked for the gradient of the variable itself."""
     here = place_in(reading.frame).site
     region = source.loop_around(here) or source.function_around(here)
-    return any(
-        source.called_name(call) == "grad"
-        and any(
-            ast.unparse(node) == reading.name for each in call.args[1:] for node in ast.walk(each)
-        )
-        for call in source.calls_in(region)
-    )
+    calls = (call for call in source.calls_in(region) if source.called_name(call) == "grad")
+    asked = (node for call in calls for each in call.args[1:] for node in ast.walk(each))
+    return any(ast.unparse(node) == reading.name for node in asked)
 
 
 def _is_named_constant(text: str) -> bool:

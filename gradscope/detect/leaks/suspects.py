@@ -323,9 +323,7 @@ class Scan:
         lengths = {number: measure(found[number][1]) for number in among}
         numbered = {n: spans.number(found[n][1]) for n in among if lengths[n] >= _FEWEST}
         upstream = sorted(numbered, key=lambda n: spans.time_of(numbered[n]))[:_MOST_CHAINS]
-        names_of = {
-            n: tuple(path.up_to(_before_items(path)) for path in found[n][2]) for n in upstream
-        }
+        names_of = {n: tuple(p.up_to(_before_items(p)) for p in found[n][2]) for n in upstream}
         stores = {n: store_of(names_of[n], self._files()) for n in upstream}
         carriers = [stores[n][0] for n in upstream if stores[n][1]]
         upstream = [n for n in upstream if stores[n][1] or not _is_read(names_of[n][0], carriers)]

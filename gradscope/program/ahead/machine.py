@@ -679,13 +679,10 @@ class Machine:
         kind = type(what)
         if kind is v.Unknown:
             return self.unknown(f"a call of {what.why}", what, *given, *named.values())
-        if kind is v.Function:
+        if kind is FunctionType and (model := PARTS.torch_models.of_function(what)) is not None:
+            return model(self, what, given, named)
+        if is_function(what):
             return self.enter(what, given, named)
-        if kind is FunctionType:
-            model = PARTS.torch_models.of_function(what)
-            return (
-                self.enter(what, given, named) if model is None else model(self, what, given, named)
-            )
         if kind is MethodType:
             return self.call(what.__func__, (what.__self__, *given), named)
         if kind is v.BuiltinMethod:

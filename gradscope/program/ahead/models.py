@@ -493,10 +493,8 @@ def rebuilt(m: Machine, value: Any, marks: v.Marks | None, *, shaped: bool = Tru
         each = [rebuilt(m, e, marks, shaped=shaped) for e in iteration.elements_of(m, value)]
         return tuple(each) if type(value) is tuple else v.OwnList(each)
     if is_a(value, dict) or type(value) is v.OwnDict:
-        found = m.overlay.view(value)
-        return v.OwnDict(
-            (key, rebuilt(m, each, marks, shaped=shaped)) for key, each in found.items()
-        )
+        pairs = m.overlay.view(value).items()
+        return v.OwnDict((key, rebuilt(m, each, marks, shaped=shaped)) for key, each in pairs)
     if v.is_plain(value) or is_a(value, Module):
         return value
     return v.Unknown(v.unsure(m.held((value,)) if marks is None else marks), "a copy")

@@ -466,8 +466,7 @@ def _on_load_special(m: Machine, f: Frame, i: Instruction) -> None:
 def _on_with_except_start(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack[-1]
     leave = f.stack[-4] if sys.version_info < (3, 14) else f.stack[-5]
-    given = (v.kind_of(value), value, None)
-    found = m.call(leave, given, {})
+    found = m.call(leave, (v.kind_of(value), value, None), {})
     f.stack.append(False if type(found) is v.Unknown else m.truth(found))
 
 

@@ -27,9 +27,8 @@ def computed(m: Machine, function: Any, given: Given, named: Named) -> Any:
 
 def is_large(value: Any) -> bool:
     """Return whether to compute with a value may take long."""
-    return (type(value) is int and abs(value) > 2**64) or (
-        is_exactly(value, str, bytes, tuple) and len(value) > 10_000
-    )
+    is_long = is_exactly(value, str, bytes, tuple) and len(value) > 10_000
+    return is_long or (type(value) is int and abs(value) > 2**64)
 
 
 def binary(m: Machine, name: str, left: Any, right: Any, *, in_place: bool) -> Any:

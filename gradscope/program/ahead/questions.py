@@ -174,10 +174,8 @@ class FromFrames:
     def run(self, machine: Machine) -> None:
         """Run the program on from there, until it ends."""
         machine.live = self._frames
-        frames = [
-            frame_of(live, waits=self._result is not None or depth > 0)
-            for depth, live in enumerate(self._frames)
-        ]
+        waits = self._result is not None
+        frames = [frame_of(each, waits=waits or at > 0) for at, each in enumerate(self._frames)]
         users = 0
         for frame in frames:
             frame.depth = users
@@ -387,12 +385,11 @@ def _take(machine: Machine, frame: Frame, inner: Frame | None, how: str, value: 
     elif name == "SEND":
         if how == "return" and inner is not None and inner.code.co_flags & CO_ASYNC_GENERATOR:
             machine.throw(StopAsyncIteration)
-        if type(value) is v.Wrapped:
-            opcodes.end_send(frame, value.value)
-        elif how == "yield":
+        is_wrapped = type(value) is v.Wrapped
+        if how == "yield" and not is_wrapped:
             frame.stack.append(value)
         else:
-            opcodes.end_send(frame, value)
+            opcodes.end_send(frame, value.value if is_wrapped else value)
     elif name.startswith("UNPACK"):  # elements that it had before may be any
         of = MISSING if frame.live is None else on_stack(frame.live, len(frame.stack))
         if not iteration.is_iterator(of):
@@ -484,9 +481,7 @@ def start_at_call(user: FrameType, *, is_inner: bool = False, hooks: Hooks = ())
     if entry is None or not is_known or entry.f_back is None:
         return FromFrames(user, lambda: None, hooks)
     gives = _ENTRIES[id(entry.f_code)]
-    return FromFrames(
-        entry.f_back, (lambda: v.Ahead(requires_grad=False)) if gives else lambda: None, hooks
-    )
+    return FromFrames(entry.f_back, lambda: v.Ahead(requires_grad=False) if gives else None, hooks)
 
 
 def start_after(user: FrameType) -> FromFrames:
@@ -572,7 +567,6 @@ def in_words(fork: Fork) -> str:
     if not text or site.end_line not in (0, None, site.line):
         return f"the condition of line {site.line} is met"
     if "NONE" in instruction.opname:
-        return (
-            f"`{text}` is {'None' if jumps != ('NOT_NONE' in instruction.opname) else 'not None'}"
-        )
+        is_none = jumps != ("NOT_NONE" in instruction.opname)
+        return f"`{text}` is {'None' if is_none else 'not None'}"
     return f"`{text}` is {'true' if jumps == ('TRUE' in instruction.opname) else 'false'}"

@@ -378,9 +378,8 @@ def _same(m: Machine, tensor: Any, name: str, given: v.Given, named: v.Named) ->
         return made
     kinds = (*given, *named.values())
     if any(is_exactly(each, torch.dtype) and not each.is_floating_point for each in kinds):
-        return v.Ahead(
-            v.NO_MARKS, _twin_of(m, getattr(Tensor, name), (tensor, *given), named), False
-        )
+        function = getattr(Tensor, name)
+        return v.Ahead(v.NO_MARKS, _twin_of(m, function, (tensor, *given), named), False)
     return tensor
 
 

@@ -19,8 +19,6 @@ from gradscope.program.ahead.models import argument, in_thread, model, rebuilt
 from gradscope.program.ahead.values import Given, Named
 from gradscope.program.ahead.ways import GradEvent, What
 from gradscope.program.layouts import class_namespace, derives, is_a
-
-# backward calls
 from gradscope.torch_private import (
     ENTERED_FILES,
     FUNCTIONAL_MODULES,
@@ -112,11 +110,8 @@ if bound_functions is not None:
 
 @model(torch.func.functional_call)
 def _called_with(m: Machine, given: Given, named: Named) -> Any:
-    module, weights, inputs = (
-        argument(given, named, at, name)
-        for at, name in enumerate(("module", "parameter_and_buffer_dicts", "args"))
-    )
-    keywords = argument(given, named, 3, "kwargs")
+    names = enumerate(("module", "parameter_and_buffer_dicts", "args", "kwargs"))
+    module, weights, inputs, keywords = (argument(given, named, *each) for each in names)
     each = inputs if type(inputs) is tuple else () if inputs is None else (inputs,)
     found = m.call(module, each, {} if keywords is None else iteration.as_dict(m, keywords))
     return rebuilt(m, found, m.held((found, weights)) if m.grad else v.NO_MARKS)
@@ -268,10 +263,9 @@ def _unknown_of_torch(m: Machine, function: FunctionType, given: Given, named: N
     inner = function.__dict__.get("_torchdynamo_orig_callable")
     if inner is not None:
         return m.call(inner, given, named)
-    what = f"{function.__module__}.{function.__name__}"
     if function.__module__.startswith(("torch.nn.utils.clip_grad", "torch.utils.clip_grad")):
         return v.Ahead(requires_grad=False)
-    return m.unknown(f"a call of {what}", *given, *named.values())
+    return _not_entered(m, function, given, named)
 
 
 def _step(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
@@ -281,10 +275,7 @@ def _step(m: Machine, function: FunctionType, given: Given, named: Named) -> Any
         function = function.__dict__.get("__wrapped__", function)
         _run_hooks(m, given, named, "pre")
     model = _of_library(function, function.__module__)
-    if model is not None:
-        found = model(m, function, given, named)
-    else:
-        found = m.enter(function, given, named)
+    found = m.enter(function, given, named) if model is None else model(m, function, given, named)
     if is_optimizer:
         m.events.append(GradEvent(What.STEP, given[0]))
         _run_hooks(m, given, named, "post")

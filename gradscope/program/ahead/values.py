@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 
 from gradscope.code.bytecode import MISSING
-from gradscope.program.layouts import derives, is_a
+from gradscope.program.layouts import derives, ids, is_a
 
 Given = tuple[Any, ...]
 Named = Mapping[str, Any]
@@ -329,14 +329,9 @@ OWN: Final[dict[int, type]] = {id(own): kind for kind, own in KINDS}
 CONTAINERS: Final = (list, dict, set, frozenset, tuple, deque)
 MUTABLE: Final = (list, dict, set, deque)
 
-PLAIN: Final = frozenset(
-    map(
-        id,
-        (
-            *(int, float, str, bool, type(None), bytes, complex, range, slice, type(...)),
-            *(torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, CodeType),
-        ),
-    )
+PLAIN: Final = ids(
+    *(int, float, str, bool, type(None), bytes, complex, range, slice, type(...)),
+    *(torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, CodeType),
 )
 """Types, by their ids, whose values are compared and computed with as they are."""
 

@@ -11,9 +11,8 @@ _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.ADVICE
 
 def to_github(recording: Recording) -> str:
     """Return one workflow command a line."""
-    return "".join(
-        f"{_command(finding)}\n" for finding in recording.findings if not finding.suppression
-    )
+    standing = (finding for finding in recording.findings if not finding.suppression)
+    return "".join(f"{_command(finding)}\n" for finding in standing)
 
 
 def _command(finding: Finding) -> str:

@@ -157,9 +157,8 @@ def _saved_rows(saved: Sequence[SavedTensor]) -> list[BoxRow]:
         if tensor.is_parameter:
             size = f"= {one_line(tensor.source, 28)}" if tensor.source else "parameter"
         muted = tensor.is_parameter and tensor.state is SavedState.SAVED
-        rows.append(
-            BoxRow(one_line(tensor.label, 44), f"{size}  {note}".strip(), tensor.state, muted)
-        )
+        told = f"{size}  {note}".strip()
+        rows.append(BoxRow(one_line(tensor.label, 44), told, tensor.state, muted))
     if len(saved) > _ROWS:
         rest = saved[_ROWS:]
         rows.append(BoxRow(f"and {len(rest)} more", nbytes(activation_bytes(rest)), muted=True))

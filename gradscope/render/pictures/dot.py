@@ -64,10 +64,8 @@ def lines_of(box: Box) -> list[Line]:
 
 def head_of(picture: Picture) -> list[Line]:
     """Return title, totals, and what explains each state and kind of arrow there is; then notes."""
-    lines = [
-        Line(picture.title, mark="", size="14"),
-        Line(picture.subtitle, mark="", colour=LIGHT.muted),
-    ]
+    title = Line(picture.title, mark="", size="14")
+    lines = [title, Line(picture.subtitle, mark="", colour=LIGHT.muted)]
     states = {box.state for box in picture.boxes}
     looks = [look for state, look in NODE_STATES.items() if state in states]
     lines += [Line(f"{one.word}: {one.meaning}", "", one.symbol, one.light.ink) for one in looks]

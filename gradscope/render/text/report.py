@@ -344,9 +344,8 @@ def _print_head(graph: Largest, recording: Recording, console: Console) -> None:
         print_message(indent, held, console)
     known = [one for one in graph.saved if one.source]
     if known:
-        names = listed(
-            f"`{one.source}`" for one in sorted(known, key=lambda one: -one.tensor.nbytes)
-        )
+        heaviest = sorted(known, key=lambda one: -one.tensor.nbytes)
+        names = listed(f"`{one.source}`" for one in heaviest)
         size = nbytes(sum(one.tensor.nbytes for one in known))
         print_message(indent, f"{size} is in variables of the program too: {names}", console)
     print_lines(console, [Text()])
@@ -363,9 +362,8 @@ def print_diff(before: Recording, after: Recording, console: Console) -> None:
     graphs = [largest(one) for one in (before, after)]
     saved = [graph.saved if graph else () for graph in graphs]
     for kind in (GroupBy.MODULE, GroupBy.OPERATION):  # lines move with the change that is looked at
-        sums = [
-            {name: size.nbytes for name, size in _by(kind, one, console).items()} for one in saved
-        ]
+        tables = (_by(kind, one, console).items() for one in saved)
+        sums = [{name: size.nbytes for name, size in table} for table in tables]
         changed = {
             name: (sums[0].get(name, 0), sums[1].get(name, 0))
             for name in (*sums[0], *sums[1])

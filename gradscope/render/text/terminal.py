@@ -144,9 +144,8 @@ def print_message(lead: Text, message: str, console: Console, style: str = "") -
     """Print a message after its lead word, wrapped, further lines indented."""
     indent = min(lead.cell_len, console.width // 3)
     first, *rest = wrapped(prose(message, console, style), console.width - lead.cell_len, console)
-    print_lines(
-        console, [Text.assemble(lead, first), *(Text.assemble(" " * indent, part) for part in rest)]
-    )
+    further = (Text.assemble(" " * indent, part) for part in rest)
+    print_lines(console, [Text.assemble(lead, first), *further])
 
 
 def print_labelled(word: str, style: str, message: str, console: Console) -> None:

@@ -76,10 +76,6 @@ if TYPE_CHECKING:
 _MOST_TEXTS = 100
 _MOST_REASONS = 20
 _LOOK_AT_STEP = "looking at an optimizer's step failed in gradscope"
-_LEDGER = (
-    *("saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes"),
-    *("dropped_tensors", "dropped_bytes", "live_bytes", "estimated_calls"),
-)
 
 
 class Session:
@@ -266,14 +262,19 @@ class Session:
     def summary(self) -> Summary:
         """Return the totals so far."""
         ledger, census = self.state.ledger, self.state.census
+        built = self.state.nodes_built  # which takes note of the last of them
+        uncounted = self.state.generations.built_since if self.state.lifting.on else 0
         return Summary(
             backward_calls=self.state.calls,
-            nodes=max(self.state.nodes_built, census.alive + census.destroyed),
+            nodes=max(built, census.alive + census.destroyed),
             nodes_destroyed=census.destroyed,
-            **{name: getattr(ledger, name) for name in _LEDGER},
+            **self.state.totals,
+            live_bytes=ledger.live_bytes + census.kept_bytes,
+            exact=not (ledger.estimated_calls or uncounted),
+            estimated_calls=ledger.estimated_calls,
             peak_saved_bytes=self.state.peak_bytes,
             left_out=len(self.state.left_out),
-            uncounted_nodes=self.state.generations.built_since if self.state.lifting.on else 0,
+            uncounted_nodes=uncounted,
             unread=dict(self.state.unread.most_common(_MOST_REASONS)),
             notes=(*self.state.notes, *device_peaks()),
         )

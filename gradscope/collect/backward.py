@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.collect.calls import Call, EngineCall, Habit, Shape, Shapes, figures_of, finished
+from gradscope.collect.calls import Call, EngineCall, Habit, Shape, Shapes, finished
 from gradscope.collect.ledger import LOOKS
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
@@ -120,7 +120,7 @@ class Books:
         """Complete the record of a call that has ended, and write it."""
         self._end(call)
         exception = None if error is None else f"{type(error).__name__}: {error}"
-        call.record = record = finished(call, call.record, exception=exception)
+        call.record = record = finished(call, exception)
         self._sample(call, alike=call.guarded)
         self._sink.call(record, call.shape.number)
         return record
@@ -132,12 +132,11 @@ class Books:
         if call.ended - self._grouped > _REGROUP_EVERY or len(self._rows) > _MOST_ROWS:
             self._grouped = call.ended
             self.regroup()
-        key: Shape | Habit = call.habit if call.estimated else call.shape
+        key: Shape | Habit = call.habit if call.of_new_shape else call.shape
         rows = self._rows.get(key, ())
         if rows and all(row.takes(call.number) for row in rows):
-            figures = figures_of(call)
             for row in rows:
-                row.add(call.number, call.ended, call.live_bytes, figures)
+                row.add(call.number, call.ended, call.live_bytes)
         else:
             self._rows[key] = self._sink.call(call.record, call.shape.number)
 
@@ -150,7 +149,11 @@ class Books:
         state, ledger = self._state, self._state.ledger
         built, destroyed = state.generations.built, state.census.destroyed
         call.ended = state.elapsed()
-        call.live_bytes, call.peak_bytes = ledger.live_bytes, ledger.peak_bytes
+        like = call.shape.record if call.guarded else ledger
+        assert like is not None
+        call.live_bytes, call.peak_bytes = like.live_bytes, like.peak_bytes
+        if call.guarded:
+            call.freed_bytes, call.returned_bytes = like.freed_bytes, like.returned_bytes
         call.nodes_built = built - self._built_before
         call.nodes_destroyed = destroyed - self._destroyed_before
         self._built_before, self._destroyed_before = built, destroyed
@@ -439,8 +442,10 @@ class Backward:
         ledger, like = self._state.ledger, call.shape.record
         assert like is not None
         self._state.lifting.after_guarded(call)
-        before = ledger.live_bytes + like.peak_bytes - like.live_bytes
-        ledger.peak_bytes = max(ledger.peak_bytes, before)
+        ledger.estimated_calls += 1
+        larger = call.size[1] - like.saved_bytes
+        if larger > 0:
+            ledger.highest_bytes = max(ledger.highest_bytes, like.peak_bytes + larger)
 
     def _go_on(self, call: Call) -> None:
         """Take it that what is built from now on is built after the call."""
@@ -460,16 +465,10 @@ class Backward:
     def _count(self, call: Call) -> None:
         """Count the memory that came back, and what was freed that the ledger does not know."""
         ledger, shape = self._state.ledger, call.shape
-        tensors, nbytes = call.unhooked
         is_share = not call.exact and shape.returned is None and call.freed_bytes
-        ledger.estimated_calls += bool(tensors or is_share)
-        if tensors and call.completed and not call.keep:
-            # As large a share returned as of all before.
-            returned = nbytes * ledger.returned_bytes // (ledger.freed_bytes or 1)
-            call.freed_tensors += tensors
-            call.freed_bytes += nbytes
-            call.returned_bytes += returned
-            ledger.add((tensors, nbytes, tensors, nbytes, returned, 0, 0))
+        ledger.estimated_calls += bool(call.unhooked[0] or is_share)
+        if call.unhooked[0]:
+            call.habit.guard(call)
         if call.exact:
             shape.returned = call.returned_bytes if call.completed else None
             if call.completed:

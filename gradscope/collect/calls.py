@@ -6,9 +6,9 @@ A call has what later calls need to know of it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from operator import add
+from operator import add, attrgetter
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.walk import root_node
 from gradscope.hooks import carry
-from gradscope.model import FIGURES, BackwardCall, Finding, Graph
+from gradscope.model import BackwardCall, Finding, Graph
 from gradscope.program.sites import Place
 from gradscope.program.undisturbed import Allowance
 from gradscope.torch_private import CALL
@@ -60,10 +60,6 @@ class Shape:
     """Whether a bare walk tells that a graph has this shape; None until that was tried."""
     elsewhere: dict[int, int] = field(default_factory=dict)
     """Which nodes threads of the engine have built: the upper bits of their numbers."""
-    intervals: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """What the ledger counted since the call before, by the number of nodes that had been built
-    since.
-    """
 
 
 NO_SHAPE = Shape(0, Signature())
@@ -101,6 +97,13 @@ class Shapes:
         shape.graph = graph
 
 
+COUNTS = (
+    *("saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes"),
+    *("dropped_tensors", "dropped_bytes"),
+)
+"""What a ledger counts in all."""
+
+_MOST_ACCOUNTS = 64
 _MEASURED = 4  # calls of which is found out, tensor by tensor, what memory came back
 _MUCH_MEASURED = 1_000  # tensors in them: fewer calls are enough
 
@@ -110,6 +113,49 @@ HabitKey = tuple[Place | None, int, bool]
 
 Reads = tuple[tuple[str, str, str, int | None], ...]
 """What to read of a node, as ``gradscope.collect.nodes.Kind`` has it."""
+
+
+class Account:
+    """How many calls there were, what their graphs saved, and what the ledger has counted."""
+
+    def __init__(self) -> None:
+        self.calls = self.tensors = self.nbytes = 0
+        self.counts: Sequence[int] = (0,) * len(COUNTS)
+
+    def add(self, size: tuple[int, int], counts: Sequence[int] = ()) -> None:
+        """Add a call."""
+        self.calls += 1
+        self.tensors += size[0]
+        self.nbytes += size[1]
+        if counts:
+            self.counts = tuple(map(add, self.counts, counts))
+
+    def of_as_many(self, other: Account) -> Iterator[int]:
+        """Return what would have been counted with other calls: per tensor and byte as much. What
+        was saved beside, by graphs that no call ran through, has nothing to do with their size.
+        """
+        calls = other.calls / self.calls
+        for name, counted in zip(COUNTS, self.counts, strict=True):
+            size = attrgetter("nbytes" if "bytes" in name else "tensors")
+            more = size(other) / size(self) if size(self) else calls
+            beside = max(0, counted - size(self)) if "saved" in name else 0
+            yield round((counted - beside) * more + beside * calls)
+
+
+class Accounts(dict[int, Account]):
+    """Of calls by how many nodes had been built that are not in their graphs: as by an evaluation,
+    or of another loss.
+    """
+
+    def of(self, extra: int) -> Account:
+        """Return the one for so many, or about so many where there are enough."""
+        if extra not in self and len(self) < _MOST_ACCOUNTS:
+            self[extra] = Account()
+        return self.get(extra) or self.nearest(extra)
+
+    def nearest(self, extra: int) -> Account:
+        """Return the one for about so many."""
+        return self[min(self, key=lambda known: abs(known - extra))]
 
 
 class Habit:
@@ -124,14 +170,15 @@ class Habit:
         """The shape of the last graph that was looked at in full."""
         self.ended = 0
         """The sequence number at which the last call ended."""
+        self.old = 0
+        """How many nodes of a graph at the most were older than the graphs before it."""
         self.extra = 0
         """How many nodes at the most were built before a call that its graph has not."""
         self.alive = (0, 0)
         """How many saved tensors and nodes of other graphs lived at the most after a call."""
         self.scale: tuple[float, float] | None = None
         """Tensors and bytes that the hooks counted, of each that a bare walk reads."""
-        self._size: Sequence[int] = (0, 0)
-        self._counts: Sequence[int] = (0,) * 7
+        self._watched, self._guarded = Accounts(), Accounts()
         self._measured = self._measured_tensors = 0
         self._returned = (0, 0)  # bytes whose memory came back, and bytes freed
 
@@ -148,26 +195,25 @@ class Habit:
         of_tensors, of_bytes = self.scale or (1.0, 1.0)
         return round(tensors * of_tensors), round(nbytes * of_bytes)
 
-    def watch(self, size: tuple[int, int], counts: Sequence[int]) -> None:
-        """Note what the ledger has counted from one call to the end of the next, whose graph had so
-        many saved tensors and bytes.
+    def watch(self, call: Call, counts: Sequence[int]) -> None:
+        """Note what the ledger has counted from one call to the end of the next, which was
+        watched.
         """
-        self._size = tuple(map(add, self._size, size))
-        self._counts = tuple(map(add, self._counts, counts))
+        self.extra = max(self.extra, call.extra)
+        if not call.unhooked[0]:
+            saved = call.record.saved_tensors, call.record.saved_bytes
+            self._watched.of(call.extra).add(saved, counts)
 
-    def expected(self, size: tuple[int, int]) -> tuple[int, ...]:
-        """Return what the ledger would count with a call on a graph of this size: per tensor and
-        byte, as much as with those that were watched.
-        """
-        tensors, nbytes = size
-        of_tensors, of_bytes = self._size[0] or 1, self._size[1] or 1
-        saved, saved_bytes, freed, freed_bytes, returned, dropped, dropped_bytes = self._counts
-        return (
-            *(tensors * saved // of_tensors, nbytes * saved_bytes // of_bytes),
-            *(tensors * freed // of_tensors, nbytes * freed_bytes // of_bytes),
-            nbytes * returned // of_bytes,
-            *(tensors * dropped // of_tensors, nbytes * dropped_bytes // of_bytes),
-        )
+    def guard(self, call: Call) -> None:
+        """Note a call of which the hooks did not see all."""
+        self._guarded.of(call.extra).add(call.size if call.guarded else call.unhooked)
+
+    @property
+    def reckoned(self) -> Iterator[Iterator[int]]:
+        """What the ledger would have counted with the guarded calls, as with those watched."""
+        for extra, account in self._guarded.items():
+            if self._watched:
+                yield self._watched.nearest(extra).of_as_many(account)
 
     def returned_by(self, shape: Shape, freed: int) -> int:
         """Return how much memory comes back where a graph of this shape is freed."""
@@ -255,8 +301,8 @@ class Call:
 
     A call on a graph that was recognized while the hooks are lifted is ``guarded``: ``numbers`` are
     those of its nodes in depth-first order, 0 for leaves, and ``lowest`` is no higher than any of
-    them; the graph saved ``size`` tensors and bytes, and if that is ``estimated``, ``shape`` is
-    that of a graph like it.
+    them; the graph saved about ``size`` tensors and bytes, and if it is ``of_new_shape``, ``shape``
+    is that of a graph like it.
     """
 
     # Most calls differ from these in few points; what is not set costs nothing.
@@ -286,7 +332,7 @@ class Call:
     shape: Shape = NO_SHAPE
     habit: Habit = NO_HABIT
     guarded: bool = False
-    estimated: bool = False
+    of_new_shape: bool = False
     numbers: array[int] = array("Q")
     lowest: int = 0
     size: tuple[int, int] = (0, 0)
@@ -318,6 +364,11 @@ class Call:
         if self.allowance is not None:
             self.allowance.end()
 
+    @property
+    def extra(self) -> int:
+        """How many nodes were built since the call before and are not in its graph."""
+        return self.built - self.fresh
+
     def is_in(self, other: Call) -> bool:
         """Return whether this is another call, or within it."""
         call: Call | None = self
@@ -342,36 +393,32 @@ class Call:
         self._record = record
 
 
-def figures_of(call: Call) -> tuple[int, ...]:
-    """Return the sizes in the record of a call that has ended, or is guarded."""
-    like, nodes, size = call.shape.record, len(call.numbers), call.size
+_OF_A_CALL = ("freed_tensors", "freed_bytes", "returned_bytes", "nodes_built", "nodes_destroyed")
+
+
+def finished(call: Call, exception: str | None) -> BackwardCall:
+    """Return the record of a call that has ended, with what it freed and how it ended."""
+    record = call.record
+    known: dict[str, Any] = {"retained_bytes": max(0, record.saved_bytes - call.freed_bytes)}
+    known |= {name: getattr(call, name) for name in ("ended", "live_bytes", "peak_bytes")}
     if not call.guarded:
-        like = call.record
-        nodes, size = like.nodes, (like.saved_tensors, like.saved_bytes)
-    assert like is not None
-    return (
-        *(nodes, nodes * like.nodes_run // (like.nodes or 1), *size),
-        *(call.freed_tensors, call.freed_bytes, call.returned_bytes),
-        *(max(0, size[1] - call.freed_bytes), call.peak_bytes),
-        *(call.nodes_built, call.nodes_destroyed),
-    )
-
-
-def finished(call: Call, record: BackwardCall, **known: Any) -> BackwardCall:
-    """Return a record with the sizes of a call, how it ended, and what else is known of it."""
-    known |= zip(FIGURES, figures_of(call), strict=True)
-    known |= {"ended": call.ended, "live_bytes": call.live_bytes, "last_number": call.number}
-    return replace(record, **known)
+        known |= {name: getattr(call, name) for name in _OF_A_CALL}
+    return replace(record, last_number=call.number, exception=exception, **known)
 
 
 def record_of(call: Call) -> BackwardCall:
-    """Return the record of a guarded call, made from that of one like it."""
+    """Return the record of a guarded call: that of one like it, and when this one began."""
     like = call.shape.record
     assert like is not None
-    parent = call.parent.number if call.parent else None
-    graph, began = None if call.estimated else like.graph, call.started
-    return finished(
-        call, like, number=call.number, parent=parent, graph=graph, started=began, exception=None
+    return replace(
+        like,
+        number=call.number,
+        last_number=call.number,
+        parent=call.parent.number if call.parent else None,
+        graph=None if call.of_new_shape else like.graph,
+        started=call.started,
+        ended=call.ended,
+        exception=None,
     )
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
 
+from gradscope.collect.calls import COUNTS
 from gradscope.collect.marks import UNTIED, Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.observers import Observer, Observers
@@ -20,6 +22,7 @@ LOOKS = 2_000
 """Tensors that may be asked for their node between two backward calls."""
 
 _MOST_LOOSE = 1_024
+_counts_of = attrgetter(*COUNTS)
 
 
 class Loose:
@@ -58,35 +61,15 @@ class Ledger:
         self.storages: dict[int, int] = {}
         self.saved_tensors = self.saved_bytes = 0
         self.freed_tensors = self.freed_bytes = self.returned_bytes = 0
-        self.estimated_calls = 0
         self.dropped_tensors = self.dropped_bytes = 0
+        self.estimated_calls = 0
         self.live_tensors = self.live_bytes = self.peak_bytes = self.highest_bytes = 0
         self.look_at = sys.maxsize
         """With more saved tensors than this, observers are told that it has ``grown``."""
 
-    def counts(self) -> tuple[int, ...]:
+    def counts(self) -> Sequence[int]:
         """The totals so far, to be compared with later ones."""
-        return (
-            *(self.saved_tensors, self.saved_bytes, self.freed_tensors, self.freed_bytes),
-            *(self.returned_bytes, self.dropped_tensors, self.dropped_bytes),
-        )
-
-    def add(self, counts: Sequence[int]) -> None:
-        """Add totals that were not seen, as earlier calls tell them."""
-        saved, saved_bytes, freed, freed_bytes, returned, dropped, dropped_bytes = counts
-        self.saved_tensors += saved
-        self.saved_bytes += saved_bytes
-        self.freed_tensors += freed
-        self.freed_bytes += freed_bytes
-        self.returned_bytes += returned
-        self.dropped_tensors += dropped
-        self.dropped_bytes += dropped_bytes
-
-    def drop_unseen(self, tensors: int, nbytes: int) -> None:
-        """Count what a graph has dropped that was built without hooks."""
-        self.live_bytes -= nbytes
-        self.dropped_tensors += tensors
-        self.dropped_bytes += nbytes
+        return _counts_of(self)
 
     def count(self, packed: Packed, tensor: torch.Tensor) -> None:
         """Count the bytes of a saved activation, once per storage.

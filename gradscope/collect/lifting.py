@@ -2,8 +2,8 @@
 
 While they are in force, a call is *watched*: its graph is looked at in full, and what it saves and
 frees is counted. While they are lifted, calls are *guarded*: a bare walk asks of each graph whether
-all of it is there, unmodified and of known kinds, and what is counted with such a call is what was
-counted with those that were watched.
+all of it is there, unmodified and of known kinds. What such calls save and free is reckoned by what
+was counted with those of their kind that were watched, and only when somebody asks for totals.
 
 The walk reads what the nodes saved, with no hooks and no marks.
 """
@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect import slots
-from gradscope.collect.calls import INPUTS, Call, Habit, HabitKey, Reads, Shape
+from gradscope.collect.calls import COUNTS, INPUTS, Call, Habit, HabitKey, Reads, Shape
 from gradscope.collect.generations import Generations
 from gradscope.collect.look import Look
-from gradscope.collect.marks import KEY, Packed, Token, Weight
+from gradscope.collect.marks import KEY, Census, Packed, Token, Weight
 from gradscope.collect.nodes import (
     Kind,
     kind_of,
@@ -54,9 +55,6 @@ _LEAF: Reads = (("leaf", "", "", None),)
 of a leaf, which has none.
 """
 
-_Key = tuple[Habit, int, tuple[type, ...]]
-"""By what a graph is known exactly: the kind of call, the bytes read, the kinds of the nodes."""
-
 
 _Read = tuple[list[type], list[int], Mapping[int, int], int, int]
 """What a bare walk has read of a graph: kinds and sequence numbers of its nodes in depth-first
@@ -69,16 +67,19 @@ class Recognizer:
     this kind and can be read, and all that they saved reads without an error.
     """
 
-    def __init__(self, generations: Generations, room_for: Callable[[int], int]) -> None:
+    def __init__(
+        self, generations: Generations, census: Census, room_for: Callable[[int], int]
+    ) -> None:
         self.is_mixed = False
         """Whether the last graph that was not recognized was built in part before the hooks were
         lifted.
         """
         self._generations = generations
+        self._census = census
         self._room_for = room_for
         self._habits: dict[HabitKey, Habit] = {}
-        self._known: dict[_Key, Shape] = {}
-        self._by_kinds: dict[tuple[type, ...], Shape] = {}
+        self._known: dict[tuple[Habit, tuple[type, ...]], Shape] = {}
+        self._reckoned: Sequence[int] = (0,) * len(COUNTS)  # of habits that are forgotten
 
     def look(self, call: Call, roots: Sequence[Node], lifted: int, *, guarded: bool) -> bool:
         """Note in a call what a bare walk finds, and return whether nothing of it is new, freed or
@@ -93,25 +94,22 @@ class Recognizer:
         read = self._read(roots, habit, oldest, lifted, guarded)
         if read is None:
             return False
-        listed, numbers, elsewhere, tensors, nbytes = read
+        kinds, numbers, elsewhere, tensors, nbytes = read
         for i, bits in elsewhere.items():
             numbers[i] += bits
             self._generations.see_built(numbers[i], counts=True)
         newest = self._generations.newest
         lowest = min(filter(None, numbers), default=newest)
-        shape = self._known.get((habit, nbytes, tuple(listed)))
-        if shape is None and lowest < oldest:
+        if lowest < oldest and sum(0 < number < oldest for number in numbers) > habit.old:
             return False  # it grows from call to call
         is_old = lowest < newest or elsewhere
         call.fresh = (
             self._count_fresh(numbers, elsewhere) if is_old else len(numbers) - numbers.count(0)
         )
-        if shape is None or shape.record is None:
-            call.shape, call.estimated = habit.shape, True
-            call.size = habit.scaled(tensors, nbytes)
-        else:
-            call.shape = shape
-            call.size = shape.record.saved_tensors, shape.record.saved_bytes
+        shape = self._known.get((habit, tuple(kinds)))
+        call.of_new_shape = shape is None or shape.record is None
+        call.shape = shape or habit.shape
+        call.size = habit.scaled(tensors, nbytes)
         call.guarded, call.exact = True, False
         call.numbers, call.lowest = array("Q", numbers), min(lowest, newest)
         return True
@@ -128,9 +126,24 @@ class Recognizer:
         habit = self._habits.get(key)
         if habit is None:
             if len(self._habits) >= _MOST_HABITS:
+                self._reckoned = self.reckoned
                 self._habits.clear()
             habit = self._habits[key] = Habit()
         return habit
+
+    @property
+    def reckoned(self) -> Sequence[int]:
+        """What guarded calls have saved, freed and dropped, by those that were watched: in a loop
+        all that was saved and not freed is dropped, sooner or later.
+        """
+        of_habits = (each for habit in self._habits.values() for each in habit.reckoned)
+        saved, saved_bytes, freed, freed_bytes, returned, *_ = map(
+            sum, zip(self._reckoned, *of_habits, strict=True)
+        )
+        dropped = saved - freed - self._census.kept_tensors
+        dropped_bytes = saved_bytes - freed_bytes - self._census.kept_bytes
+        kept = saved, saved_bytes, freed, freed_bytes, returned
+        return *kept, max(0, dropped), max(0, dropped_bytes)
 
     def learn(self, call: Call, look: Look) -> bool:
         """Learn from a look in full what a bare walk needs to know; return whether it would have
@@ -154,7 +167,9 @@ class Recognizer:
             numbers = enumerate(token.sequence_nr for token in look.tokens)
             shape.elsewhere = {i: n - n % OTHER for i, n in numbers if OTHER <= n < NO_SEQUENCE_NR}
         oldest = self._generations.oldest_of(habit.ended)
-        known = known and all(t.sequence_nr >= oldest for t in look.tokens if t.has_buffers)
+        older = [token for token in look.tokens if token.sequence_nr < oldest]
+        habit.old = max(habit.old, len(older))
+        known = known and not any(token.has_buffers for token in older)
         if shape.recognizable is None and (not call.exact or habit.scale is None):
             self._learn_exactly(habit, shape, look)
         seen = SAVED_TENSORS_ARE_READABLE or not look.foreign
@@ -170,14 +185,11 @@ class Recognizer:
                 return
             sizes += of_node
         shape.recognizable = True
-        nbytes, kinds = sum(sizes), tuple(look.kinds)
-        if sizes and not look.unhooked:
-            habit.scale = (look.tensors / len(sizes), look.nbytes / max(nbytes, 1))
+        if sizes:
+            habit.scale = (look.tensors / len(sizes), look.nbytes / max(sum(sizes), 1))
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-            self._by_kinds.clear()
-        self._known[habit, nbytes, kinds] = shape
-        self._by_kinds[kinds] = shape
+        self._known[habit, tuple(look.kinds)] = shape
 
     def places_of(self, kinds: tuple[type, ...], place: Place | None) -> list[Place | None]:
         """Return where the nodes of a graph were made, by known graphs that a call at ``place`` has
@@ -186,9 +198,10 @@ class Recognizer:
         Where none has the same nodes, a node was made where those were whose kind and neighbours in
         depth-first order are the same; None where these are of several places.
         """
-        known = [s for s in self._by_kinds.values() if place in (None, s.signature.place)]
-        if self._by_kinds.get(kinds) in known:
-            return [*self._by_kinds[kinds].signature.places]
+        known = [s for s in self._known.values() if place in (None, s.signature.place)]
+        same = [shape for shape in known if shape.signature.kinds == kinds]
+        if same:
+            return [*same[-1].signature.places]
         found: list[Place | None] = [None] * len(kinds)
         unknown: Sequence[int] = range(len(kinds))
         for reach in _REACHES:
@@ -281,18 +294,21 @@ class Recognizer:
                         continue
                     if type(value) in PLAIN:
                         tensors += 1
-                        nbytes += value.nbytes
-                        if (
-                            not value.requires_grad
-                            and tells
+                        if value.requires_grad:
+                            base = value._base
+                            if (value if base is None else base).is_leaf:
+                                continue  # of a parameter, which costs the graph no memory
+                        elif (
+                            tells
                             and (edge is None or following[edge][0] is not None)
                             and was_detached(getattr(node, raw), value)
                         ):
                             return None
+                        nbytes += value.nbytes
                     elif type(value) is tuple:
                         some = [at for at, each in enumerate(value) if each is not None]
                         tensors += len(some)
-                        nbytes += sum(value[at].nbytes for at in some)
+                        nbytes += sum(_nbytes(value[at]) for at in some)
                         bare = [at for at in some if tells and not value[at].requires_grad]
                         held = getattr(node, raw) if bare else ()
                         if any(was_detached(held[at], value[at]) for at in bare):
@@ -301,7 +317,7 @@ class Recognizer:
                         return None  # a tensor subclass, whose code is not to run
         except RuntimeError:  # freed or stale
             return None
-        shape = self._by_kinds.get(tuple(kinds)) if others else None
+        shape = self._known.get((habit, tuple(kinds))) if others else None
         elsewhere = {} if shape is None else shape.elsewhere
         older = [numbers[i] for i in late if i not in elsewhere]
         if older:
@@ -357,10 +373,17 @@ def _sizes(node: Node, kind: Kind) -> list[int] | None:
             tensor = data.tensor if ours else data
             if type(tensor) not in PLAIN:
                 return None
-            sizes.append(tensor.nbytes)
+            sizes.append(_nbytes(tensor))
     except RuntimeError:
         return None
     return sizes
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    """Return the bytes that a saved tensor costs the graph, which for a parameter are none."""
+    base = tensor._base
+    owner = tensor if base is None else base
+    return 0 if owner.is_leaf and owner.requires_grad else tensor.nbytes
 
 
 def _packed_by_theirs(node: Node, name: str, met: set[int]) -> int | None:
@@ -392,7 +415,6 @@ _ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24  # calls in a row that met only known shape
 _FEWER, _FEWER_WITHOUT_STEPS = 3, 9  # the same, where hooks have cost much:
 _MUCH = 1_500  # nodes in these calls
 _RENEWED, _WATCHED_AGAIN = 2_000, 3  # calls that are guarded, and then watched
-_MOST_INTERVALS = 64  # of one shape
 _LONGEST_WAIT = 2_000  # calls
 _SETTLING = 4  # calls of each kind after the hooks were lifted
 _TOLERANCE = 1.5  # of what grows and shrinks from call to call
@@ -417,9 +439,7 @@ class Lifting:
         """Whether the program has entered hooks of its own since."""
         self._alive: dict[Habit, tuple[int, int]] = {}  # calls since, and graphs alive at the most
         self._counted = state.ledger.counts()
-        self._weight: Weight | None = None  # of the guarded call in progress
         self._alike = self._alike_nodes = self._guarded = 0
-        self._unseen = False  # what was built since the last call was built without hooks
         self._awaited: tuple[Habit, int] | None = None
         self._wait_until = self._last_odd = 0
 
@@ -432,9 +452,8 @@ class Lifting:
         looks like.
         """
         self._count(call)
-        habit, extra = call.habit, call.built - call.fresh
+        habit = call.habit
         bounded = habit.bounds(self._ledger.live_tensors, self._census.alive - call.fresh)
-        habit.extra = max(habit.extra, extra)
         if self.on:  # a graph that was built in part before they were lifted
             return
         same = alike and bounded and not call.woken
@@ -442,7 +461,7 @@ class Lifting:
         self._alike_nodes = self._alike_nodes + call.fresh if same else 0
         if self._awaited is not None:
             waited_for, number = self._awaited
-            if (waited_for is habit and extra >= number) or call.number >= self._wait_until:
+            if (waited_for is habit and call.extra >= number) or call.number >= self._wait_until:
                 self._awaited = None
         with_steps, without = _ALIKE, _ALIKE_WITHOUT_STEPS
         if self._alike_nodes >= _MUCH:
@@ -462,19 +481,11 @@ class Lifting:
 
     def _count(self, call: Call) -> None:
         """Note what was counted with a call that was watched, since the one before."""
-        counted, record = self._ledger.counts(), call.record
+        counted = self._ledger.counts()
         pairs = zip(counted, self._counted, strict=True)
         counts = tuple(now - then for now, then in pairs)
         self._counted = counted
-        call.habit.watch((record.saved_tensors, record.saved_bytes), counts)
-        unseen, self._unseen = self._unseen, False
-        if unseen:  # what no call ran through is in no figure
-            self._ledger.estimated_calls += call.built > call.fresh
-        elif not (self.on or call.unhooked[0]):  # the hooks saw all of it
-            intervals = call.shape.intervals
-            if len(intervals) >= _MOST_INTERVALS:
-                del intervals[next(iter(intervals))]
-            intervals[call.built] = counts
+        call.habit.watch(call, counts)
 
     # while it goes on
 
@@ -486,45 +497,26 @@ class Lifting:
             is_counted = mark is not None and mark.census is self._census
             nodes = 0 if is_counted else self._past.count_new(call.numbers)
             metadata[Weight.KEY] = Weight(self._census, nodes)
-        self._weight = metadata[Weight.KEY]
+        metadata[Weight.KEY].keep(*call.size if call.keep else (0, 0))
 
     def after_guarded(self, call: Call) -> None:
-        """Count what watched calls tell, and put the hooks back if this one was not like them."""
-        extra = call.built - call.fresh
-        self._expect(call, extra)
+        """Remember the call, and put the hooks back if it was not like those that were watched."""
+        call.habit.guard(call)
         self._past.add(call)
         self._guarded += 1
         all_run = call.completed and not (call.keep or call.shape.signature.asked & INPUTS)
-        if extra or not all_run or call.builds:
+        if call.extra or not all_run or call.builds:
             self.leaves = True
         if self._has_outgrown(call):
             self.leave()
             self._state.observers.tell(Observer.outgrown)
         elif call.woken or not call.completed:
             self.leave()
-        elif extra > call.habit.extra * _TOLERANCE:
-            self._odd(call, extra)
+        elif call.extra > call.habit.extra * _TOLERANCE:
+            self._odd(call)
         elif self._guarded >= _RENEWED:
             self.leave()
             self._alike = max(0, _ALIKE_WITHOUT_STEPS - _WATCHED_AGAIN)
-
-    def _expect(self, call: Call, extra: int) -> None:
-        """Count what was counted with calls on the same graph, or else with those of its kind."""
-        counts = None if call.estimated else call.shape.intervals.get(call.built)
-        # Others may free a part of a graph that is kept: two losses on one trunk. What was built
-        # and is in no graph that was called may live or not: ``actions.append(policy(state))``.
-        # What earlier calls tell was dropped since may be there: ``if i % 5: loss.backward()``.
-        is_told = counts is not None and not (call.keep or extra or counts[-1])
-        self._ledger.estimated_calls += not is_told
-        counts = counts or call.habit.expected(call.size)
-        weight, self._weight = self._weight, None
-        if call.keep and weight is not None:  # what is dropped later on is still there
-            weight.hold(counts[-2], counts[-1], self._ledger.drop_unseen)
-            self._ledger.live_bytes += counts[-1]
-            counts = (*counts[:-2], 0, 0)
-        _, _, call.freed_tensors, call.freed_bytes, call.returned_bytes, *_ = counts
-        self._ledger.add(counts)
-        self._counted = self._ledger.counts()
 
     # what ends it
 
@@ -539,9 +531,9 @@ class Lifting:
             return False
         return alive > most and self._census.alive - call.fresh > habit.alive[1]
 
-    def _odd(self, call: Call, extra: int) -> None:
+    def _odd(self, call: Call) -> None:
         """Watch in full until as many nodes as now were built between two calls once more."""
-        self._awaited = (call.habit, extra)
+        self._awaited = (call.habit, call.extra)
         self._wait_until = call.number + min(2 * (call.number - self._last_odd), _LONGEST_WAIT)
         self._last_odd = call.number
         self.leave()
@@ -564,7 +556,7 @@ class Lifting:
         if not self.on:
             return
         self.on = False
-        self._unseen = self.leaves = True  # what was built since the last call
+        self.leaves = True  # what was built since the last call
         self._alike = self._alike_nodes = 0
         self._state.hooks.lower()
         self._past.toggle()
@@ -624,7 +616,7 @@ class Past:
         if call is None:
             return
         token.call = call
-        if call.estimated:
+        if call.of_new_shape:
             return
         index = call.numbers.index(token.sequence_nr)
         token.place = call.shape.signature.places[index]

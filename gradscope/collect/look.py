@@ -18,9 +18,9 @@ class Look:
     """What a look at the graph of one backward call found; it lives only until the engine starts.
 
     ``kinds`` and ``places`` are the signature of the graph: the type of each node in depth-first
-    order, and where it was made. ``unhooked`` has address and bytes of what the graph still has of
-    what was saved while the hooks were lifted, which the ledger does not know; ``foreign`` says
-    that hooks of the program's own packed what some nodes saved. ``left`` counts the edges that
+    order, and where it was made. ``unhooked`` has address and bytes of what new nodes saved while
+    the hooks were lifted, which the ledger does not know; ``foreign`` says that hooks of the
+    program's own packed what some nodes saved. ``left`` counts the edges that
     were not followed.
     """
 

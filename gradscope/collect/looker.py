@@ -103,8 +103,6 @@ class Looker:
                 look.oldest = token.generation
             if token.packs:
                 self._check(look, i, token, storages)
-            if token.unhooked and token.freed_by is None:
-                look.unhooked += token.unhooked
             if token.probed and not token.is_run_elsewhere:
                 look.stale += [(i, stale) for stale in stale_by_engine(node, kind_of(kind))]
             kinds.append(kind)
@@ -204,9 +202,7 @@ class Looker:
             else:
                 unseen.append((name.split("[", 1)[0], data))
         if lifted:
-            token.unhooked = tuple(
-                _weight(data) for _, data in unseen if isinstance(data, torch.Tensor)
-            )
+            look.unhooked += [_weight(each) for _, each in unseen if isinstance(each, torch.Tensor)]
         token.packs = self._claim(token, packs)
         token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
         are_numbers = all(_may_be_number(data) for _, data in unseen)

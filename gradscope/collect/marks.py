@@ -24,26 +24,27 @@ from gradscope.torch_private import CALL, carried, hidden_from_compiler
 class Census:
     """Counts the marked nodes that live and those that were destroyed."""
 
-    __slots__ = ("alive", "destroyed", "graphs")
+    __slots__ = ("alive", "destroyed", "graphs", "kept_bytes", "kept_tensors")
 
     def __init__(self) -> None:
         self.alive = 0
         self.destroyed = 0
         self.graphs = 0
         """Graphs that live of which only the root is marked."""
+        self.kept_tensors = self.kept_bytes = 0
+        """About what those of them have saved that their last call has kept."""
 
 
 class Weight:
     """Counts the nodes of a graph of which only the root is marked, and what a call left in it."""
 
-    __slots__ = ("_census", "_dropped", "_nodes", "_saved")
+    __slots__ = ("_census", "_kept", "_nodes")
     KEY = "gradscope.graph"
 
     def __init__(self, census: Census, nodes: int) -> None:
         self._census = census
         self._nodes = nodes
-        self._saved = (0, 0)
-        self._dropped: Callable[[int, int], None] | None = None
+        self._kept = (0, 0)
         census.alive += nodes
         census.graphs += 1
 
@@ -52,10 +53,11 @@ class Weight:
         self._census.alive -= self._nodes
         self._nodes = 0
 
-    def hold(self, tensors: int, nbytes: int, dropped: Callable[[int, int], None]) -> None:
-        """Call ``dropped`` with so many saved tensors and bytes once the graph is gone."""
-        self._saved = self._saved[0] + tensors, self._saved[1] + nbytes
-        self._dropped = dropped
+    def keep(self, tensors: int, nbytes: int) -> None:
+        """Take it that a call has left so many saved tensors and bytes in the graph."""
+        self._census.kept_tensors += tensors - self._kept[0]
+        self._census.kept_bytes += nbytes - self._kept[1]
+        self._kept = tensors, nbytes
 
     @hidden_from_compiler
     def __del__(self) -> None:
@@ -63,8 +65,7 @@ class Weight:
         census.alive -= self._nodes
         census.graphs -= 1
         census.destroyed += self._nodes
-        if self._dropped is not None:
-            self._dropped(*self._saved)
+        self.keep(0, 0)
 
 
 KEY = "gradscope"
@@ -175,8 +176,6 @@ class Token:
     probed: bool = False
     graph: Graph | None = None
     index: int = 0
-    unhooked: tuple[tuple[int, int], ...] = ()
-    """Address and bytes of what the node saved while our hooks were lifted."""
 
     @hidden_from_compiler
     def __del__(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from torch.autograd.graph import Node
 
-from gradscope.collect.calls import Call
+from gradscope.collect.calls import COUNTS, Call
 from gradscope.collect.generations import Generations
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.lifting import Lifting, Past, Recognizer
@@ -60,7 +60,7 @@ class State:
         self.hooks = DefaultHooks(self.saving, lambda: self.lifting.before_theirs())
         self.mutations = Mutations()
         self.stack_limit = StackLimit()
-        self.recognizer = Recognizer(self.generations, self.stack_limit.room_for)
+        self.recognizer = Recognizer(self.generations, self.census, self.stack_limit.room_for)
         self.past = Past(self.generations)
         self.lifting = Lifting(self)
         self.foreseen: dict[int, Finding] = {}
@@ -108,6 +108,12 @@ class State:
                 [self.generations.bits_of(p.thread) for p in self.saved_by(node)], default=0
             )
         return number
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """What was saved, freed and dropped in all; what guarded calls did is reckoned."""
+        both = zip(COUNTS, self.ledger.counts(), self.recognizer.reckoned, strict=True)
+        return {name: counted + reckoned for name, counted, reckoned in both}
 
     @property
     def peak_bytes(self) -> int:

@@ -142,9 +142,10 @@ class Summary(Printed):
     """Totals of a run; bytes are of saved activations, each storage once, no parameters.
 
     ``predicted`` failures are the warnings that a backward call will fail, of which ``came_true``
-    did. ``left_out`` findings had too few bytes to be reported. ``estimated_calls`` are those of
-    which tensors and bytes are not counted, but reckoned by what earlier ones saved and freed;
+    did. ``left_out`` findings had too few bytes to be reported. ``estimated_calls`` were guarded:
+    what they saved and freed was not counted, but is reckoned by the calls that were watched.
     ``uncounted_nodes`` were built after the last call, and what they saved is in no figure.
+    ``exact``: there is none of either.
     ``unread`` says how often what the program does next could not be read on, by the reason.
     """
 
@@ -163,6 +164,7 @@ class Summary(Printed):
     predicted: int = 0
     came_true: int = 0
     left_out: int = 0
+    exact: bool = True
     estimated_calls: int = 0
     uncounted_nodes: int = 0
     unread: dict[str, int] = field(default_factory=dict)

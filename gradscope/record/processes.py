@@ -134,10 +134,13 @@ def _total(summaries: Sequence[Summary]) -> Summary:
         values = [getattr(summary, name) for summary in summaries]
         return max(values) if name in _LARGEST else sum(values)
 
+    exact = all(summary.exact for summary in summaries)
+
     notes = dict.fromkeys(note for summary in summaries for note in summary.notes)
     unread = sum((Counter(summary.unread) for summary in summaries), Counter[str]())
-    names = {field.name for field in fields(Summary)} - {"notes", "unread"}
-    return Summary(**{name: of(name) for name in names}, unread=dict(unread), notes=tuple(notes))
+    names = {field.name for field in fields(Summary)} - {"exact", "notes", "unread"}
+    known = {name: of(name) for name in names}
+    return Summary(**known, exact=exact, unread=dict(unread), notes=tuple(notes))
 
 
 def _processes(names: Sequence[str], recordings: Sequence[Recording]) -> Iterator[Process]:

@@ -486,13 +486,13 @@ class Like:
         """Return whether a call of this number may be added."""
         return self.row.goes_on_with(number)
 
-    def add(self, number: int, ended: float, live_bytes: int, figures: tuple[int, ...]) -> None:
+    def add(self, number: int, ended: float, live_bytes: int) -> None:
         """Add a call that has ended."""
         writer, row = self.writer, self.row
         if writer._store is not None and writer.is_idle:
             return
         with writer.lock:
-            row.add(number, ended, live_bytes, figures)
+            row.add(number, ended, live_bytes, row.figures)
             writer._calls.changed.add(row.index)
             writer._counted(row)
 

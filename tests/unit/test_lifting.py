@@ -8,6 +8,7 @@ import linecache
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -220,22 +221,38 @@ def test_nothing_that_is_said_or_counted_changes(
     if printed:
         return  # of a call that failed half way it is not known without hooks what it freed
     one, other = lifted.recording().summary, hooked.recording().summary
-    assert (one.backward_calls, one.freed_tensors, one.freed_bytes) == (
-        other.backward_calls,
-        other.freed_tensors,
-        other.freed_bytes,
-    )
+    assert (one.exact, other.exact) == (False, True)
+    assert one.backward_calls == other.backward_calls
+    assert one.freed_tensors == pytest.approx(other.freed_tensors, rel=0.05)
+    assert one.freed_bytes == pytest.approx(other.freed_bytes, rel=0.05)
+
+
+EXACT = {
+    "backward_calls",
+    "nodes",
+    "nodes_destroyed",
+    "live_bytes",
+    "peak_saved_bytes",
+    "unread",
+    "notes",
+}
 
 
 @pytest.mark.parametrize(
     "name", ["nothing wrong", "batches of two sizes", "two networks taking turns"]
 )
-def test_the_totals_are_those_of_a_watch_with_hooks(
+def test_the_totals_are_about_those_of_a_watch_with_hooks(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hooked, _ = run(PROGRAMS[name], False, monkeypatch)
     lifted, _ = run(PROGRAMS[name], True, monkeypatch)
-    assert lifted.recording().summary == hooked.recording().summary
+    one, other = asdict(lifted.recording().summary), asdict(hooked.recording().summary)
+    assert one.pop("estimated_calls") > 3
+    assert (one.pop("exact"), other.pop("exact"), other.pop("estimated_calls")) == (False, True, 0)
+    assert one == {
+        name: value if name in EXACT else pytest.approx(value, rel=0.01)
+        for name, value in other.items()
+    }
 
 
 def test_two_losses_on_one_trunk_hold_no_more_from_step_to_step() -> None:
@@ -252,8 +269,8 @@ def test_two_losses_on_one_trunk_hold_no_more_from_step_to_step() -> None:
         return scope.summary
 
     few, many = summary(4), summary(200)
-    assert (few.estimated_calls, few.live_bytes) == (0, 0)
-    assert many.estimated_calls > 100
+    assert (few.exact, few.live_bytes) == (True, 0)
+    assert not many.exact
     assert many.live_bytes == 0
     assert many.peak_saved_bytes <= 2 * few.peak_saved_bytes
 
@@ -261,18 +278,14 @@ def test_two_losses_on_one_trunk_hold_no_more_from_step_to_step() -> None:
 def test_totals_that_are_no_counts_say_so() -> None:
     loop = Loop()
     with gradscope.watch() as scope:
-        loop.iterate()
-        assert (scope.summary.estimated_calls, scope.summary.uncounted_nodes) == (0, 0)
+        loop.iterate(10)
+        assert (scope.summary.exact, scope.summary.estimated_calls) == (True, 0)
+        loop.iterate(20)
+        assert (scope.summary.exact, scope.summary.uncounted_nodes) == (False, 0)
         loop.net(torch.randn(2, 4))  # may live or not when the next call comes
         assert scope.summary.uncounted_nodes == 5
         loop.iterate(1)
-        assert (scope.summary.estimated_calls, scope.summary.uncounted_nodes) == (1, 0)
-    with gradscope.watch() as scope:
-        for _ in range(30):  # the second frees what the first has kept of the trunk
-            trunk = loop.net[0](torch.randn(2, 4)).tanh()
-            loop.net[2](trunk).mean().backward(retain_graph=True)
-            loop.net[2](trunk).abs().mean().backward()
-        assert 0 < scope.summary.estimated_calls < 30
+        assert scope.summary.uncounted_nodes == 0
 
 
 class Loop:
@@ -340,7 +353,7 @@ def test_every_so_often_a_few_calls_are_watched(monkeypatch: pytest.MonkeyPatch)
             loop.iterate(1)
             on.append(lifting_of(scope).on)
         saved = scope.summary.saved_tensors
-        assert (scope.summary.estimated_calls, scope.summary.live_bytes) == (0, 0)
+        assert (scope.summary.exact, scope.summary.live_bytes) == (False, 0)
         loop.iterate(1)
         assert scope.summary.saved_tensors == saved + saved // 150
     begins = [i for i in range(1, 150) if on[i] and not on[i - 1]]

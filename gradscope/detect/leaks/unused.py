@@ -103,7 +103,7 @@ class Unused(Observer):
 
     def _judge(self) -> Iterator[Finding]:
         often = {r: d for r, d in self._dropped.items() if d.times >= _OFTEN_ENOUGH}
-        floor = max(_FEWEST_BYTES, _SHARE * self.watch.ledger.saved_bytes)
+        floor = max(_FEWEST_BYTES, _SHARE * self.watch.totals["saved_bytes"])
         if sum(d.nbytes for d in often.values()) < floor:
             return
         trained, made = self._trained(), [r.places for r in self._around if r.places]

@@ -18,17 +18,18 @@ function showVerdict() {
   const symbol = VERDICT_SYMBOL[verdict.level] || look(verdict.level).symbol;
   const tile = (label, value, note) =>
     el("div", { class: "tile" }, el("dt", {}, label), el("dd", {}, value, note ? el("small", {}, note) : ""));
+  const about = summary.exact ? "" : "about ";
   const held = summary.freed_bytes - summary.returned_bytes;
   const tiles = [
     tile("Backward calls", count(summary.backward_calls)),
     tile("Nodes built", count(summary.nodes), `${count(summary.nodes_destroyed)} destroyed`),
-    tile("Saved by graphs", bytes(summary.saved_bytes), counted(summary.saved_tensors, "tensor")),
+    tile("Saved by graphs", about + bytes(summary.saved_bytes), counted(summary.saved_tensors, "tensor")),
     tile(
       "Freed by backward",
-      bytes(summary.freed_bytes),
+      about + bytes(summary.freed_bytes),
       held > 0 ? `${bytes(held)} still held elsewhere` : "all returned",
     ),
-    tile("Held by graphs at most", bytes(summary.peak_saved_bytes), `${bytes(summary.live_bytes)} at the end`),
+    tile("Held by graphs at most", about + bytes(summary.peak_saved_bytes), `${bytes(summary.live_bytes)} at the end`),
     tile("Predicted", count(summary.predicted), summary.predicted ? `came true ${count(summary.came_true)}` : "nothing ahead"),
   ]; // six, as many as fill rows of six, of three and of two
   byId("verdict").replaceChildren(

@@ -184,11 +184,12 @@ def call_text(call: BackwardCall) -> str:
 @text_of.register
 def summary_text(summary: Summary) -> str:
     """Return the totals, a line each for nodes, saved tensors and bytes."""
-    s = summary
+    s, about = summary, "" if summary.exact else "about "
+    peak = f"{nbytes(s.peak_saved_bytes)} at the peak"
     dropped = f", {s.dropped_tensors:,} dropped with their graph" if s.dropped_tensors else ""
     return (
         f"nodes          {s.nodes:,} built, {s.nodes_destroyed:,} destroyed\n"
-        f"saved tensors  {s.saved_tensors:,} saved, "
+        f"saved tensors  {about}{s.saved_tensors:,} saved, "
         f"{s.freed_tensors:,} freed by backward{dropped}\n"
-        f"held           {nbytes(s.live_bytes)} now, {nbytes(s.peak_saved_bytes)} at the peak"
+        f"held           {about}{nbytes(s.live_bytes)} now, {peak}"
     )

@@ -181,19 +181,20 @@ def _totals(s: Summary, console: Console) -> None:
     elsewhere = f"; {nbytes(held)} still held by others" if held > 0 else ""
     freed, dropped = nbytes(s.freed_bytes), nbytes(s.dropped_bytes)
     end, peak = nbytes(s.live_bytes), nbytes(s.peak_saved_bytes)
+    about = "" if s.exact else "about "
     rows = {
         "nodes": f"{s.nodes:,} built, {s.nodes_destroyed:,} destroyed",
-        "saved tensors": f"{s.saved_tensors:,} saved, {nbytes(s.saved_bytes)}",
-        "released by the graph": f"{s.freed_tensors:,} freed in backward, {freed}",
-        "memory returned": f"{nbytes(s.returned_bytes)} of those{elsewhere}",
-        "dropped": f"{s.dropped_tensors:,} went with their graph, {dropped}",
-        "held by graphs": f"{end} at the end, {peak} at the peak",
+        "saved tensors": f"{about}{s.saved_tensors:,} saved, {nbytes(s.saved_bytes)}",
+        "released by the graph": f"{about}{s.freed_tensors:,} freed in backward, {freed}",
+        "memory returned": f"{about}{nbytes(s.returned_bytes)} of those{elsewhere}",
+        "dropped": f"{about}{s.dropped_tensors:,} went with their graph, {dropped}",
+        "held by graphs": f"{about}{end} at the end, {peak} at the peak",
     }
     if not s.dropped_tensors:
         del rows["dropped"]
     if s.estimated_calls:
-        told = counted(s.estimated_calls, "call")
-        rows["estimated"] = f"what {told} saved and freed, by earlier ones that were counted"
+        guarded = counted(s.estimated_calls, "guarded call")
+        rows["estimated"] = f"for {guarded}, from those that were watched in full"
     if s.uncounted_nodes:
         rows["not counted"] = f"what the last {counted(s.uncounted_nodes, 'node')} may have saved"
     if s.predicted:

@@ -172,8 +172,8 @@ def site(session: nox.Session) -> None:
 
 @nox.session
 def benchmarks(session: nox.Session) -> None:
-    """Measure what watching costs; arguments after ``--`` go to ``benchmarks/overhead.py``."""
-    session.run("python", "benchmarks/overhead.py", *session.posargs)
+    """Measure what watching costs; arguments after ``--`` go to ``benchmarks/loops.py``."""
+    session.run("python", "benchmarks/loops.py", *session.posargs)
 
 
 @nox.session(venv_backend="venv", reuse_venv=False)

@@ -4,19 +4,19 @@
     python benchmarks/loops.py --write docs/performance.md  # writes the page
     python benchmarks/loops.py --only gan --rounds 15
 
-Each loop runs in one process in blocks: plain, with graphs read and nothing else (``least.py``),
-then watched, three times over, with the same random numbers, and once in torch's anomaly mode. The
-figures are medians of short rounds, watched over plain, and best against best in brackets, after
-iterations that are not timed; what those first iterations cost more in all is a column of its own.
-Times are of the processor, so that a machine that is busy with other things disturbs them less.
-Apart from that, the parameters after each step and the peak of allocated bytes are compared, plain
-and watched.
+Each loop runs in one process, plainly and in other ways, which take turns, round by round and in
+changing order: a machine that is busy with other things slows all of them alike. The figures are
+medians of the rounds' own ratios to the plain iterations of the same round, with the same random
+numbers. Times are of the processor. Apart from that, the parameters after each step and the peak of
+allocated bytes are compared, plain and watched.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
+import itertools
 import os
 import platform
 import random
@@ -26,42 +26,60 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # quiets torch's profiler; must be set this early
 
 import torch
 from least import reading
 from loop_programs import LOOPS, SAME, SHAPE, SIZES, UNDER_HOOKS, Iteration, tiny_mlp
-from overhead import highest
 from sampling import microseconds
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile
 
 import gradscope
 
 WARM_UP = 30
-BLOCKS = 3
-SECONDS = 0.08  # of a round, about
+MOST, FEW = 2_000, 15  # iterations
+SHORT, LONG = 0.1, 1.0  # seconds of plain iterations, about; fewer where MOST take less
 IDLE = 0.5  # processes that run or wait to, at the most
+
+Contexts = dict[str, Callable[[], AbstractContextManager[Any]]]
+BUDGETS: Contexts = {f"{share} %": partial(gradscope.watch, budget=share) for share in (10, 3, 1)}
+OTHERS: Contexts = {
+    "only read": reading,
+    "hooks": partial(saved_tensors_hooks, lambda saved: saved, lambda packed: packed),
+    "anomaly": partial(torch.autograd.set_detect_anomaly, True),
+}
+COMPARED = (nullcontext, gradscope.watch, BUDGETS["3 %"])
+PLAIN, FIRST, TORCHLENS = "plain, ms", f"first {WARM_UP}", "torchlens"
+COLUMNS = {
+    PLAIN: ".2f",
+    **dict.fromkeys((SAME, "varied"), ".2f"),
+    FIRST: "+.2f",
+    **dict.fromkeys((*BUDGETS, *OTHERS), ".2f"),
+    **({TORCHLENS: ".0f"} if find_spec(TORCHLENS) else {}),
+}
+"""How the figures are shown."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One loop in one way: milliseconds of a plain iteration, and what the watch makes of it."""
+    """The figures of one loop by columns, and what a watch changed in its results, in which way."""
 
     name: str
-    way: str
-    plain: float
-    ratio: float
-    best: float
-    least: float
-    anomaly: float
-    first: float
-    lifted: bool
-    same: bool
+    figures: dict[str, float]
+    changed: list[str]
 
 
 def seconds(iteration: Iteration, way: str, count: int, seed: int) -> float:
@@ -81,37 +99,93 @@ def seconds(iteration: Iteration, way: str, count: int, seed: int) -> float:
     return time.process_time() - start
 
 
-def measure(name: str, way: str, rounds: int) -> Row:
+def comparisons(name: str) -> Iterator[tuple[str, int, float, Contexts]]:
+    """Yield how iterations differ, how many come first, the seconds of the others, and in what
+    they run beside plain ones.
+    """
+    others = {
+        which: context
+        for which, context in OTHERS.items()
+        if not (context is reading and name in UNDER_HOOKS)
+    }
+    yield SAME, WARM_UP, SHORT, {SAME: gradscope.watch}
+    yield LOOPS[name][1][-1], WARM_UP, SHORT, {"varied": gradscope.watch}
+    yield SAME, 0, SHORT, others
+    yield SAME, 0, LONG, BUDGETS
+
+
+def measure(name: str, rounds: int) -> Row:
     torch.manual_seed(0)
     iteration = LOOPS[name][0]()
-    seconds(iteration, way, 5, 0)
-    count = max(2, int(SECONDS / (seconds(iteration, way, 5, 0) / 5)))
-    plain: list[float] = []
-    read: list[float] = []
-    watched: list[float] = []
-    more: list[float] = []
-    lifted = True
-    for _ in range(BLOCKS):
-        plain += [seconds(iteration, way, count, seed) for seed in range(rounds)]
-        with nullcontext() if name in UNDER_HOOKS else reading():
-            read += [seconds(iteration, way, count, seed) for seed in range(rounds)]
-        before = seconds(iteration, way, WARM_UP, 99)
-        with gradscope.watch() as scope:
-            more.append(seconds(iteration, way, WARM_UP, 99) - before)
-            watched += [seconds(iteration, way, count, seed) for seed in range(rounds)]
-            assert scope._session is not None
-            lifted = lifted and scope._session.state.lifting.on
-    middle = statistics.median(plain)
-    with torch.autograd.set_detect_anomaly(True):
-        anomaly = statistics.median(seconds(iteration, way, count, s) for s in range(3))
-    ratio, best = statistics.median(watched) / middle, min(watched) / min(plain)
-    least = min(read) / min(plain)
-    each = 1000 * middle / count
-    same = results(name, way, watched=True) == results(name, way, watched=False)
-    return Row(name, way, each, ratio, best, least, anomaly / middle, min(more), lifted, same)
+    seconds(iteration, SAME, 5, 0)
+    each = seconds(iteration, SAME, 5, 0) / 5
+    figures: dict[str, list[float]] = defaultdict(list)
+    for number in range(rounds):
+        for way, warm_up, enough, contexts in comparisons(name):
+            count = min(MOST, max(2, int(enough / each)))
+            turns = [PLAIN, *contexts]
+            turn = number % len(turns)
+            spent: dict[str, tuple[float, float]] = {}
+            for which in turns[turn:] + turns[:turn]:
+                gc.collect()
+                with contexts.get(which, nullcontext)():
+                    first = seconds(iteration, way, warm_up, rounds)
+                    spent[which] = first, seconds(iteration, way, count, number)
+            first, plain = spent.pop(PLAIN)
+            if way == SAME:
+                figures[PLAIN].append(1000 * plain / count)
+            for which, (of_first, others) in spent.items():
+                figures[which].append(others / plain)
+                if warm_up:
+                    figures[FIRST].append(of_first - first)
+    if TORCHLENS in COLUMNS:
+        figures[TORCHLENS] = [logged(iteration) / each]
+    medians = {column: statistics.median(found) for column, found in figures.items()}
+    changed = [
+        f"{what}, {way}"
+        for way in (SAME, LOOPS[name][1][-1])
+        for what in changes(*(results(name, way, context) for context in COMPARED))
+    ]
+    return Row(name, medians, changed)
 
 
-def results(name: str, way: str, *, watched: bool) -> tuple[str, int]:
+def changes(*found: tuple[str, int]) -> list[str]:
+    """Return in what some results differ."""
+    kinds = zip(("parameters", "peak"), zip(*found, strict=True), strict=True)
+    return [f"{kind} {values}" for kind, values in kinds if len({*values}) > 1]
+
+
+def logged(iteration: Iteration) -> float:
+    """Return the CPU seconds of an iteration that torchlens logs as if it were a forward pass."""
+    import torchlens
+    from torchlens.backends.torch.wrappers import wrapped
+
+    class Whole(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            iteration(int, int)
+            return x + 1
+
+    def spent() -> float:
+        start = time.process_time()
+        torchlens.trace(Whole(), torch.zeros(1))
+        return time.process_time() - start
+
+    with warnings.catch_warnings(), wrapped():
+        warnings.simplefilter("ignore")
+        return min(spent(), spent())
+
+
+def highest(profiler: profile) -> int:
+    """Return the peak of the bytes that torch's allocator gave out in a profile."""
+    assert profiler.profiler is not None
+    events = profiler.profiler.kineto_results.events()
+    changes = sorted(
+        (event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"
+    )
+    return max(itertools.accumulate(size for _, size in changes))
+
+
+def results(name: str, way: str, context: Any) -> tuple[str, int]:
     """Return a digest of all parameters after each step, and the peak of allocated bytes."""
     digest = hashlib.sha256()
 
@@ -123,34 +197,28 @@ def results(name: str, way: str, *, watched: bool) -> tuple[str, int]:
     torch.manual_seed(0)
     iteration = LOOPS[name][0]()
     handle = register_optimizer_step_post_hook(stepped)
+    gc.collect()  # what went before would be freed meanwhile
     with (
-        gradscope.watch() if watched else nullcontext(),
+        context(),
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
     ):
-        seconds(iteration, way, WARM_UP, 1)
+        seconds(iteration, way, FEW, 1)
     handle.remove()
     return digest.hexdigest(), highest(profiler)
 
 
+def line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def table(rows: list[Row]) -> str:
-    lines = [
-        f"| loop | plain, ms | same | sizes | shape | only read | anomaly | first {WARM_UP}, s |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for name in dict.fromkeys(row.name for row in rows):
-        of_loop = {row.way: row for row in rows if row.name == name}
-        cells = [
-            f"{row.ratio:.2f} ({row.best:.2f}){'' if row.lifted else ' *'}"
-            if (row := of_loop.get(way))
-            else "-"
-            for way in (SAME, SIZES, SHAPE)
-        ]
-        least = max(row.least for row in of_loop.values())
-        cells.append("-" if name in UNDER_HOOKS else f"{least:.2f}")
-        cells.append(f"{next(iter(of_loop.values())).anomaly:.1f}")
-        most = max(row.first for row in of_loop.values())
-        plain = next(iter(of_loop.values())).plain
-        lines.append(f"| {name} | {plain:.2f} | {' | '.join(cells)} | +{max(most, 0):.2f} |")
+    lines = [line(["loop", *COLUMNS]), "|---|" + "---:|" * len(COLUMNS)]
+    for row in rows:
+        figures = (
+            format(row.figures[column], shape) if column in row.figures else "-"
+            for column, shape in COLUMNS.items()
+        )
+        lines.append(line([row.name, *figures]))
     return "\n".join(lines)
 
 
@@ -238,28 +306,51 @@ def starts() -> str:
     return "\n".join(lines)
 
 
+OF_TORCHLENS = """- *torchlens*: each step within a `torchlens.trace`, which logs every operation
+  with its values. It is made for single forward passes, not to stay on."""
+NO_TORCHLENS = "- torchlens, which logs forward passes, has a column only where it is installed."
+
 PAGE = """# Performance
 
-What `gradscope.watch()` costs: the time of whole training steps (forward, backward, optimizer),
-watched over plain; best against best in brackets. `python benchmarks/loops.py --write
-docs/performance.md` writes this page; run it on your machine for your figures.
+What `gradscope.watch()` costs: the time of whole training steps (forward, backward, optimizer) as
+ratios to the plain ones. `python benchmarks/loops.py --write docs/performance.md` writes this page;
+run it on your machine for your figures.
 
 Measured with {machine},
-one thread, while the machine {busy}. A figure
-varies by a tenth or two from run to run, on a machine shared with others now and then by more.
+one thread, while the machine {busy}: medians of {rounds}
+rounds, in which all ways take turns in one process. A figure varies by a tenth or two from run to
+run, on a machine shared with others now and then by more.
 
 {table}
 
-*same*: every iteration is like the one before. *sizes*: batches or sequences of another size each
-time, with the same operations. *shape*: another number of operations each time. *only read*: each
-backward graph is walked from Python before the call, every saved tensor is read, and nothing else
-is done: no tool that reads graphs so can cost less (best against best, in the worst of the ways).
-*anomaly* is torch's `detect_anomaly`. The last column is what the first {warm_up} iterations cost
-more in all, in seconds, in the worst of the ways: there the watch looks at everything in full. `*`
-marks loops in which the saved-tensor hooks stay in place
-([why](how-it-works.md#while-nothing-new-comes)).
+- *same*: watched, every iteration like the one before. *varied*: batches or sequences of another
+  size each time, or where a loop can, another number of operations. Both after {warm_up} iterations
+  that are not timed; *first {warm_up}* is what those cost more in all, in seconds: there the watch
+  looks at everything in full.
+- *10 %*, *3 %* and *1 %*: watched with that `budget`, from the first iteration on, for {most:,}
+  iterations or about {long:g} s of plain ones. See [below](#within-a-budget).
+- *only read*: each backward graph is walked from Python before the call, every saved tensor is
+  read, and nothing else is done: no tool that reads graphs so can cost less.
+- *hooks*: `torch.autograd.graph.saved_tensors_hooks` with two functions that return what they are
+  given. *anomaly*: torch's `detect_anomaly`. Neither tells what gradscope tells.
+{torchlens}
 
 {same}
+
+## Within a budget
+
+With `gradscope.watch(budget=10)` or `gradscope run --budget 10` a watch counts its own time, and
+does not look at a call that comes when 10 % of the time since its beginning are spent. What the
+loops above took, the median of them and the most:
+
+{budgets}
+
+What goes beyond a budget has three reasons. The first calls are looked at whatever it is, which
+takes some milliseconds, and a tenth of a second where a graph has a thousand nodes: it shows in
+runs of a second, as these are, and a longer run makes up for it. A call that is not looked at still
+passes through Python, and so does the optimizer's step: that is never counted, and is up to
+{passed:.0f} µs an iteration of the tiny MLP here. And what a look costs the program beside its own
+time, in caches that are emptied, is counted by a rough factor.
 
 ## What is left
 
@@ -286,9 +377,9 @@ step:
 
 | loop | CPU | watched | device | watched |
 |---|---:|---:|---:|---:|
-| gradient penalty | 401 | 711 (1.77x) | 586 | 924 (1.58x) |
-| reentrant checkpoints | 771 | 1415 (1.83x) | 1001 | 1692 (1.69x) |
-| hooks that compute | 225 | 346 (1.53x) | 333 | 464 (1.39x) |
+| gradient penalty | 198 | 411 (2.08x) | 461 | 728 (1.58x) |
+| reentrant checkpoints | 385 | 792 (2.06x) | 616 | 1148 (1.86x) |
+| hooks that compute | 98 | 186 (1.91x) | 228 | 342 (1.50x) |
 
 As many calls run without hooks there as on the CPU, and a watch makes the host wait for none of
 them.
@@ -315,31 +406,42 @@ These import no torch.
 
 
 def sameness(rows: list[Row]) -> str:
-    """Say in which loops the watch left parameters and memory alone."""
-    compared = (
-        "the parameters after every step are the same bit for bit, and so is the peak of the\n"
-        "bytes that torch's allocator gives out"
-    )
-    other = [f"{row.name} ({row.way})" for row in rows if not row.same]
-    return f"In all of them {compared}." if not other else f"But in {', '.join(other)}, {compared}."
+    """Say in which loops a watch left parameters and memory alone."""
+    other = "; ".join(f"{row.name}: {', '.join(row.changed)}" for row in rows if row.changed)
+    but = f" but these ({other})" if other else ""
+    return f"""In all of them{but} the parameters after every step are the same bit for bit, plain,
+watched, and watched with a budget of 3 %, and so is the peak of the bytes that torch's allocator
+gives out."""
 
 
-def more_than_reading(row: Row) -> float:
-    """Return the microseconds of an iteration that the watch takes apart from reading graphs."""
-    return 1000 * row.plain * (row.best - row.least)
+def kept(rows: list[Row]) -> str:
+    """Say what loops take within each budget."""
+    lines = ["| budget | median | most |", "|---:|---:|---|"]
+    for share in BUDGETS:
+        most, name = max((row.figures[share], row.name) for row in rows)
+        median = statistics.median(row.figures[share] for row in rows)
+        lines.append(line([share, f"{median:.2f}", f"{most:.2f} ({name})"]))
+    return "\n".join(lines)
 
 
-def page(rows: list[Row], busy: str) -> str:
-    fixed = [more_than_reading(row) for row in rows if row.name == "tiny MLP"]
+def page(rows: list[Row], rounds: int, busy: str) -> str:
     python, cores = platform.python_version(), os.cpu_count()
     machine = (
         f"torch {torch.__version__}, Python {python}, {platform.machine()}, {cores} cores, CPU"
     )
+    tiny = next(row.figures for row in rows if row.name == "tiny MLP")
+    plain = tiny[PLAIN]
     return PAGE.format(
         machine=machine,
         busy=busy,
+        rounds=rounds,
         table=table(rows),
-        fixed=min(fixed, default=0.0),
+        torchlens=OF_TORCHLENS if TORCHLENS in COLUMNS else NO_TORCHLENS,
+        most=MOST,
+        long=LONG,
+        fixed=1000 * plain * (tiny[SAME] - tiny["only read"]),
+        passed=1000 * plain * (tiny["1 %"] - 1),
+        budgets=kept(rows),
         warm_up=WARM_UP,
         parts=parts(),
         same=sameness(rows),
@@ -350,24 +452,21 @@ def page(rows: list[Row], busy: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what watching costs in loops.")
-    parser.add_argument("--rounds", type=int, default=4, help="rounds in each of the blocks")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of all ways by turns")
     parser.add_argument("--only", default="", help="only loops whose name contains this")
     parser.add_argument("--write", metavar="FILE", type=Path, help="write the page to this file")
     options = parser.parse_args()
     torch.set_num_threads(1)
     busy = "had nothing else to do" if os.getloadavg()[0] < IDLE else "was busy with other things"
-    rows = []
-    for name, (_, ways) in LOOPS.items():
+    rows: list[Row] = []
+    for name in LOOPS:
         if options.only.lower() in name.lower():
-            for way in ways:
-                row = measure(name, way, options.rounds)
-                rows.append(row)
-                line = f"{name:36} {way:6} {row.plain:8.2f} ms {row.ratio:6.2f}"
-                same = "same results" if row.same else "OTHER RESULTS"
-                print(f"{line} ({row.best:.2f}), first +{row.first:.2f} s, {same}", flush=True)
-    print(table(rows))
+            rows.append(measure(name, options.rounds))
+            *heading, row = table(rows[-1:]).splitlines()
+            changed = f" OTHER RESULTS: {', '.join(rows[-1].changed)}" if rows[-1].changed else ""
+            print(*heading[: 2 * (len(rows) == 1)], row + changed, sep="\n", flush=True)
     if options.write:
-        options.write.write_text(page(rows, busy), encoding="utf-8")
+        options.write.write_text(page(rows, options.rounds, busy), encoding="utf-8")
 
 
 if __name__ == "__main__":

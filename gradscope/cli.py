@@ -105,6 +105,7 @@ def _option(help: str, *names: str, metavar: str | None = None, at_least: int | 
     return typer.Option(*names, help=help, metavar=metavar, min=at_least)
 
 
+_BUDGET = "Look at fewer calls, to take no more than this share of the program's time."
 _file = partial(_option, metavar="FILE")
 _count = partial(_option, metavar="N", at_least=1)
 
@@ -164,6 +165,10 @@ def run(
     no_hooks: Annotated[
         bool, _option("Install no saved-tensor hooks, and see less.", "--no-hooks")
     ] = False,
+    budget: Annotated[
+        float | None,
+        typer.Option(help=_BUDGET, metavar="PERCENT", envvar="GRADSCOPE_BUDGET", min=0.01, max=100),
+    ] = None,
     no_rehearsal: NoRehearsalOption = False,
     fail_on: Annotated[
         FailOn | None, _option("Lowest severity that makes the exit status 1 (default: error).")
@@ -187,7 +192,7 @@ def run(
     target = words if how or program == "-" else program_of(program, words[1:])
     if isinstance(target, Command):
         return partial(_run_again, target, len(args or ()))
-    settings = settings_at().overridden(ignore, fail_on, baseline, write_baseline)
+    settings = settings_at().overridden(ignore, fail_on, baseline, write_baseline, budget)
     options = command.RunOptions(
         *(format, output, save, html, draw, stop_after, guard, not no_hooks),
         *(not no_rehearsal, settings),

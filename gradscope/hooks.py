@@ -26,7 +26,6 @@ from gradscope.torch_private import (
     has_default_hooks,
     hidden_from_compiler,
     is_carried,
-    is_compiling,
     itself_hidden_from_compiler,
     remove_carried,
     stash_carried,
@@ -138,13 +137,11 @@ def on_optimizer_step(before: Callable[[Any], None], after: Callable[[Any], None
 
     @hidden_from_compiler
     def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not is_compiling():  # a compiled step has no Python to call
-            before(optimizer)
+        before(optimizer)
 
     @hidden_from_compiler
     def post(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not is_compiling():
-            after(optimizer)
+        after(optimizer)
 
     hooks = register_optimizer_step_pre_hook(pre), register_optimizer_step_post_hook(post)
     return Handle(*(hook.remove for hook in hooks))

@@ -19,7 +19,7 @@ from gradscope.collect.notes import Notes, take
 from gradscope.collect.observers import Observer
 from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.slots import begin_watch, foreign
-from gradscope.collect.state import State
+from gradscope.collect.state import Budget, State
 from gradscope.detect import hazards
 from gradscope.detect.foresight.forward_on_freed import FreedWatch
 from gradscope.detect.foresight.inplace import InPlace
@@ -65,6 +65,7 @@ from gradscope.torch_private import (
     device_peaks,
     has_default_hooks,
     hide_package_from_compiler,
+    is_compiling,
 )
 from gradscope.units import counted
 
@@ -84,11 +85,14 @@ class Session:
     ``off`` are the parts that cannot work here.
     """
 
-    def __init__(self, notes: Notes, hooks: bool, off: frozenset[Part]) -> None:
+    def __init__(
+        self, notes: Notes, hooks: bool, budget: float | None, off: frozenset[Part]
+    ) -> None:
         hooks = hooks and Part.HOOKS not in off
         self.scopes: list[Scope] = []
         self.process = os.getpid()
-        self.state = State(self.report, notes, hooked=hooks)
+        allowed = None if budget is None else Budget(budget)
+        self.state = State(self.report, notes, hooked=hooks, budget=allowed)
         self.observers = self.state.observers
         self.state.looks = Part.LOOKS not in off
         self.looker = Looker(self.state)
@@ -108,7 +112,7 @@ class Session:
             raise
 
     @classmethod
-    def begin(cls, hooks: bool) -> Session:
+    def begin(cls, hooks: bool, budget: float | None = None) -> Session:
         """Return a session with all the parts that work here, and note those that do not.
 
         Nothing that fails in ours becomes the program's failure: without hooks then, or idle.
@@ -123,7 +127,7 @@ class Session:
         session: Session | None
         fallbacks: tuple[set[Part], ...] = (set(), {Part.HOOKS, Part.LINES}, {Part.WATCH})
         for less in fallbacks:
-            begin = partial(cls, notes, hooks, off | less)
+            begin = partial(cls, notes, hooks, budget, off | less)
             session = notes.attempt("installing hooks failed in gradscope", begin, None)
             if session is not None:
                 return session
@@ -178,19 +182,30 @@ class Session:
         return not (lifting.leaves or (lifting.on and state.generations.has_built))
 
     def _before_step(self, optimizer: Any) -> None:
+        if self._is_passed():
+            return
+
         def look() -> None:
             self.state.mutations.before_step(optimizer, looks=not self._is_idle())
 
         self.state.notes.attempt(_LOOK_AT_STEP, look, None)
 
+    def _is_passed(self) -> bool:
+        """Return whether a step is not to be looked at: a compiled one has no Python to call."""
+        budget = self.state.budget
+        return (budget is not None and budget.rests) or is_compiling()
+
     def _after_step(self, optimizer: Any) -> None:
+        self.state.steps += 1
+        if self._is_passed():
+            return
+
         def look() -> None:
             frame = user_frame(sys._getframe(1))
             place = None if frame is None else place_in(frame)
             self.state.mutations.after_step(optimizer, place)
             self.observers.tell(Observer.after_step, optimizer, place, frame)
 
-        self.state.steps += 1
         self.state.generations.stepped()
         if not self._is_idle():
             self.state.notes.attempt(_LOOK_AT_STEP, look, None)
@@ -264,19 +279,20 @@ class Session:
         ledger, census = self.state.ledger, self.state.census
         built = self.state.nodes_built  # which takes note of the last of them
         uncounted = self.state.generations.built_since if self.state.lifting.on else 0
+        passed = () if self.state.budget is None else self.state.budget.notes
         return Summary(
             backward_calls=self.state.calls,
             nodes=max(built, census.alive + census.destroyed),
             nodes_destroyed=census.destroyed,
             **self.state.totals,
             live_bytes=ledger.live_bytes + census.kept_bytes,
-            exact=not (ledger.estimated_calls or uncounted),
+            exact=not (ledger.estimated_calls or uncounted or passed),
             estimated_calls=ledger.estimated_calls,
             peak_saved_bytes=self.state.peak_bytes,
             left_out=len(self.state.left_out),
             uncounted_nodes=uncounted,
             unread=dict(self.state.unread.most_common(_MOST_REASONS)),
-            notes=(*self.state.notes, *device_peaks()),
+            notes=(*self.state.notes, *passed, *device_peaks()),
         )
 
 

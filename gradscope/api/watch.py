@@ -19,7 +19,7 @@ from gradscope.program.undisturbed import unprofiled
 from gradscope.record.file import Store
 from gradscope.record.header import header_of
 from gradscope.record.writer import RecordingWriter
-from gradscope.rules.settings import Suppressor, settings_at
+from gradscope.rules.settings import Suppressor, percent, settings_at
 
 _session: Session | None = None
 
@@ -33,8 +33,12 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
     backward call is made. ``save`` writes a recording to a file as it happens. ``on_finding`` is
     called with each :class:`gradscope.model.Finding` the moment it is made, and ``on_call`` with
     each :class:`gradscope.model.BackwardCall` when it has ended. ``stop_after`` raises ``StopRun``,
-    which no ``except Exception`` stops, after so many backward calls. ``header`` says what was run,
-    where that is not this process. Watches may be nested.
+    which no ``except Exception`` stops, after so many backward calls. ``budget``, in percent, is
+    the share of the time that the watch may take: a call that comes when it is spent is not looked
+    at, and what the engine raises there is told after the error. By default it is that of the
+    variable GRADSCOPE_BUDGET or of ``[tool.gradscope]``, or else every call is looked at; a nested
+    watch has that of the one around it. ``header`` says what was run, where that is not this
+    process. Watches may be nested.
 
     Findings that are suppressed by a comment (``# gradscope: ignore[GS303]``), by
     ``[tool.gradscope]`` in pyproject.toml or by its baseline are kept with the reason as their
@@ -58,6 +62,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         hooks: bool = True,
         save: str | os.PathLike[str] | Store | None = None,
         stop_after: int | None = None,
+        budget: float | None = None,
         on_finding: Callable[[Finding], None] | None = None,
         on_call: Callable[[BackwardCall], None] | None = None,
         header: Header | None = None,
@@ -70,6 +75,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
                 f"raise_on={raise_on!r}: say one of {', '.join(s.value for s in Severity)}, or None"
             )
         self._hooks = hooks
+        self._budget = _budget(budget, settings)
         self._header = header
         self._save = save if save is None or isinstance(save, Store) else Path(save)
         lowest = None if raise_on is None else Severity(raise_on)
@@ -91,7 +97,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             )
         if _session is None:
             try:
-                _session = Session.begin(self._hooks)
+                _session = Session.begin(self._hooks, self._budget)
             except BaseException:
                 scope.writer.close()
                 raise
@@ -136,6 +142,14 @@ def _suppressor(
     if codes or baseline is not None:
         raise ValueError("settings=False makes every finding count: give no ignore and no baseline")
     return None
+
+
+def _budget(given: float | None, settings: bool | Suppressor) -> float | None:
+    """Return the budget: as given, of the environment, or of pyproject.toml where that counts."""
+    asked = os.environ.get("GRADSCOPE_BUDGET") or None if given is None else given
+    if asked is not None:
+        return percent(asked)
+    return settings_at().budget if settings is True else None
 
 
 def current() -> Session | None:

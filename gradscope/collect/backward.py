@@ -5,6 +5,7 @@ afterwards.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +25,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.saving import Saving
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.snapshot import Pictures
-from gradscope.collect.state import State
+from gradscope.collect.state import Budget, State
 from gradscope.collect.thread_numbers import name_of_thread
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
@@ -47,6 +48,8 @@ _torch_number = methodcaller("_sequence_nr")
 _SAMPLE_EVERY = 0.01  # seconds between points of the memory curve
 _REGROUP_EVERY = 0.1  # seconds; calls of one habit may differ in size
 _MOST_ROWS = 64
+_LATE = "found after the error, as the budget was spent: this call was not looked at"
+_LEAST = 0.02  # seconds of a budget: about as much as reading the code ahead takes
 _MANY = 100  # nodes, whose Python objects count with Python's collector
 
 
@@ -180,33 +183,79 @@ class Backward:
         self._sink = sink
         self._root_names: dict[tuple[int, int], Sequence[str | None]] = {}
         """By the place of the call: they are the same in every iteration."""
+        self._error: BaseException | None = None
+        self._built = 0
+        """Of a call that is looked at late, and the number of the next node when the call before
+        had ended.
+        """
         self._shapes = Shapes()
         self._pictures = Pictures(state, self._shapes)
         self.books = Books(state, sink)
 
     def run(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Stand in for torch's ``_engine_run_backward``; leave no frame in a traceback."""
-        if not self._state.active or is_compiling():
+        state = self._state
+        budget = state.budget
+        is_passed = budget is not None and (
+            budget.within or budget.before_clock or self._rests(budget)
+        )
+        if not state.active or (not is_passed and is_compiling()):
             return original(*args, **kwargs)
-        call = unprofiled(self._prepare)(args, kwargs)
+        call = None
+        if budget is not None and is_passed:
+            budget.within += 1
+        else:
+            call = unprofiled(self._prepare)(args, kwargs)
         try:
             if call is not None and call.findings:
                 self._announce(call)
             result = original(*args, **kwargs)
         except BaseException as error:
+            if budget is not None and is_passed:
+                call = unprofiled(self._look_late)(budget, error, args, kwargs)
             if call is not None:
                 unprofiled(self._conclude)(call, error, args)
             self._sweep()
             raise_postponed()
             erase(error, _OURS)
             raise
-        if call is not None:
+        if budget is not None and is_passed:
+            budget.end(is_own=state.generations.is_own)
+        elif call is not None:
             unprofiled(self._conclude)(call, None, args)
-        if not self._state.active:
+        if not state.active:
             self._sweep()
         if postponed:
             raise_postponed()
         return result
+
+    # calls that are not looked at
+
+    @hidden_from_compiler
+    def _rests(self, budget: Budget) -> bool:
+        """Return whether the budget is spent, so that the next calls are not looked at."""
+        budget.rests = budget.left < 0 and not self._state.running
+        if budget.rests:
+            budget.rest()
+            if self._state.generations.is_own:  # no other thread can put them back
+                self._state.lifting.lift()
+        return budget.rests
+
+    @hidden_from_compiler
+    def _look_late(
+        self, budget: Budget, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call | None:
+        """Look at the graph of a call that has failed and was not looked at, and announce why."""
+        is_inner = budget.within > 1  # the call around it is looked at
+        self._error, self._built = error, budget.ended
+        budget.end(is_own=self._state.generations.is_own)
+        try:
+            call = None if is_inner else self._prepare(args, kwargs)
+        finally:
+            self._error = None
+        for finding in () if call is None else call.findings:
+            self._sink.report(replace(finding, label=f"{finding.label} ({_LATE})"))
+        return call
 
     @hidden_from_compiler
     def _sweep(self) -> None:
@@ -217,9 +266,12 @@ class Backward:
     @hidden_from_compiler
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Begin a call; None if that failed, which must not become the program's failure."""
-        before = self._state.calls
+        before, began, budget = self._state.calls, time.perf_counter(), self._state.budget
         try:
-            return self._begin(EngineCall.of(*args, **kwargs))
+            new = self._begin(EngineCall.of(*args, **kwargs))
+            if budget is not None:
+                budget.spend(began, 0 if self._state.lifting.on else new.built)
+            return new
         except BaseException as failure:
             call = self._state.call
             if call is not None and call.number > before:
@@ -242,8 +294,11 @@ class Backward:
     @hidden_from_compiler
     def _conclude(self, call: Call, error: BaseException | None, args: tuple[Any, ...]) -> None:
         """Finish a call; a failure of ours in that must not become the program's."""
+        began, budget = time.perf_counter(), self._state.budget
         what = "booking a backward call failed in gradscope"
         self._state.notes.attempt(what, partial(self._finish, call, error, args), None)
+        if budget is not None:
+            budget.spend(began)
         if not call.guarded or self._sink.follows_calls:
             self._sink.called(call.record)
 
@@ -254,6 +309,8 @@ class Backward:
         entrance = sys._getframe(2)
         frame = user_frame(entrance)
         place = None if frame is None else place_in(frame)
+        if state.budget is not None:
+            state.generations.pass_to(state.budget.ended)
         state.calls += 1
         call = Call(state.calls, place, asked.keep_graph)
         above = state.call
@@ -319,12 +376,16 @@ class Backward:
     ) -> None:
         """Look at the graph of a call in full, and judge it."""
         look = self._looker.look_for(asked, roots, call.place)
+        if self._error is not None:
+            look.narrow(str(self._error), self._built)
         call.roots = look.numbers_of(roots)
         graph = self._book(call, asked, look, frame)
         if look.is_wrong:
             call.findings = self._judge.examine(Evidence(self._state, call, look, graph))
         call.known = call.plain and self._state.recognizer.learn(call, look)
-        self._state.observers.tell(Observer.before_call, call, look, call.record, frame)
+        budget = self._state.budget
+        if budget is None or budget.left > _LEAST:
+            self._state.observers.tell(Observer.before_call, call, look, call.record, frame)
         for i, token in enumerate(look.tokens):
             if look.will_run(i):
                 other = token.call

@@ -101,6 +101,13 @@ class Generations:
             self._own_thread.next = number
         return number
 
+    def pass_to(self, number: int) -> None:
+        """Take note that calls of which nothing is known ran what was built before this number."""
+        if number > self._own_thread.next:
+            self.built += number - self._own_thread.next
+            self._own_thread.next = number
+            self.end(self.latest, None)
+
     def see_built(self, number: int, *, counts: bool) -> None:
         """Take note of a node that another thread has built; it ``counts`` if that is one of the
         engine's, for a call of the watch's own thread.

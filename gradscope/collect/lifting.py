@@ -469,9 +469,12 @@ class Lifting:
         needed = with_steps if call.steps else without
         if self._alike < needed or self._awaited is not None or self.doubted or self.blocked:
             return
-        if call.parent is not None:  # the engine forgets what is done to its stack of hooks
-            return
-        if self._state.hooks.lift():
+        if call.parent is None:  # the engine forgets what is done to its stack of hooks
+            self.lift()
+
+    def lift(self) -> None:
+        """Lift the hooks, if nothing forbids it."""
+        if not (self.on or self.blocked) and self._state.hooks.lift():
             self.on = True
             self.since = self._generations.own_next
             self.theirs_entered = False

@@ -9,6 +9,8 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Signature
 from gradscope.collect.marks import Stale, Token
+from gradscope.collect.slots import FREED_TEXT
+from gradscope.collect.thread_numbers import OTHER
 from gradscope.collect.walk import Targets, targets_of
 from gradscope.program.sites import Place
 from gradscope.torch_private import NO_SEQUENCE_NR
@@ -58,6 +60,15 @@ class Look:
         runs = None if self.runs is None else tuple(self.runs)
         nodes = tuple(self.kinds), tuple(self.places), tuple(self.freed), runs
         return Signature(place, kind, self.nbytes, self.left, *nodes)
+
+    def narrow(self, error: str, built: int) -> None:
+        """Leave what the engine can have met, which has run the graph and failed with this error;
+        what it has freed itself, was most likely built from number ``built`` on.
+        """
+        is_freed = FREED_TEXT in error
+        self.stale = [] if is_freed else self.stale
+        run = [i for i in self.freed if is_freed and self.will_run(i)]
+        self.freed = [i for i in run if not built <= self.tokens[i].sequence_nr < OTHER] or run
 
     def numbers_of(self, roots: Iterable[Node]) -> tuple[int, ...]:
         """Return the sequence numbers of those roots that were looked at."""

@@ -60,7 +60,7 @@ class Looker:
         nodes, index, tokens = look.nodes, look.index, look.tokens
         kinds, places = look.kinds, look.places
         census, generation = self._state.census, self._generations.latest
-        room = self._state.stack_limit.room_for(0)
+        room, passes = self._state.stack_limit.room_for(0), self._state.budget is not None
         storages: dict[int, int] = {}
         slices: list[int] = []
         marked: set[int] = set()
@@ -93,6 +93,8 @@ class Looker:
                 asked = token.unseen or token.is_function or token.probed
                 if asked and token.freed_by is None:
                     self._recheck(token, node)
+                elif passes and token.freed_by is None and any(r() is None for r in token.packs):
+                    token.freed_by = BEFORE_WATCH  # or by a call that was not looked at
                 if kind.__name__ == "CompiledFunctionBackward":
                     look.compiled.append(i)
             if token.freed_by is not None:

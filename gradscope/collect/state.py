@@ -22,11 +22,66 @@ from gradscope.collect.stack_limit import StackLimit
 from gradscope.model import Finding, Site
 from gradscope.program.names import Names
 from gradscope.program.sites import Place
-from gradscope.torch_private import CALL, NO_SEQUENCE_NR, carried
+from gradscope.torch_private import CALL, NO_SEQUENCE_NR, carried, next_sequence_nr
+from gradscope.units import counted
 
 _MOST_FORETOLD = 100
+_AROUND = 1.5  # measured: what the program needs longer by that, of the time that a look takes,
+_CACHES = 75e-6  # and the seconds to fill the processor's caches again, before the call and after
+_PER_NODE = 7e-6  # seconds, measured
+_MOST_PASSED = 256  # calls, between two looks at the clock
 _LEAST_TOLD, _LEAST_SHARE = 1_000_000, 0.01
 """Waste of fewer bytes, and of less of what graphs held at the peak, is counted and not told."""
+
+
+class Budget:
+    """Keeps what a watch costs within a share of the time since it began: a call that comes when it
+    is spent is not looked at.
+
+    ``passed`` counts those calls, and ``within`` those in progress; ``ended`` is the number of the
+    next node when the last one ended, ``before_clock`` how many come before the clock is asked.
+    """
+
+    def __init__(self, percent: float) -> None:
+        self.percent = percent
+        self.passed = self.within = self.ended = self.before_clock = 0
+        self.rests = False
+        self._started, self._spent = time.perf_counter(), 0.0
+        self._asked = 0.0, 0
+        """When the clock was asked last, and how many calls had passed by then."""
+
+    @property
+    def left(self) -> float:
+        """The seconds that may be spent now; less than 0 if it is spent."""
+        return self.percent / 100 * (time.perf_counter() - self._started) - self._spent
+
+    def rest(self) -> None:
+        """Let as many calls pass as may come, at the pace of the last, until there is some left."""
+        (before, passed), self._asked = self._asked, (time.perf_counter(), self.passed)
+        pace = (self._asked[0] - before) / (self.passed - passed or 1)
+        wait = -self.left / self.percent * 100
+        self.before_clock = min(_MOST_PASSED, int(wait / pace))
+
+    def end(self, *, is_own: bool) -> None:
+        """End a call that was not looked at; what it has built itself is as old as it."""
+        self.within -= 1
+        self.before_clock -= self.before_clock > 0
+        self.passed += not self.within
+        if is_own:
+            self.ended = next_sequence_nr()
+
+    def spend(self, since: float, nodes: int = 0) -> None:
+        """Count the time since then, with what it costs the program to have its caches emptied, and
+        so many nodes that were built under hooks.
+        """
+        self._spent += _AROUND * (time.perf_counter() - since) + _CACHES + _PER_NODE * nodes
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the report says of it."""
+        calls = counted(self.passed, "backward call")
+        note = f"{calls} not looked at (budget {self.percent:g} %): the totals leave them out"
+        return (note,) if self.passed else ()
 
 
 class State:
@@ -45,8 +100,10 @@ class State:
         notes: Notes | None = None,
         *,
         hooked: bool = False,
+        budget: Budget | None = None,
     ) -> None:
         self.hooked = hooked
+        self.budget = budget
         self.active = True
         self.looks = True
         """Whether graphs can be looked at on this torch."""

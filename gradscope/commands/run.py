@@ -71,13 +71,17 @@ class RunOptions:
     settings: Settings = DEFAULTS
 
 
+_FOR_CHILDREN = ("hooks", "guard", "stop_after")
+
+
 def run(target: Target, options: RunOptions) -> int:
     """Run a program inside a watch, print its findings as they are made and a report at its end."""
     suppressor = Suppressor(options.settings)
     if options.settings.write_baseline is not None:
         writable(options.settings.write_baseline, "--write-baseline")
     header = header_of(target, options.hooks)
-    chosen = {"hooks": options.hooks, "guard": options.guard, "stop_after": options.stop_after}
+    chosen: dict[str, Any] = {name: getattr(options, name) for name in _FOR_CHILDREN}
+    chosen["budget"] = options.settings.budget
     program = {"script": header.script, "argv": header.argv}
     children = Children(ChildPlan.of(options.save, **chosen, **program), header)
     header = replace(header, run=children.plan.run)

@@ -144,6 +144,7 @@ def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
     by = token.freed_by
     assert by is not None
     place = token.place
+    is_unseen = state.budget is not None and by.place is None  # the budget was spent
     foreseen = state.foreseen.get(by.number)
     roots = {*range(len(look.targets))}.difference(*look.targets)
     anew = reachable(look.targets, roots, cut={*freed})
@@ -153,7 +154,8 @@ def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
         call=evidence.call.record,
         nodes=tuple(node_at(look, evidence.graph, i) for i in freed[:_MOST_NODES_NAMED]),
         made=(made,) if made is not None else (),
-        freed_by=_record_of(by),
+        freed_by=None if is_unseen else _record_of(by),
+        freed_unseen=is_unseen,
         freed_same_statement=by.place is call.place and by.number > 0,
         same_root=bool(by.roots) and by.roots == call.roots,
         made_again=place is not None and place.last_sequence_nr >= by.sequence_nr,

@@ -48,6 +48,7 @@ class ChildPlan:
     hooks: bool = True
     guard: bool = False
     stop_after: int | None = None
+    budget: float | None = None
     script: str = ""
     argv: Sequence[str] = ()
 
@@ -77,6 +78,7 @@ class ChildPlan:
             raise_on="error" if self.guard else None,
             hooks=self.hooks,
             stop_after=self.stop_after,
+            budget=self.budget,
             header=replace(header, torch=str(torch.__version__)),
             **more,
         )

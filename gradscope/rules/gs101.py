@@ -91,13 +91,17 @@ from gradscope.units import counted, listed, nbytes
 RULE = rule(__doc__, "GS101", "backward-through-freed-graph", Severity.ERROR, Certainty.CERTAIN)
 
 
+_BEFORE = "before gradscope began to watch"
+
+
 @dataclass(frozen=True, slots=True)
 class FreedGraph:
     """What is known when ``call`` is about to run ``nodes``, whose saved tensors ``freed_by`` has
     let go of.
 
     ``nodes`` begins with the one the engine will stop at; ``made`` holds the user's lines that
-    built them, the one to blame first. ``freed_by`` is None if it ran before gradscope watched.
+    built them, the one to blame first. ``freed_by`` is None if it ran before gradscope watched
+    or, ``freed_unseen``, was not looked at.
     ``freed_same_statement``: it came from the same place in the code as ``call``. ``same_root``:
     both start at the same node. ``made_again``: the first of ``made`` has built nodes once more
     since, so that a new iteration has begun. ``trains_anew``: the call leads to a leaf beside what
@@ -110,6 +114,7 @@ class FreedGraph:
     nodes: tuple[Node, ...]
     made: tuple[Site, ...] = ()
     freed_by: BackwardCall | None = None
+    freed_unseen: bool = False
     freed_same_statement: bool = False
     same_root: bool = False
     made_again: bool = False
@@ -228,7 +233,8 @@ def _related(facts: FreedGraph, freed_bytes: int) -> Iterator[Related]:
     subject = "the graph" if facts.same_root else part
     yield from built(facts.made, f"{subject} was built here{once}: {what}", f"and here{once}")
     if by is None:
-        yield Related("freed_by", None, "it was freed before gradscope began to watch")
+        unseen = "by a call that was not looked at" if facts.freed_unseen else _BEFORE
+        yield Related("freed_by", None, f"it was freed {unseen}")
     else:
         again = ", an earlier run of this line" if same_line else ""
         if before := _earlier_run(facts):

@@ -45,6 +45,7 @@ class FailOn(StrEnum):
 class Settings:
     """What counts: ``ignored`` says of each code where that was asked for.
 
+    ``budget`` is the share of the run's time that a watch may take, in percent; None for any.
     ``per_file`` has patterns with their codes, relative to ``folder``. With ``write_baseline``, all
     findings of today are written there, and none counts.
     """
@@ -55,6 +56,7 @@ class Settings:
     write_baseline: Path | None = None
     folder: Path = Path()
     per_file: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    budget: float | None = None
 
     def overridden(
         self,
@@ -62,6 +64,7 @@ class Settings:
         fail_on: FailOn | None = None,
         baseline: Path | None = None,
         write_baseline: Path | None = None,
+        budget: float | None = None,
     ) -> Settings:
         """Return the settings with what options say; raise GradscopeError for unknown codes."""
         codes = [code for part in ignore or () for code in part.split(",") if code.strip()]
@@ -71,6 +74,7 @@ class Settings:
             fail_on=fail_on or self.fail_on,
             baseline=self.baseline if baseline is None else baseline.absolute(),
             write_baseline=None if write_baseline is None else write_baseline.absolute(),
+            budget=self.budget if budget is None else budget,
         )
 
     def pattern_for(self, code: str, file: str) -> str | None:
@@ -147,10 +151,19 @@ def _per_file(value: Any) -> dict[str, tuple[str, ...]]:
     return {pattern: _codes(codes) for pattern, codes in dict(value).items()}
 
 
+def percent(value: Any) -> float:
+    """Return a share in percent, more than 0; raise ValueError for another value."""
+    with suppress(TypeError, ValueError):
+        if 0 < float(value) <= 100:
+            return float(value)
+    raise ValueError(f"{value!r} is no budget in percent: say a number above 0, at most 100")
+
+
 _KEYS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
     "ignore": ("ignored", 'a list of codes, as ["GS303"],', _codes),
     "fail-on": ("fail_on", f"one of {', '.join(FailOn)}", FailOn),
     "baseline": ("baseline", "a file's path", Path),
+    "budget": ("budget", "a number of percent above 0", percent),
     "per-file-ignores": ("per_file", "a table of lists of codes", _per_file),
 }
 """Of each key the field, what it needs, and what reads it."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, cycle
 from unittest import mock
+
+import pytest
 
 import gradscope
 from gradscope.collect import lifting
+from gradscope.collect.state import Budget
 from gradscope.model import BackwardCall, Certainty, Finding
 from tests.conftest import state_of_python, state_of_the_host
 from tests.property.operations import IN_PLACE
@@ -125,13 +129,31 @@ def note_what_is_left(before: list[object], comparison: Comparison) -> None:
         comparison.failures.append("something of gradscope's is left in torch or Python")
 
 
-def compare(program: Program, hooks: bool) -> Comparison:
-    """Run a program plain and in one watch."""
+def compare(program: Program, hooks: bool, looked_at: Sequence[bool] = ()) -> Comparison:
+    """Run a program plain and in one watch; of its calls only some may be ``looked_at``, in turn."""
     comparison = Comparison()
     before: list[object] = [state_of_the_host(), state_of_python()]
-    note_changes([program], [run_watched(program, hooks, comparison)], comparison)
+    with budget_for(looked_at) if looked_at else nullcontext():
+        watched = run_watched(program, hooks, comparison)
+    note_changes([program], [watched], comparison)
     note_what_is_left(before, comparison)
     return comparison
+
+
+@contextmanager
+def budget_for(looked_at: Sequence[bool]) -> Iterator[None]:
+    """Have watches take it that their budget is spent where a call is not to be looked at."""
+    left = cycle(looked_at)
+
+    def rest(budget: Budget) -> None:
+        budget.rests = True
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        mock.patch.multiple(Budget, left=property(lambda _: next(left) - 1), rest=rest),
+    ):
+        patch.setenv("GRADSCOPE_BUDGET", "1")
+        yield
 
 
 def compare_in_a_loop(iterations: list[Program]) -> Comparison:

@@ -27,6 +27,20 @@ def calls_are_right(hooks: bool, program: Program) -> None:
     expect_none(compare(program, hooks), replay)
 
 
+@rounds
+def test_told_exactly_when_the_engine_raises_where_only_some_calls_are_looked_at(
+    programs_of: Round,
+) -> None:
+    """What comes of a call that was not looked at is told after the error."""
+    some = st.lists(st.booleans(), min_size=1, max_size=7)
+    programs_of.try_out(some_calls_are_right, 100, looked_at=some, program=programs())
+
+
+def some_calls_are_right(looked_at: list[bool], program: Program) -> None:
+    replay = f"looked_at = {looked_at}, program = {program}"
+    expect_none(compare(program, hooks=True, looked_at=looked_at), replay)
+
+
 # Known limit: without hooks it cannot be seen what C++ functions saved, as torch's foreach nodes.
 CHANGE = programs().map(lambda p: p[0]).filter(lambda step: "foreach" not in step[0])
 CHANGES = st.lists(st.tuples(st.integers(0, 24), CHANGE), max_size=3)

@@ -46,7 +46,6 @@ from gradscope.torch_private import (
 
 _torch_number = methodcaller("_sequence_nr")
 _SAMPLE_EVERY = 0.01  # seconds between points of the memory curve
-_REGROUP_EVERY = 0.1  # seconds; calls of one habit may differ in size
 _MOST_ROWS = 64
 _LATE = "found after the error, as the budget was spent: this call was not looked at"
 _LEAST = 0.02  # seconds of a budget: about as much as reading the code ahead takes
@@ -115,7 +114,6 @@ class Books:
         self._state = state
         self._sink = sink
         self._rows: dict[Shape | Habit, Sequence[Like]] = {}
-        self._grouped = 0.0
         self._sampled = -1.0
         self._built_before = self._destroyed_before = 0
 
@@ -132,8 +130,7 @@ class Books:
         """Write a guarded call in the row of those like it."""
         self._end(call)
         self._sample(call, alike=True)
-        if call.ended - self._grouped > _REGROUP_EVERY or len(self._rows) > _MOST_ROWS:
-            self._grouped = call.ended
+        if len(self._rows) > _MOST_ROWS:
             self.regroup()
         key: Shape | Habit = call.habit if call.of_new_shape else call.shape
         rows = self._rows.get(key, ())

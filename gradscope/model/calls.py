@@ -17,7 +17,9 @@ FIGURES = (
     *("nodes", "nodes_run", "saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes"),
     *("returned_bytes", "retained_bytes", "peak_bytes", "nodes_built", "nodes_destroyed"),
 )
-"""The sizes in the record of a call: of similar calls that share a row, the largest each."""
+"""The sizes in the record of a call: of similar calls that share a row, the largest each, as far as
+they were watched.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,8 +278,9 @@ class Session:
         """Return the totals so far."""
         ledger, census = self.state.ledger, self.state.census
         built = self.state.nodes_built  # which takes note of the last of them
-        uncounted = self.state.generations.built_since if self.state.lifting.on else 0
         passed = () if self.state.budget is None else self.state.budget.notes
+        is_unseen = self.state.lifting.on and not passed  # else a note tells
+        uncounted = self.state.generations.built_since if is_unseen else 0
         return Summary(
             backward_calls=self.state.calls,
             nodes=max(built, census.alive + census.destroyed),

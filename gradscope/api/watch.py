@@ -144,11 +144,12 @@ def _suppressor(
     return None
 
 
-def _budget(given: float | None, settings: bool | Suppressor) -> float | None:
-    """Return the budget: as given, of the environment, or of pyproject.toml where that counts."""
-    asked = os.environ.get("GRADSCOPE_BUDGET") or None if given is None else given
-    if asked is not None:
-        return percent(asked)
+def _budget(given: float | str | None, settings: bool | Suppressor) -> float | None:
+    """Return the budget: as given, of the environment, or of pyproject.toml, where these count."""
+    if given is None and settings is not False:
+        given = os.environ.get("GRADSCOPE_BUDGET") or None
+    if given is not None:
+        return percent(given)
     return settings_at().budget if settings is True else None
 
 

@@ -185,6 +185,8 @@ def test_the_environment_and_the_project_may_set_it(
         assert budget_of(scope).percent == 2.5
     with gradscope.watch(budget=1) as scope:
         assert budget_of(scope).percent == 1
+    with gradscope.watch(settings=False) as scope:  # as where fixes are tried
+        assert known(scope._session).state.budget is None
     monkeypatch.delenv("GRADSCOPE_BUDGET")
     project.write_text("[tool.gradscope]\nbudget = 300\n")
     with pytest.raises(GradscopeError, match="budget"):

@@ -496,14 +496,11 @@ class Backward:
             state.lifting.block()
 
     def _end_guarded(self, call: Call) -> None:
-        """Count what a guarded call has freed, and the most that was alive before it."""
-        ledger, like = self._state.ledger, call.shape.record
-        assert like is not None
+        """Count a guarded call; before it, its graph was alive at least."""
+        ledger = self._state.ledger
         self._state.lifting.after_guarded(call)
         ledger.estimated_calls += 1
-        larger = call.size[1] - like.saved_bytes
-        if larger > 0:
-            ledger.highest_bytes = max(ledger.highest_bytes, like.peak_bytes + larger)
+        ledger.highest_bytes = max(ledger.highest_bytes, ledger.live_bytes + call.size[1])
 
     def _go_on(self, call: Call) -> None:
         """Take it that what is built from now on is built after the call."""

@@ -75,11 +75,12 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
                 f"raise_on={raise_on!r}: say one of {', '.join(s.value for s in Severity)}, or None"
             )
         self._hooks = hooks
-        self._budget = _budget(budget, settings)
         self._header = header
         self._save = save if save is None or isinstance(save, Store) else Path(save)
         lowest = None if raise_on is None else Severity(raise_on)
         suppressor = _suppressor(settings, ignore, baseline)
+        of_project = suppressor.settings.budget if suppressor and settings is True else None
+        self._budget = _budget(budget, of_project, reads_environment=settings is not False)
         self._asked = Asked(lowest, stop_after, on_finding, on_call, suppressor)
         self._entered: list[tuple[Scope, Session]] = []
 
@@ -144,13 +145,14 @@ def _suppressor(
     return None
 
 
-def _budget(given: float | str | None, settings: bool | Suppressor) -> float | None:
-    """Return the budget: as given, of the environment, or of pyproject.toml, where these count."""
-    if given is None and settings is not False:
-        given = os.environ.get("GRADSCOPE_BUDGET") or None
+def _budget(
+    given: float | None, of_project: float | None, *, reads_environment: bool
+) -> float | None:
+    """Return the budget: as given, of the environment, or else the project's."""
     if given is not None:
         return percent(given)
-    return settings_at().budget if settings is True else None
+    named = os.environ.get("GRADSCOPE_BUDGET") if reads_environment else None
+    return percent(named) if named else of_project
 
 
 def current() -> Session | None:

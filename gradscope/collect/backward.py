@@ -192,7 +192,7 @@ class Backward:
     def run(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Stand in for torch's ``_engine_run_backward``; leave no frame in a traceback."""
         state = self._state
-        budget = state.budget
+        budget = state.budget if state.active else None
         is_passed = budget is not None and (
             budget.within or budget.before_clock or self._rests(budget)
         )

@@ -35,7 +35,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.stack_limit import StackLimit
 from gradscope.collect.thread_numbers import OTHER
 from gradscope.program.sites import Place
-from gradscope.program.tensors import PLAIN
+from gradscope.program.tensors import PLAIN, is_parameter
 from gradscope.torch_private import NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
 
 _MOST_NODES = 50_000  # of one graph
@@ -381,9 +381,7 @@ def _sizes(node: Node, kind: Kind) -> list[int] | None:
 
 def _nbytes(tensor: torch.Tensor) -> int:
     """Return the bytes that a saved tensor costs the graph, which for a parameter are none."""
-    base = tensor._base
-    owner = tensor if base is None else base
-    return 0 if owner.is_leaf and owner.requires_grad else tensor.nbytes
+    return 0 if is_parameter(tensor) else tensor.nbytes
 
 
 def _packed_by_theirs(node: Node, name: str, met: set[int]) -> int | None:

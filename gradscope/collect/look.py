@@ -22,8 +22,7 @@ class Look:
     ``kinds`` and ``places`` are the signature of the graph: the type of each node in depth-first
     order, and where it was made. ``unhooked`` has address and bytes of what new nodes saved while
     the hooks were lifted, which the ledger does not know; ``foreign`` says that hooks of the
-    program's own packed what some nodes saved. ``left`` counts the edges that
-    were not followed.
+    program's own packed what some nodes saved. ``left`` counts the edges that were not followed.
     """
 
     def __init__(self) -> None:
@@ -62,8 +61,8 @@ class Look:
         return Signature(place, kind, self.nbytes, self.left, *nodes)
 
     def narrow(self, error: str, built: int) -> None:
-        """Leave what the engine can have met, which has run the graph and failed with this error;
-        what it has freed itself, was most likely built from number ``built`` on.
+        """Leave what the engine can have met, which has run the graph and failed with this error:
+        what it has freed itself was most likely built from number ``built`` on.
         """
         is_freed = FREED_TEXT in error
         self.stale = [] if is_freed else self.stale

@@ -177,7 +177,7 @@ class Suppressor:
     """Judges findings by comments, settings and a baseline."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self.settings = settings
         file = None if settings.write_baseline else settings.baseline
         self._known = frozenset[KnownFinding]() if file is None else read_baseline(file)
 
@@ -199,12 +199,12 @@ class Suppressor:
             for line, codes, text in suppressing(_lines(site.file, sources)):
                 if line in covered and (not codes or codes & called):
                     return Suppression(SuppressionKind.IN_SOURCE, f"by `{text}`")
-            pattern = self._settings.pattern_for(code, site.file)
+            pattern = self.settings.pattern_for(code, site.file)
             if pattern is not None:
                 return Suppression(SuppressionKind.EXTERNAL, f"by per-file-ignores of {pattern}")
-        if code in self._settings.ignored:
-            return Suppression(SuppressionKind.EXTERNAL, f"by {self._settings.ignored[code]}")
-        file = self._settings.baseline
+        if code in self.settings.ignored:
+            return Suppression(SuppressionKind.EXTERNAL, f"by {self.settings.ignored[code]}")
+        file = self.settings.baseline
         if self._known and file and _entry(finding, file.parent, sources) in self._known:
             where = short_path(str(file))
             return Suppression(SuppressionKind.EXTERNAL, f"as known by the baseline {where}")

@@ -166,6 +166,17 @@ def test_calls_of_other_threads_pass_too() -> None:
         assert budget_of(scope).passed == 2
 
 
+def test_nothing_passes_when_the_watch_is_over() -> None:
+    """Another tool may have put its own function around the watch's, which then stays."""
+    training = Training()
+    with gradscope.watch(budget=NEARLY_NONE) as scope:
+        training.step()
+        budget, stays = budget_of(scope), torch.autograd.graph._engine_run_backward
+    loss = training.net(torch.randn(2, 4)).mean()
+    stays((loss,), (torch.ones(()),), False, False, (), True, True)
+    assert (budget.passed, budget.rests) == (0, False)
+
+
 @pytest.mark.parametrize("budget", [0.0, -1, 101, "much"])
 def test_a_budget_is_a_share(budget: float) -> None:
     with pytest.raises(ValueError, match="percent"):

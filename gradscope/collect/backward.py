@@ -26,7 +26,7 @@ from gradscope.collect.saving import Saving
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.snapshot import Pictures
 from gradscope.collect.state import Budget, State
-from gradscope.collect.thread_numbers import name_of_thread
+from gradscope.collect.thread_numbers import name_of_thread, this_thread
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Related, Root, Sample, Site
@@ -180,10 +180,9 @@ class Backward:
         self._sink = sink
         self._root_names: dict[tuple[int, int], Sequence[str | None]] = {}
         """By the place of the call: they are the same in every iteration."""
-        self._error: BaseException | None = None
-        self._built = 0
-        """Of a call that is looked at late, and the number of the next node when the call before
-        had ended.
+        self._late: tuple[BaseException, int] | None = None
+        """The error of a call that is looked at late, and the number of the next node when the call
+        before had ended.
         """
         self._shapes = Shapes()
         self._pictures = Pictures(state, self._shapes)
@@ -200,7 +199,7 @@ class Backward:
             return original(*args, **kwargs)
         call = None
         if budget is not None and is_passed:
-            budget.within += 1
+            budget.within.append(this_thread.number)
         else:
             call = unprofiled(self._prepare)(args, kwargs)
         try:
@@ -217,7 +216,7 @@ class Backward:
             erase(error, _OURS)
             raise
         if budget is not None and is_passed:
-            budget.end(is_own=state.generations.is_own)
+            budget.end(this_thread.number, is_own=state.generations.is_own)
         elif call is not None:
             unprofiled(self._conclude)(call, None, args)
         if not state.active:
@@ -243,22 +242,23 @@ class Backward:
         self, budget: Budget, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Call | None:
         """Look at the graph of a call that has failed and was not looked at, and announce why."""
-        is_inner = budget.within > 1  # the call around it is looked at
-        self._error, self._built = error, budget.ended
-        budget.end(is_own=self._state.generations.is_own)
+        here = budget.within.count(this_thread.number)
+        # The call around it is looked at, which may be of the thread that the engine runs it for.
+        is_inner = here > 1 or (len(budget.within) > 1 and name_of_thread() is None)
+        self._late = error, budget.ended
+        budget.end(this_thread.number, is_own=self._state.generations.is_own)
         try:
             call = None if is_inner else self._prepare(args, kwargs)
         finally:
-            self._error = None
+            self._late = None
         for finding in () if call is None else call.findings:
             self._sink.report(replace(finding, label=f"{finding.label} ({_LATE})"))
         return call
 
     @hidden_from_compiler
     def _sweep(self) -> None:
-        state = self._state
-        if not state.active and state.hooked:
-            state.hooks.sweep()
+        if not self._state.active and self._state.hooked:
+            self._state.hooks.sweep()
 
     @hidden_from_compiler
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
@@ -373,8 +373,8 @@ class Backward:
     ) -> None:
         """Look at the graph of a call in full, and judge it."""
         look = self._looker.look_for(asked, roots, call.place)
-        if self._error is not None:
-            look.narrow(str(self._error), self._built)
+        if self._late is not None:
+            look.narrow(*self._late)
         call.roots = look.numbers_of(roots)
         graph = self._book(call, asked, look, frame)
         if look.is_wrong:

@@ -60,11 +60,11 @@ class Look:
         nodes = tuple(self.kinds), tuple(self.places), tuple(self.freed), runs
         return Signature(place, kind, self.nbytes, self.left, *nodes)
 
-    def narrow(self, error: str, built: int) -> None:
+    def narrow(self, error: BaseException, built: int) -> None:
         """Leave what the engine can have met, which has run the graph and failed with this error:
         what it has freed itself was most likely built from number ``built`` on.
         """
-        is_freed = FREED_TEXT in error
+        is_freed = FREED_TEXT in str(error)
         self.stale = [] if is_freed else self.stale
         run = [i for i in self.freed if is_freed and self.will_run(i)]
         self.freed = [i for i in run if not built <= self.tokens[i].sequence_nr < OTHER] or run

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -152,7 +154,7 @@ def test_calls_within_a_call_that_passes_pass_too() -> None:
         before = scope.summary.backward_calls
         for _ in range(3):
             loss().backward()
-        assert budget_of(scope).within == 0
+        assert budget_of(scope).within == []
         assert scope.summary.backward_calls == before
         assert budget_of(scope).passed == 3
 
@@ -164,6 +166,28 @@ def test_calls_of_other_threads_pass_too() -> None:
         in_a_thread(training.step)
         training.step()
         assert budget_of(scope).passed == 2
+
+
+def test_what_another_thread_runs_meanwhile_is_no_call_around() -> None:
+    """Of two calls in one thread, the outer is looked at after the error."""
+    began, failed = Event(), Event()
+
+    def meanwhile(_: torch.Tensor) -> None:
+        began.set()
+        failed.wait(10)
+
+    with gradscope.watch(budget=NEARLY_NONE) as scope, ThreadPoolExecutor(1) as pool:
+        loss = Training().step()
+        slow = torch.ones(2, requires_grad=True).exp()
+        slow.register_hook(meanwhile)
+        other = pool.submit(slow.sum().backward)
+        began.wait(10)
+        with pytest.raises(RuntimeError, match="second time"):
+            loss.backward()
+        failed.set()
+        other.result()
+        assert budget_of(scope).within == []
+    assert [(each.code, each.missed) for each in scope.findings] == [("GS101", False)]
 
 
 def test_nothing_passes_when_the_watch_is_over() -> None:

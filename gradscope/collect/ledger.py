@@ -158,7 +158,7 @@ Entry = tuple[str, Any]
 
 class _Counts:
     """What Python counts for a tensor that one list holds, and more if C++ holds it (``shared``);
-    and for the storage that a variable holds.
+    and for a storage that one list holds. A variable may count or not, as Python compiles its use.
     """
 
     def __init__(self) -> None:
@@ -167,9 +167,9 @@ class _Counts:
         view = held[0].view(1)
         self.shared = sys.getrefcount(held[0]) - self.alone
         del view
-        storage = held[0].untyped_storage()
-        self.storage = sys.getrefcount(storage)
-        self.are_told = hasattr(held[0], "_use_count") and storage_use_count(storage._cdata) == 2
+        stored = [held[0].untyped_storage()]
+        self.storage = sys.getrefcount(stored[0])
+        self.are_told = hasattr(held[0], "_use_count") and storage_use_count(stored[0]._cdata) == 2
 
 
 _counts = _Counts()
@@ -211,13 +211,13 @@ def memory_of(found: Iterable[list[Entry]]) -> dict[int, Memory]:
                 if not isinstance(held[0], torch.Tensor):
                     continue
                 try:
-                    storage = held[0].untyped_storage()
-                    key, nbytes = storage._cdata, storage.nbytes()
+                    stored = [held[0].untyped_storage()]
+                    key, nbytes = stored[0]._cdata, stored[0].nbytes()
                 except (NotImplementedError, RuntimeError):  # sparse and opaque tensors
                     continue
                 if key not in storages:
-                    named = sys.getrefcount(storage) > _counts.storage
-                    used = sys.maxsize if named else storage_use_count(key) - 1  # by `storage`
+                    named = sys.getrefcount(stored[0]) > _counts.storage
+                    used = sys.maxsize if named else storage_use_count(key) - 1  # by `stored`
                     storages[key] = nbytes, used, {}
                 owned = _owned_in(storages[key][2], held)
                 owned.in_python += 1

@@ -315,9 +315,7 @@ def _of_siblings(facts: SharedGraph) -> Iterator[Fix]:
     apart = "each loss has a step of its own" if facts.stepped_between else ""
     again = _forward_again(facts, apart or "each loss trains another part")
     if not roles.known or not roles.links:
-        is_all = any(link.only for link in roles.links)
-        likely, other = (second, first) if is_all else (first, second)
-        yield from (likely, together, other) if facts.stepped_between else (together, likely)
+        yield from (first, together, second) if facts.stepped_between else (together, first)
     elif cuts == {Cut.NEITHER}:
         yield from _of_constant(facts)
     elif len(cuts) == 1 and cuts <= {Cut.FIRST, Cut.SECOND}:
@@ -365,8 +363,6 @@ def _why(link: Link, loss: Loss, other: Loss) -> str:
     """Return why one loss may do without the gradient of a variable."""
     if not other.steps:
         return ""
-    if loss.trains:
-        return f"`{link.name}` is named as a constant"
     steps, others = (", ".join(f"`{name}`" for name in each.steps) for each in (loss, other))
     return f"{steps} steps with this loss, and only {others} has {grouped(link.leaves)}"
 

@@ -146,9 +146,8 @@ class StaleSoon:
     backward call. ``conditions`` are as in ``SharedGraph``.
 
     What decides the cure: ``carried``, the holder goes from one iteration into the next; ``again``,
-    it was made before this iteration; ``constant`` says why nothing is trained through it, if so.
-    Of a change by an operation, ``computed``: an operation of the graph made what was changed;
-    ``trained``: it is a parameter.
+    it was made before this iteration. Of a change by an operation, ``computed``: an operation of
+    the graph made what was changed; ``trained``: it is a parameter.
     """
 
     changed_at: Site
@@ -163,7 +162,6 @@ class StaleSoon:
     conditions: tuple[str, ...] | None = None
     carried: bool = False
     again: bool = False
-    constant: str = ""
     computed: bool = False
     trained: bool = False
 
@@ -241,12 +239,11 @@ def _of_made_once(facts: StaleSoon) -> tuple[Fix, ...]:
         FixKind.RECOMPUTE,
         f"compute `{name}` again in each iteration: the step has changed what it is made from",
         effects=(f"{who} would get gradient in each iteration, at its new value",),
-        reason="" if facts.constant else "what it is computed from is trained",
+        reason="what it is computed from is trained",
     )
     stored = f"detach() `{name}` where it is stored"
     effects = (f"{who} would get no gradient through `{name}`",)
-    detach = Fix(FixKind.DETACH, stored, effects=effects, reason=facts.constant)
-    return (detach, again) if facts.constant else (again, detach)
+    return (again, Fix(FixKind.DETACH, stored, effects=effects))
 
 
 def _clone(facts: StaleSoon) -> Fix:

@@ -23,16 +23,13 @@ class Cut(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One of two losses: its name and its backward call.
-
-    ``steps`` are the optimizers that step with it, by name, ``trains`` the parameters of the shared
-    part that these hold.
+    """One of two losses: its name, its backward call, and by name the optimizers that step with
+    it.
     """
 
     name: str
     site: Site
     steps: tuple[str, ...] = ()
-    trains: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -46,7 +43,7 @@ class Link:
 
     ``leaves`` are the parameters behind it. ``name_first`` and ``name_second`` are what the losses
     call it. ``lost_first`` and ``lost_second`` are the parameters that get gradient from that loss
-    in no other way; ``only``: the first loss trains nothing else.
+    in no other way.
     """
 
     name: str
@@ -56,7 +53,6 @@ class Link:
     name_second: str = ""
     lost_first: tuple[str, ...] = ()
     lost_second: tuple[str, ...] = ()
-    only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

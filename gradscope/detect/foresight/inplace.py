@@ -19,7 +19,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.schedule import Schedule
-from gradscope.detect.foresight.stale_graphs import StaleGraphs, with_cure
+from gradscope.detect.foresight.stale_graphs import StaleGraphs
 from gradscope.model import Finding, Site
 from gradscope.program.ahead.questions import start_before
 from gradscope.program.sites import Place, user_frames
@@ -140,7 +140,7 @@ class InPlace(Observer):
         by = gs202.By.DATA if change.hidden else gs202.By.OPERATION
         facts = needed.facts(change.statement.site, watch.calls, by)
         facts = replace(facts, computed=change.computed, trained=change.trained)
-        return [gs202.finding(with_cure(facts, watch, needed, frames))]
+        return [gs202.finding(facts)]
 
 
 def _is_computed(packed: Packed) -> bool:

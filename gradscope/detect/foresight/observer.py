@@ -29,7 +29,7 @@ from gradscope.detect.foresight.shared_graphs import (
     may_be_shared,
     tensors_of,
 )
-from gradscope.detect.foresight.stale_graphs import StaleGraphs, with_cure
+from gradscope.detect.foresight.stale_graphs import StaleGraphs
 from gradscope.detect.foresight.training import Optimizers, makes_step, roles_of
 from gradscope.detect.node_facts import built_at, node_at
 from gradscope.model import BackwardCall, Finding, Site
@@ -106,7 +106,7 @@ class Foresight(Observer):
             if needed is None:
                 return ()
             facts = needed.facts(place.site, watch.calls, gs202.By.STEP)
-            return [gs202.finding(with_cure(facts, watch, needed, frames))]
+            return [gs202.finding(facts)]
 
     def _examine(
         self, call: Call, look: Look, record: BackwardCall, frames: list[FrameType]

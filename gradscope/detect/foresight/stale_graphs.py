@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from types import FrameType
 from typing import NamedTuple
@@ -20,10 +20,9 @@ from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.reading import Read, Wanted, foretell
 from gradscope.detect.foresight.shared_graphs import Held, tensors_of
-from gradscope.detect.foresight.training import reason_for_a_constant
 from gradscope.model import Site
-from gradscope.program.ahead.questions import FromFrames, events_around
-from gradscope.program.tensors import held_node, leaves_of
+from gradscope.program.ahead.questions import FromFrames
+from gradscope.program.tensors import held_node
 from gradscope.rules import gs202
 
 _MOST_NODES = 2_000  # that may be touched in one look
@@ -47,9 +46,7 @@ class Needed(NamedTuple):
     conditions then.
     """
 
-    held: Held
     read: Read
-    start: FromFrames
     stale: _OutOfDate
     conditions: tuple[str, ...] | None
 
@@ -58,8 +55,9 @@ class Needed(NamedTuple):
         read, stale = self.read, self.stale
         tensors, nodes = tuple(stale.tensors)[:_MOST_NAMED], tuple(stale.nodes)[:_MOST_NAMED]
         saved = tensors, nodes, tuple(stale.made)[:_MOST_MADE]
-        lines = read.site, read.backward
-        return gs202.StaleSoon(changed_at, read.name, *saved, *lines, after, by, self.conditions)
+        known = changed_at, read.name, *saved, read.site, read.backward, after, by, self.conditions
+        again = read.again and not read.alone
+        return gs202.StaleSoon(*known, carried=again and read.carried, again=again)
 
 
 class StaleGraphs:
@@ -93,7 +91,7 @@ class StaleGraphs:
         for held, read in foretold.reads:
             if not source.runs_a_part(read.backward):
                 conditions = None if foretold.comes else foretold.conditions
-                return Needed(held, read, start, self._stale_in(held), conditions)
+                return Needed(read, self._stale_in(held), conditions)
         return None
 
     def _traces(self, held: Held) -> bool:
@@ -126,16 +124,3 @@ class StaleGraphs:
         else:
             return self._watch.saved_by(node)
         return [packed for reference in references if (packed := reference()) is not None]
-
-
-def with_cure(
-    facts: gs202.StaleSoon, watch: State, needed: Needed, frames: Sequence[FrameType]
-) -> gs202.StaleSoon:
-    """Return the facts of the finding with those that decide how the stale graph is cured."""
-    read = needed.read
-    if not read.again or read.alone:
-        return facts
-    leaves = leaves_of(Walker(_MOST_NODES).walk([held_node(needed.held.tensor)]))
-    around = events_around(needed.start, read.way)
-    constant = reason_for_a_constant(watch, read, leaves, frames, around)
-    return replace(facts, carried=read.carried, again=True, constant=constant)

@@ -152,7 +152,6 @@ def roles_of(
     second = optimizers.stepping(before, after[1:])
     shared = freeing.leaves(held)
     ways = _ways(record, frames), slice_of(there)
-    trained = tuple(_of(shared, each) for each in (first, second))
     is_known = bool(first and second)
     links: tuple[Link, ...] = ()
     if here != there:
@@ -160,8 +159,8 @@ def roles_of(
         links = tuple(filter(None, (between.link(one, held) for one in reached)))
     return Roles(
         leaves=names.named(shared),
-        first=Loss(_loss_name(here), here, _names(first), names.named(trained[0])),
-        second=Loss(_loss_name(there), there, _names(second), names.named(trained[1])),
+        first=Loss(_loss_name(here), here, _names(first)),
+        second=Loss(_loss_name(there), there, _names(second)),
         known=is_known,
         links=links[:3],
         constant=_constant(reading, ways[1], optimizers, shared, second, names),
@@ -169,19 +168,6 @@ def roles_of(
         same_optimizer=is_known and set(_names(first)) == set(_names(second)),
         total=_is_total(record.site, reading.name),
     )
-
-
-def reason_for_a_constant(
-    watch: State,
-    reading: Read,
-    leaves: Sequence[torch.Tensor],
-    frames: Sequence[FrameType],
-    around: tuple[Events, Events],
-) -> str:
-    """Return why a variable is a constant for the call that comes; empty if it is none."""
-    optimizers, names = Optimizers(frames), _Leaves(watch, frames)
-    second = optimizers.stepping(around[0], around[1][1:])
-    return _constant(reading, slice_of(reading.backward), optimizers, leaves, second, names)
 
 
 def _ways(record: BackwardCall, frames: Sequence[FrameType]) -> Slice:
@@ -231,25 +217,17 @@ class _Between:
         leaves = self._freeing.leaves(held)
         lost_first = self._freeing.lost([*roots], held.own)
         lost_second = _lost_behind(failing, held) if held is not failing else leaves
-        cut = self._cut(texts, leaves, lost_first, lost_second)
         return Link(
             name_first or name_second,
-            cut,
+            self._cut(leaves),
             self._names.named(leaves),
             name_first,
             name_second,
             self._names.named(lost_first),
             self._names.named(lost_second),
-            len(lost_first) == len(self._freeing.lost(roots, None)),
         )
 
-    def _cut(
-        self,
-        texts: Sequence[str],
-        leaves: list[torch.Tensor],
-        lost_first: list[torch.Tensor],
-        lost_second: list[torch.Tensor],
-    ) -> Cut:
+    def _cut(self, leaves: list[torch.Tensor]) -> Cut:
         """Return which loss may do without: the one whose optimizers do not step the leaves."""
         first, second = self._optimizers
         if not first or not second:
@@ -261,20 +239,7 @@ class _Between:
             return Cut.SECOND
         if trained == (False, False):
             return Cut.NEITHER
-        if any(_is_named_constant(text) for text in texts):
-            starved = self._starved(first, lost_first), len(lost_second) >= len(leaves)
-            if not starved[0]:
-                return Cut.FIRST
-            if not starved[1]:
-                return Cut.SECOND
         return Cut.BOTH
-
-    def _starved(self, optimizers: Iterable[Optimizer], lost: list[torch.Tensor]) -> bool:
-        """Return whether the first loss would train nothing without what is lost."""
-        roots = [root.node for root in self._record.roots if root.node is not None]
-        all_leaves = self._freeing.lost(roots, None)
-        kept = {id(leaf) for leaf in all_leaves} - {id(leaf) for leaf in lost}
-        return not any(each.parameters & kept for each in optimizers)
 
 
 def _lost_behind(failing: Held, cut: Held) -> list[torch.Tensor]:

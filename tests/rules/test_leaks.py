@@ -76,6 +76,33 @@ def test_nodes_and_bytes_are_told_apart(tmp_path: Path) -> None:
     assert known(retained.fix).kind == "item"
 
 
+@pytest.mark.full(but=2)
+@pytest.mark.parametrize("kept", ["kept.append(out)", "total = total + out"])
+@pytest.mark.parametrize(("before", "watched"), [(0, 20), (60, 8), (160, 6), (160, 40)])
+def test_what_was_there_before_the_watch_is_not_what_iterations_add(
+    kept: str, before: int, watched: int, tmp_path: Path
+) -> None:
+    script = f"""
+    import gradscope, torch
+    net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    kept, total = [], torch.zeros(())
+    watching = gradscope.watch(settings=False)
+    for step in range({before + watched}):
+        if step == {before}:
+            scope = watching.__enter__()
+        net(torch.ones(16, 8)).mean().backward()
+        out = net(torch.ones(16, 8)).mean()
+        {kept}
+    watching.__exit__(None, None, None)
+    findings = list(scope.findings)
+    """
+    names: dict[str, list[Finding]] = {}
+    exec(textwrap.dedent(script), names)
+    (said,) = (note.message for note in names["findings"][0].related if "more with" in note.message)
+    each = 6 if "append" in kept else 7  # with that of the sum
+    assert said.endswith(f"; {each} nodes and 2.5 KiB more with each iteration")
+
+
 @pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     "store",

@@ -61,15 +61,6 @@ class Sightings:
             self.seen = [*self.seen[-(SIGHTINGS - 1) :], (count, suspect)]
         self.count, self.newest = count, suspect
 
-    @property
-    def rates(self) -> tuple[float, float]:
-        """Nodes and bytes more with every iteration."""
-        first, last = self.seen[0][1], self.newest
-        if last.iterations == first.iterations:
-            return last.nodes / last.iterations, last.nbytes / last.iterations
-        more = last.iterations - first.iterations
-        return (last.nodes - first.nodes) / more, (last.nbytes - first.nbytes) / more
-
 
 class CallLoop:
     """The backward calls made at one place.
@@ -319,8 +310,8 @@ class Growth(Observer):
             self._told.update((key, None) for key, _ in grads)
             loop.done = True
             sightings = max((s for _, s in grads), key=lambda s: s.newest.nodes)
-            suspect, (nodes, _) = sightings.newest, sightings.rates
-            name = suspect.names[0].text
+            suspect = sightings.newest
+            nodes, name = suspect.each[0], suspect.names[0].text
             kept = gs304.KeptByCycle(loop.record, "grad", name, None, suspect.iterations, nodes)
             yield gs304.finding(kept)
             return
@@ -493,8 +484,8 @@ def _finding(facts: _Facts) -> Finding:
 
 def _grown(watch: State, sightings: Sightings) -> Grown:
     """Return what a holder holds now, and how much more with each iteration."""
-    now, rates = sightings.newest, sightings.rates
-    return Grown(now.iterations, now.nodes, now.nbytes, *rates, watch.hooked, now.cut)
+    now = sightings.newest
+    return Grown(now.iterations, now.nodes, now.nbytes, *now.each, watch.hooked, now.cut)
 
 
 def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:

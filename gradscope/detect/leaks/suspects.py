@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -30,11 +31,14 @@ _OLDEST = 127  # iterations told apart in one graph
 
 @dataclass(slots=True)
 class Extent:
-    """What tensors keep alive: how many nodes, leaves not counted, their numbers, saved bytes."""
+    """What tensors keep alive: how many nodes, leaves not counted, their numbers, saved bytes; and
+    how many nodes and bytes ``each`` iteration has added, those not counted of before the second.
+    """
 
     numbers: set[int] = field(default_factory=set)
     nodes: int = 0
     nbytes: int = 0
+    each: tuple[float, float] = (0, 0)
 
 
 class Spans:
@@ -91,8 +95,7 @@ class Spans:
 
     def iteration(self, node: Node) -> int:
         """Return how many iterations ago the node was built; 0 is after the last one ended."""
-        built, _ = self.time_of(self.number(node))
-        return len(self._ticks) - bisect_right(self._ticks, built)
+        return len(self._ticks) - self._iteration_of(self.number(node))
 
     def time_of(self, number: int) -> tuple[int, int]:
         """Return when the node with this number was built, to be compared with another's."""
@@ -104,12 +107,19 @@ class Spans:
 
     def told_apart(self, numbers: Iterable[int]) -> int:
         """Return how many iterations the nodes with these numbers were built in."""
-        return len({bisect_right(self._ticks, self.time_of(number)[0]) for number in numbers})
+        return len(set(map(self._iteration_of, numbers)))
+
+    def _iteration_of(self, number: int) -> int:
+        """Return in which iteration the node with this number was built; 0 is the first one, and
+        all that was before it.
+        """
+        return bisect_right(self._ticks, self.time_of(number)[0])
 
     def extent(self, roots: Iterable[Node]) -> Extent:
         """Return what these graphs hold together."""
         found = Extent()
-        storages: dict[int, int] = {}
+        storages: dict[int, tuple[int, int]] = {}
+        later = Counter[int]()
         seen: set[Node] = set()
         stack = list(roots)
         while stack:
@@ -122,15 +132,20 @@ class Spans:
                 continue
             found.numbers.add(number)
             found.nodes += 1
+            later[iteration := self._iteration_of(number)] += 1
             for packed in self._watch.saved_by(node):
                 if packed.storage:
-                    storages[packed.storage] = packed.nbytes
+                    storages[packed.storage] = packed.nbytes, iteration
             if token_of(node) is None and self._watch.past.was_lifted(number):
                 for _, data in held(node, kind_of(type(node))):
                     if isinstance(data, torch.Tensor) and not is_parameter(data):
-                        storages[storage_of(data)] = nbytes_of(data)
+                        storages[storage_of(data)] = nbytes_of(data), iteration
             stack += self._following(node)
-        found.nbytes = sum(storages.values())
+        found.nbytes = sum(nbytes for nbytes, _ in storages.values())
+        if len(later) > 1:
+            del later[0]
+        added = sum(nbytes for nbytes, iteration in storages.values() if iteration in later)
+        found.each = later.total() / len(later), added / len(later)
         return found
 
     def independent_terms(self, root: Node) -> int:
@@ -217,6 +232,7 @@ class Suspect:
     iterations: int
     nodes: int
     nbytes: int
+    each: tuple[float, float]
     is_scalar: bool
     in_graph: bool
     roots: frozenset[int]
@@ -351,7 +367,10 @@ class Scan:
             is_scalar = all(self.found[number][0].dim() == 0 for number in members)
         in_graph = 2 * len(extent.numbers & self.numbers) > extent.nodes
         roots = frozenset(self.spans.number(self.found[number][1]) for number in members)
-        return Suspect(names, iterations, extent.nodes, extent.nbytes, is_scalar, in_graph, roots)
+        held, each = (extent.nodes, extent.nbytes), extent.each
+        if self.between_calls:  # which alone tell one iteration from the next
+            each = extent.nodes / iterations, extent.nbytes / iterations
+        return Suspect(names, iterations, *held, each, is_scalar, in_graph, roots)
 
 
 def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:

@@ -308,19 +308,6 @@ def test_graph_carried_over_calls_is_grouped_by_what_was_built_when() -> None:
     assert labels == ["built after backward call 1", "built before the first backward call"]
 
 
-def test_long_levels_are_cut_into_stretches() -> None:
-    whole = chain(5_000)
-    placing = place(whole)
-    children: dict[int, int] = {}
-    for group in placing.groups[1:]:
-        children[group.parent] = children.get(group.parent, 0) + 1
-    for parent in placing.parent:
-        children[parent] = children.get(parent, 0) + 1
-    assert max(children.values()) <= 100
-    assert ranks_go_down(whole, placing)
-    assert all(group.kind == "stretch" for group in placing.groups[1:])
-
-
 def test_shared_leaf_stands_below_all_its_consumers_and_outside_of_their_groups() -> None:
     modules = {f"n{i}": "a" for i in (0, 1)} | {f"n{i}": "b" for i in (2, 3)}
     whole = chain(4, **modules)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isqrt
 from typing import NamedTuple, TypeAlias
 
 from gradscope.model import Graph
@@ -34,8 +33,6 @@ Nesting: TypeAlias = tuple[Level, ...]
 """The boxes around a node, outermost first."""
 
 MAX_DEPTH = 12
-LONG = 100
-"""A level of more boxes than this is cut into as many stretches as each of them has boxes."""
 
 
 def module_calls(merged: Merged, built: Sequence[int]) -> list[Nesting]:
@@ -45,7 +42,7 @@ def module_calls(merged: Merged, built: Sequence[int]) -> list[Nesting]:
 
     Nodes built one after another in the same module are one call of it. Gradients flow from newer
     nodes to older ones, so a call's nodes have no other node between them, which all nodes of a
-    module called twice would have. The same holds for stretches.
+    module called twice would have.
     """
     eras = {merged.nodes[index].built_after for index in built}
     nestings: list[Nesting] = [()] * len(merged.nodes)
@@ -71,42 +68,6 @@ def module_calls(merged: Merged, built: Sequence[int]) -> list[Nesting]:
 def module_path(nesting: Nesting) -> str:
     """Return the qualified name of the module whose call ``nesting`` is."""
     return ".".join(level.name for level in nesting if level.kind == "module")
-
-
-def cut_long_levels(built: Sequence[int], nestings: list[Nesting]) -> None:
-    """Put stretches around neighbours wherever a box would hold too many others."""
-    levels: dict[Nesting, dict[Nesting | int, None]] = {}
-    for index in built:
-        nesting = nestings[index]
-        for depth in range(len(nesting)):
-            levels.setdefault(nesting[:depth], {})[nesting[: depth + 1]] = None
-        levels.setdefault(nesting, {})[index] = None
-    around: dict[Nesting | int, Nesting] = {}
-    for level in levels.values():
-        children = list(level)
-        size = isqrt(len(children)) + 1
-        for number, start in enumerate(range(0, len(children), size)):
-            part = children[start : start + size]
-            if len(children) > LONG:
-                box = Level(_stretch_label(part), number, "stretch")
-                around.update(dict.fromkeys(part, (box,)))
-    if not around:
-        return
-    for index in built:
-        plain, cut = nestings[index], around.get(index, ())
-        for depth in range(len(plain), 0, -1):
-            cut = around.get(plain[:depth], ()) + plain[depth - 1 : depth] + cut
-        nestings[index] = cut
-
-
-def _stretch_label(children: list[Nesting | int]) -> str:
-    """Return first and last module, or one and how often it was called, or how many operations."""
-    modules = [module_path(child) for child in children if not isinstance(child, int)]
-    if not modules:
-        return f"{len(children):,} operations"
-    if modules[0] == modules[-1]:
-        return f"{modules[0]} \u00d7{len(modules):,}"
-    return f"{modules[0]} \u2013 {modules[-1]}"
 
 
 def _put_folds_around(nestings: list[Nesting], merged: Merged, folds: Sequence[Fold]) -> None:
@@ -148,8 +109,8 @@ class Group:
     """A box that holds others; group 0 is the graph.
 
     ``kind`` is ``module`` for a call of a module, ``built`` for all nodes built between two
-    backward calls, and ``stretch`` for neighbours out of a long row. ``is_open``: at first its
-    boxes are shown, as in the picture.
+    backward calls, and ``stretch`` for neighbours that share a box in the picture. ``is_open``: at
+    first its boxes are shown, as in the picture.
     """
 
     label: str
@@ -204,7 +165,6 @@ def _grouped(merged: Merged, folds: Sequence[Fold]) -> tuple[list[Group], list[i
     built = [node for node in reversed(merged.order) if not merged.nodes[node].is_leaf]
     nestings = module_calls(merged, built)
     _put_folds_around(nestings, merged, folds)
-    cut_long_levels(built, nestings)
     for leaf, users in enumerate(merged.sources):
         if merged.nodes[leaf].is_leaf and users:
             around = [nestings[user] for user in users]

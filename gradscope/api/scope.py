@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 from gradscope.code.bytecode import forget_flows
 from gradscope.collect import facts
 from gradscope.collect.backward import Backward
+from gradscope.collect.calls import Call
 from gradscope.collect.facts import Part
 from gradscope.collect.looker import Looker
 from gradscope.collect.notes import Notes, take
@@ -257,12 +258,7 @@ class Session:
         """Return the exception to raise in the engine's place, where a watch asked for that."""
         return next(filter(None, (scope.refusal(finding) for scope in self.scopes)), None)
 
-    @property
-    def follows_calls(self) -> bool:
-        """Whether a watch wants to know of each call as soon as it has ended."""
-        return any(scope.follows_calls for scope in self.scopes)
-
-    def called(self, call: BackwardCall) -> None:
+    def called(self, call: Call) -> None:
         """Hand a backward call that has ended to every watch."""
         for scope in tuple(self.scopes):
             scope.called(call)
@@ -467,23 +463,18 @@ class Scope(Printed):
             return None
         return _ERRORS.get(finding.code, RuntimeError)(f"[{finding.code}] {whole_message(finding)}")
 
-    @property
-    def follows_calls(self) -> bool:
-        """Whether each call is asked for as soon as it has ended."""
-        return self._asked.on_call is not None or self._asked.stop_after is not None
-
     def note_rank(self) -> None:
         """Note in the recording which rank the process has, once it has one."""
         if self.writer.header.rank is None and (ranked := _rank()) is not None:
             rank, ranks = ranked
             self.writer.amend(rank=rank, ranks=ranks)
 
-    def called(self, call: BackwardCall) -> None:
+    def called(self, call: Call) -> None:
         """Take note of a backward call that has ended."""
         if self._asked.on_call is not None:
-            self._asked.on_call(call)
+            self._asked.on_call(call.record)
         most = self._asked.stop_after
-        if most is None or call.exception is not None or call.number - self._first_call < most:
+        if most is None or not call.completed or call.number - self._first_call < most:
             return
         self.is_stopped = True
         made = counted(most, "backward call")

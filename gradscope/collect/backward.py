@@ -78,10 +78,6 @@ class Judge(Protocol):
 class Sink(Protocol):
     """Where a watch writes what it sees."""
 
-    @property
-    def follows_calls(self) -> bool:
-        """Whether somebody wants to know of each call as soon as it has ended."""
-
     def number(self, signature: Any, site: Site | None) -> int | None:
         """Return the number of the graph written for this signature."""
 
@@ -103,7 +99,7 @@ class Sink(Protocol):
     def refusal(self, finding: Finding) -> BaseException | None:
         """Return the exception to raise in the engine's place, if there is to be one."""
 
-    def called(self, call: BackwardCall) -> None:
+    def called(self, call: Call) -> None:
         """Take note of a call that has ended; may raise, to end the program."""
 
 
@@ -296,8 +292,7 @@ class Backward:
         self._state.notes.attempt(what, partial(self._finish, call, error, args), None)
         if budget is not None:
             budget.spend(began)
-        if not call.guarded or self._sink.follows_calls:
-            self._sink.called(call.record)
+        self._sink.called(call)
 
     # before the engine
 

@@ -31,7 +31,7 @@ from gradscope.model import (
     Site,
 )
 from gradscope.render.machine import Format
-from gradscope.render.text.calls import MOST_ROWS, folded
+from gradscope.render.text.calls import MOST_ROWS
 from gradscope.render.text.report import print_finding, print_report
 from gradscope.render.text.terminal import SafeConsole, begin_line, cut, plain, show_progress
 from gradscope.units import counted, listed, nbytes
@@ -360,33 +360,6 @@ def call(number: int, name: str, **fields: object) -> BackwardCall:
 
 def table(*calls: BackwardCall) -> list[str]:
     return report(Recording(RECORDINGS["clean"].header, calls=calls)).splitlines()
-
-
-def test_calls_that_take_turns_fold_into_one_row_each() -> None:
-    turns = [call(2 * i + j + 1, name) for i in range(50) for j, name in enumerate("DG")]
-    rows = folded([*turns, call(101, "other")])
-    assert [(r.roots[0].name, r.number, r.last_number, r.count) for r in rows] == [
-        ("D", 1, 99, 50),
-        ("G", 2, 100, 50),
-        ("other", 101, 101, 1),
-    ]
-
-
-def test_folding_keeps_the_number_of_calls_and_their_order() -> None:
-    calls = [call(i + 1, name) for i, name in enumerate("ABABABCAAABCCABCCABCC")]
-    rows = folded(calls)
-    assert sum(row.count for row in rows) == len(calls)
-    assert [row.number for row in rows] == sorted(row.number for row in rows)
-    assert len(rows) < len(calls)
-
-
-def test_rows_that_were_folded_while_recording_are_added_up() -> None:
-    rows = folded([call(1, "D", count=10, last_number=19), call(21, "D", count=5, last_number=25)])
-    assert [(row.number, row.last_number, row.count) for row in rows] == [(1, 25, 15)]
-
-
-def test_calls_that_differ_in_what_is_shown_are_not_folded() -> None:
-    assert len(folded([call(1, "D", freed_bytes=1), call(2, "D", freed_bytes=2)])) == 2
 
 
 def test_a_long_table_shows_its_beginning_and_its_end() -> None:

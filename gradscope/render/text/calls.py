@@ -1,4 +1,4 @@
-"""The table of backward calls: similar iterations folded, one row for each kind of call."""
+"""The table of backward calls: one row for each kind of call, as the recording has folded them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.text import Text
 
 from gradscope.model import BackwardCall
-from gradscope.render.repeats import find_repeats
 from gradscope.render.text.terminal import ELLIPSIS, place_of, plain, tail, wrapped
 from gradscope.units import counted, listed, nbytes
 
@@ -21,36 +20,16 @@ _NARROWEST_PLACE = 16
 _MOST_INPUTS = 3
 
 
-def folded(calls: Sequence[BackwardCall]) -> list[BackwardCall]:
-    """Return the calls with repeats folded, also of calls in turns, as of a GAN's two losses."""
-    keys = list(map(_shared, calls))
-    rows: list[BackwardCall] = []
-    done = 0
-    for repeat in find_repeats(keys, least=2, saving=1):
-        rows += calls[done : repeat.start]
-        for first in range(repeat.start, repeat.start + repeat.period):
-            alike = calls[first : repeat.stop : repeat.period]
-            last = max(call.last_number for call in alike)
-            count = sum(call.count for call in alike)
-            rows.append(replace(alike[0], count=count, last_number=last))
-        done = repeat.stop
-    return [*rows, *calls[done:]]
-
-
 def side_by_side(calls: Sequence[BackwardCall]) -> list[BackwardCall]:
-    """Return the folded calls; those that all processes made alike are one row."""
-    names = list(dict.fromkeys(call.process for call in calls))
-    if len(names) == 1:
-        return folded(calls)
+    """Return the rows of calls; those that several processes made alike are one."""
     alike: dict[Hashable, list[BackwardCall]] = {}
-    for name in names:
-        for row in folded([call for call in calls if call.process == name]):
-            alike.setdefault((row.number, row.last_number, _shared(row)), []).append(row)
-    rows = [
-        replace(made[0], process="" if len(made) == len(names) else listed(c.process for c in made))
+    for row in calls:
+        alike.setdefault((row.number, row.last_number, _shared(row)), []).append(row)
+    processes = len({call.process for call in calls})
+    return [
+        replace(made[0], process="" if len(made) == processes else listed(c.process for c in made))
         for made in alike.values()
     ]
-    return sorted(rows, key=lambda row: row.number)
 
 
 def _shared(call: BackwardCall) -> Hashable:

@@ -156,19 +156,15 @@ def _related(facts: StaleTensor) -> Iterator[Related]:
 
 
 def _changes(modified: Modified, name: str) -> list[tuple[Site | None, str]]:
-    match modified:
-        case Modified(site, by_step=True):
-            return [(site, f"the optimizer's step modified {name}")]
-        case Modified(None, None):
-            return [(None, f"{name} was modified in place, gradscope did not see where")]
-        case Modified(first, None):
-            return [(first, "modified in place some time after this line")]
-        case Modified(None, last):
-            return [(last, "modified in place by this line or before it")]
-        case Modified(first, last) if first == last:
-            return [(last, "modified in place here")]
-    after = (modified.first, "modified in place after this line")
-    return [after, (modified.last, "and by this line or before it")]
+    first, last = modified.first, modified.last
+    if modified.by_step:
+        return [(first, f"the optimizer's step modified {name}")]
+    if first is None and last is None:
+        return [(None, f"{name} was modified in place, gradscope did not see where")]
+    if first == last:
+        return [(last, "modified in place here")]
+    after, before = "after this line", "by this line or before it"
+    return [(s, f"modified in place {w}") for s, w in ((first, after), (last, before)) if s]
 
 
 def _fix(facts: StaleTensor) -> Fix:

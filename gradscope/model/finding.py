@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from gradscope.model.graph import Site
-from gradscope.model.printed import Listing, Printed, text_of
+from gradscope.model.printed import Listing, Printed
 
 
 class Severity(StrEnum):
@@ -238,11 +238,6 @@ class Findings(Printed, list[Finding]):
 
     __slots__ = ()
     __repr__ = Printed.__str__
-
-
-@text_of.register
-def _texts(findings: Findings) -> str:
-    return "\n\n".join(map(str, findings)) or "no finding"
 
 
 class Hazards(Listing[Finding]):

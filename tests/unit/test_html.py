@@ -241,12 +241,6 @@ def test_retained_graph_is_kept_until_less_is_held() -> None:
     assert bar.kept == 2.5
 
 
-def test_nodes_are_destroyed_oldest_first() -> None:
-    calls = (call(1, 1), call(2, 2, nodes_destroyed=3), call(3, 3, nodes_destroyed=3))
-    bars = lifetimes(run(*calls, nodes_destroyed=6))
-    assert [bar.gone for bar in bars] == [2, 3, None]
-
-
 def test_folded_row_lasts_until_the_next_other_call() -> None:
     folded = call(1, 0.5, count=100, last_number=199)
     other = call(2, 0.7, count=100, last_number=200)

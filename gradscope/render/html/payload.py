@@ -1,6 +1,6 @@
 """Turns a recording into the data that the page draws: plain JSON values, with source lines.
 
-Of the timeline it works out the bars: when each graph was built, run, freed and destroyed.
+Of the timeline it works out the bars: when each graph was built, run and freed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any
 
 from gradscope.model import (
@@ -212,10 +211,9 @@ class Bar:
     """The life of one call's graph, in seconds since the run began.
 
     ``row`` is the index in ``Recording.calls``. The graph is built from ``built`` to ``started``
-    and run until ``ended``; its saved tensors are held until ``kept`` (None: the call freed them),
-    its nodes are there until ``gone`` (None: not known to be destroyed). torch shows neither of the
-    last two for one graph: ``kept`` is the first moment at which all graphs together held less,
-    ``gone`` counts destroyed nodes oldest first.
+    and run until ``ended``; its saved tensors are held until ``kept`` (None: the call freed them).
+    torch does not show that of one graph: it is the first moment at which all graphs together held
+    less.
     """
 
     row: int
@@ -224,7 +222,6 @@ class Bar:
     started: float
     ended: float
     kept: float | None
-    gone: float | None
 
 
 def by_process(recording: Recording) -> Iterator[tuple[Process, Recording]]:
@@ -262,7 +259,6 @@ def run_end(recording: Recording) -> float:
 def lifetimes(recording: Recording) -> tuple[Bar, ...]:
     """Return one bar for each row of calls, packed into as few lanes as keep them apart."""
     end = run_end(recording)
-    gone = _destroyed(recording, end)
     ends = sorted(call.ended for call in recording.calls)
     lane_ends: list[float] = []
     lane_of: dict[int | None, int] = {}
@@ -282,7 +278,7 @@ def lifetimes(recording: Recording) -> tuple[Bar, ...]:
                 built = ends[before - 1] if before else 0.0
             lane = lane_of[call.graph] = _free_lane(lane_ends, built)
         lane_ends[lane] = max(lane_ends[lane], ended, kept or 0.0)
-        bars.append(Bar(row, lane, built, call.started, ended, kept, gone[row]))
+        bars.append(Bar(row, lane, built, call.started, ended, kept))
     return tuple(bars)
 
 
@@ -310,21 +306,3 @@ def _kept_until(recording: Recording, row: int, end: float) -> float:
     after = samples[bisect_right(samples, call.ended, key=lambda sample: sample.time) :]
     less = (sample.time for sample in after if sample.live_bytes < call.retained_bytes)
     return min(end, next(again, end), next(less, end))
-
-
-def _destroyed(recording: Recording, end: float) -> list[float | None]:
-    """Return when as many nodes were destroyed as had been built up to and with each row."""
-    calls = recording.calls
-    destroyed = list(accumulate(call.nodes_destroyed * call.count for call in calls))
-    moments: list[float | None] = []
-    built = 0
-    for call in calls:
-        built += call.nodes_built * call.count
-        later = bisect_right(destroyed, built - 1)
-        if not call.nodes_built or call.count > 1:
-            moments.append(None)
-        elif later < len(calls):
-            moments.append(max(calls[later].started, call.ended))
-        else:
-            moments.append(end if recording.summary.nodes_destroyed >= built else None)
-    return moments

@@ -130,7 +130,7 @@ const laneTop = (bar) => timeline.lanesTop + bar.lane * LANE + 3;
 
 /** One path for each phase, so that thousands of calls stay a handful of elements. */
 function barPaths(x) {
-  const paths = { built: "", gone: "", kept: "", run: "", folded: "", failed: "", freed: "" };
+  const paths = { built: "", kept: "", run: "", folded: "", failed: "", freed: "" };
   const texts = [];
   const rect = (from, to, top, height) =>
     `M${from.toFixed(1)},${top}h${Math.max(1, to - from).toFixed(1)}v${height}h${-Math.max(1, to - from).toFixed(1)}z`;
@@ -143,12 +143,6 @@ function barPaths(x) {
     if (started - built > 1) paths.built += rect(built, started, top + 4, LANE - 14);
     if (bar.kept !== null)
       paths.kept += rect(ended, Math.max(ended + 2, Math.min(free, x(bar.kept))), top + 2, LANE - 10);
-    else if (call.count === 1 && free > ended) {
-      const gone = bar.gone === null ? free : Math.min(free, x(bar.gone));
-      if (gone - ended > 1) paths.gone += `M${ended.toFixed(1)},${top + 7}H${gone.toFixed(1)}`;
-      if (bar.gone !== null && x(bar.gone) <= free && gone - ended > 4)
-        paths.gone += `M${gone.toFixed(1)},${top + 2}v10`;
-    }
     paths[call.exception ? "failed" : call.count > 1 ? "folded" : "run"] += rect(
       started,
       Math.max(ended, started + 2),
@@ -255,7 +249,6 @@ function startTimeline() {
     key("run", "backward runs"),
     key("freed", "frees saved tensors"),
     key("kept", "retained"),
-    key("gone", "freed, nodes still there"),
     key("folded", "alike calls folded"),
     key("failed", "failed"),
   );
@@ -288,7 +281,6 @@ function startTracks() {
 }
 
 function legendMark(kind) {
-  if (kind === "gone") return [svg("path", { class: "bar gone", d: "M0,7H18M18,2v10" })];
   if (kind === "freed")
     return [
       svg("rect", { class: "bar run", y: 1, width: 22, height: 12 }),

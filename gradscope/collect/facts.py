@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from torch import Tensor
 
 import gradscope.hooks as hooks
 import gradscope.torch_private as private
-from gradscope.program.undisturbed import Uncollected, apart
+from gradscope.program.undisturbed import apart
 from gradscope.program.variables import local_variables
 
 _MOST_SECONDS = 2.0  # to wait for the probes, which take a few milliseconds
@@ -225,13 +224,6 @@ def default_hooks_are_a_stack() -> bool:
     return top is not None and top[0] is pair[0] and functions.top(True) is None
 
 
-@_fact(_HOOKS, "hooks.py")
-def modes_are_pushed_by_known_functions() -> bool:
-    """Check that dispatch modes are entered by _push_mode and left by _pop_mode."""
-    hooks.around_dispatch_modes(lambda: None, lambda: None).remove()
-    return True
-
-
 @_fact(_HOOKS, "collect/saving.py", "detect/hazards.py")
 def functions_know_their_nodes() -> bool:
     """Check that an autograd.Function and the class of its nodes name each other."""
@@ -263,21 +255,6 @@ def steps_have_global_hooks() -> bool:
     return True
 
 
-@_fact(_HOOKS, "collect/marks.py")
-def destructors_run_at_once() -> bool:
-    """Check that an object is destroyed at once when its last reference goes."""
-    done: list[int] = []
-
-    class Dying:
-        def __del__(self) -> None:
-            done.append(1)
-
-    with Uncollected():
-        dying: Dying | None = Dying()
-        dying = None
-    return done == [1] and dying is None
-
-
 @_fact((Part.VARIABLES,), "program/variables.py")
 def variables_of_a_frame_are_read_unseen() -> bool:
     """Check that the variables of a frame can be read without the dict that locals() returns."""
@@ -290,12 +267,6 @@ def variables_of_a_frame_are_read_unseen() -> bool:
 
     mine, found = step(3)
     return mine["number"] == found["number"] == 3 and mine["cell"] is found["cell"]
-
-
-@_fact(_HOOKS, "hooks.py")
-def threads_begin_in_bootstrap() -> bool:
-    """Check that a thread begins in Thread._bootstrap."""
-    return hasattr(threading.Thread, "_bootstrap")
 
 
 @functools.cache

@@ -111,10 +111,10 @@ def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
     }
 
 
-def _track(process: Process, own: Recording, sites: Sites) -> dict[str, Json]:
+def _track(name: str, own: Recording, sites: Sites) -> dict[str, Json]:
     """Return the timeline of one process."""
     return {
-        "name": process.name,
+        "name": name,
         "backward_calls": own.summary.backward_calls,
         "peak": own.summary.peak_saved_bytes,
         "end": run_end(own),
@@ -224,23 +224,19 @@ class Bar:
     kept: float | None
 
 
-def by_process(recording: Recording) -> Iterator[tuple[Process, Recording]]:
-    """Yield each process and what it did alone; that of a recording of one has no name."""
+def by_process(recording: Recording) -> Iterator[tuple[str, Recording]]:
+    """Yield the name of each process and what it did alone; that of a recording of one is empty."""
     if not recording.processes:
-        header = recording.header
-        clock = header.clock or header.started
-        what = ("", header.script, recording.summary, recording.outcome)
-        yield Process(*what, pid=header.pid, clock=clock), recording
+        yield "", recording
     for process in recording.processes:
         yield (
-            process,
+            process.name,
             replace(
                 recording,
                 header=replace(recording.header, clock=process.clock),
                 outcome=process.outcome,
                 summary=process.summary,
                 calls=tuple(call for call in recording.calls if call.process == process.name),
-                findings=tuple(f for f in recording.findings if process.name in f.processes),
                 timeline=process.timeline,
             ),
         )

@@ -19,10 +19,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple, NoReturn, TypeAlias
 
-try:
+with suppress(ImportError):  # not on Windows, which has no pidfd either
     import fcntl
-except ImportError:  # not on Windows, which has no pidfd either
-    fcntl = None  # type: ignore[assignment]
 
 _INPUT, _OUTPUT, _ERRORS = range(3)
 _SHARED = struct.Struct("QQ")

@@ -39,10 +39,8 @@ from gradscope.model import (
 from gradscope.record.codec import FORMAT, loads, parse
 from gradscope.units import counted, nbytes
 
-try:
+with suppress(ImportError):  # not on Windows, where no file can be written at a place either
     import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
 
 MAGIC = b"\x89gscope\n"
 TABLES = (
@@ -190,8 +188,6 @@ def new_file(path: Path | None) -> int:
     else:
         with tempfile.TemporaryFile() as nameless:
             file = os.dup(nameless.fileno())
-    if fcntl is None:
-        return file
     try:
         away = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
     except OSError:  # so many files are not allowed
@@ -301,7 +297,6 @@ _A_LIST = 16
 """A list counts as so many bytes more: an empty one takes 2 there, and 64 in memory."""
 
 _MOST_RECORDS = dict.fromkeys(TABLES, 10_000) | {"findings": 500}
-_MOST_OPEN = 3
 NOTED = ("count", "last_number", "ended", "live_bytes")
 """What the note of a log has of a row, as it has changed since the row was written."""
 
@@ -348,13 +343,11 @@ class LogReader:
     def open_calls(self) -> Iterator[str]:
         """Yield a sentence for each call that had begun, and not ended, when this was written."""
         begun = loads(tuple[BackwardCall, ...], self._found.note.partition(b"\n")[0] or b"[]")
-        for call in begun[:_MOST_OPEN]:
+        for call in begun:
             what = f"backward call {call.number:,}"
             what += " (autograd.grad)" if call.kind == "grad" else ""
             what += f" at {call.site.place}" if call.site else ""
             yield f"{what} had begun and had not ended"
-        if len(begun) > _MOST_OPEN:
-            yield f"{counted(len(begun) - _MOST_OPEN, 'other call')} had begun and had not ended"
 
     def losses(self) -> Iterator[str]:
         """Yield a sentence for each kind of loss."""

@@ -216,12 +216,11 @@ ElementTree.register_namespace("", _SVG)
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A drawn picture: an SVG document, its size and its title."""
+    """A drawn picture: an SVG document, and its size."""
 
     svg: str
     width: float
     height: float
-    title: str
 
 
 def to_svg(picture: Picture) -> Scene:
@@ -253,7 +252,7 @@ def to_svg(picture: Picture) -> Scene:
     root.insert(0, title)
     ElementTree.indent(root, "")
     head = '<?xml version="1.0" encoding="UTF-8"?>\n'
-    return Scene(head + ElementTree.tostring(root, "unicode") + "\n", width, height, picture.title)
+    return Scene(head + ElementTree.tostring(root, "unicode") + "\n", width, height)
 
 
 def _colour(group: Element, lines: Sequence[Line]) -> None:
@@ -322,7 +321,7 @@ def _pdf(picture: Picture) -> tuple[bytes, list[str]]:
         from fpdf.svg import SVGObject
 
         document = FPDF(unit="pt", format=(scene.width, scene.height))
-        document.set_title(escaped(scene.title))
+        document.set_title(escaped(picture.title))
         document.set_creation_date(datetime.fromtimestamp(0, UTC))  # same picture, same bytes
         document.add_font(FAMILY, fname=font)
         document.add_page()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import unicodedata
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import takewhile
 
 _STEP = 1024
@@ -83,6 +84,23 @@ def listed(names: Iterable[str], most: int = 3) -> str:
 def lines_of(text: str) -> list[str]:
     """Return the lines of source as Python counts them: a form feed ends none."""
     return re.split(r"\r\n|\r|\n", text)
+
+
+def source_lines(file: str, sources: Mapping[str, str] | None = None) -> list[str]:
+    """Return the lines of a file as ``sources`` of a recording have them, which may come from
+    elsewhere and name any file; without these, as Python knows it.
+    """
+    if sources is not None:
+        return lines_of(sources.get(file, ""))
+    try:
+        return [line.rstrip("\r\n") for line in linecache.getlines(file)]
+    except ValueError:  # no file can have such a name
+        return []
+
+
+def line_at(lines: Sequence[str], number: int) -> str:
+    """Return a line by its number, from 1; empty where there is none."""
+    return lines[number - 1] if 0 < number <= len(lines) else ""
 
 
 def short_path(file: str) -> str:

@@ -7,7 +7,6 @@ known there by its code, its file and the text of its line, so that lines may mo
 from __future__ import annotations
 
 import json
-import linecache
 import os
 import re
 import tokenize
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 from gradscope.errors import GradscopeError, meant
 from gradscope.model import Finding, Recording, Severity, Suppression, SuppressionKind
 from gradscope.rules import by_code
-from gradscope.units import counted, short_path
+from gradscope.units import counted, line_at, short_path, source_lines
 
 
 class FailOn(StrEnum):
@@ -196,7 +195,7 @@ class Suppressor:
         if site is not None:
             covered = range(site.line, max(site.line, site.end_line) + 1)
             called = {code.lower(), finding.name}
-            for line, codes, text in suppressing(_lines(site.file, sources)):
+            for line, codes, text in suppressing(source_lines(site.file, sources)):
                 if line in covered and (not codes or codes & called):
                     return Suppression(SuppressionKind.IN_SOURCE, f"by `{text}`")
             pattern = self.settings.pattern_for(code, site.file)
@@ -211,24 +210,14 @@ class Suppressor:
         return None
 
 
-def _lines(file: str, sources: Sources | None) -> list[str]:
-    """Return the lines of a file as a recording has them; of a program that runs, from the file."""
-    if sources is not None:
-        return sources.get(file, "").splitlines(keepends=True)
-    try:
-        return linecache.getlines(file)
-    except ValueError:  # no file can have such a name
-        return []
-
-
 def suppressing(lines: Sequence[str]) -> Iterator[tuple[int, Set[str], str]]:
-    """Yield the suppressing comments of a source, given as lines with their ends: of each its line,
-    the codes or names that it suppresses, in lower case (none: all), and its text.
+    """Yield the suppressing comments of a source: of each its line, the codes or names that it
+    suppresses, in lower case (none: all), and its text.
     """
     if not any(map(_COMMENT.search, lines)):
         return
     try:
-        for token in tokenize.generate_tokens(iter([*lines, ""]).__next__):
+        for token in tokenize.generate_tokens((f"{line}\n" for line in lines).__next__):
             found = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
             if found:
                 codes = re.split(r"[,\s]+", (found["codes"] or "").lower())
@@ -254,8 +243,7 @@ def _entry(finding: Finding, folder: Path, sources: Sources | None) -> KnownFind
     site = finding.site
     if site is None:
         return KnownFinding("<unknown>", finding.code, "")
-    file, lines = site.file, _lines(site.file, sources)
-    text = lines[site.line - 1] if 0 < site.line <= len(lines) else ""
+    file, text = site.file, line_at(source_lines(site.file, sources), site.line)
     if not file.startswith("<"):
         with suppress(ValueError):  # on another drive
             file = PurePath(os.path.relpath(file, folder)).as_posix()

@@ -27,7 +27,7 @@ from gradscope.render.html.placing import place
 from gradscope.render.machine.json import keys, plain
 from gradscope.render.memory import Largest, Saved, by, largest
 from gradscope.render.text.report import tally
-from gradscope.units import counted, lines_of
+from gradscope.units import counted, line_at, lines_of
 
 MAX_LARGEST = 25
 MAX_LINE = 240
@@ -60,8 +60,7 @@ class Sites:
 
     def line(self, file: str, number: int) -> str:
         """Return line ``number`` (1-based) of ``file``; empty where it is not known."""
-        lines = _split(self._sources.get(file, ""))
-        return lines[number - 1][:MAX_LINE] if 0 < number <= len(lines) else ""
+        return line_at(_split(self._sources.get(file, "")), number)[:MAX_LINE]
 
     def plain(self, value: Any) -> Json:
         """Return a value of the model as the page reads it: its sites as numbers."""
@@ -128,20 +127,17 @@ def verdict(recording: Recording) -> dict[str, str]:
     """Return the one thing to know about the run: how bad it is, and a sentence."""
     calls, outcome = recording.summary.backward_calls, recording.outcome
     standing = {finding.severity for finding in recording.findings if finding.counts}
-    level = next((severity.value for severity in Severity if severity in standing), "unfinished")
-    headline = ", ".join(tally(recording.findings)) if standing else "No finding about graphs"
-    detail = f"in {counted(calls, 'backward call')}"
-    if not outcome.finished:
-        how = outcome.unfinished[:1].upper() + outcome.unfinished[1:]
-        detail = f"{how}; this is what had been seen by then."
-    elif outcome.exception:
-        detail = f"The program ended with {outcome.exception}"
-    elif not calls:
-        headline = "No backward call was seen"
-        detail = "The program ran to its end without backward() or autograd.grad()."
-    elif not standing:
-        level, headline = "clean", "No problem found"
-    return {"level": level, "headline": headline, "detail": detail}
+    raised = outcome.exception and f"the program ended with {outcome.exception}"
+    ended = raised if outcome.finished else outcome.unfinished
+    level = "unfinished" if ended or not calls else "clean"
+    level = next((severity.value for severity in Severity if severity in standing), level)
+    nothing = "no finding about graphs" if ended else "no problem found"
+    headline = (", ".join(tally(recording.findings)) or nothing).capitalize()
+    return {
+        "level": level,
+        "headline": headline if calls or standing else "No backward call was seen",
+        "detail": ended or f"in {counted(calls, 'backward call')}",
+    }
 
 
 def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Json]:

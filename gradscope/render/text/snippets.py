@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Mapping
 
 from rich.cells import cell_len
@@ -12,26 +11,14 @@ from rich.text import Text
 from gradscope.model import Site
 from gradscope.render.text.terminal import ELLIPSIS, cut, drawn, plain, prose, shorten, wrapped
 from gradscope.render.wording import opened_as
-from gradscope.units import lines_of
+from gradscope.units import line_at, source_lines
 
 _NARROWEST_LABEL = 24
 
 
 def source_line(site: Site, sources: Mapping[str, str] | None) -> str | None:
-    """Return the line of a site, None if it is missing or blank.
-
-    With ``sources``, those of a recording, no file is read: it may come from elsewhere, and name
-    any file.
-    """
-    if sources is None:
-        try:
-            line = linecache.getline(site.file, site.line)
-        except ValueError:  # no file can have such a name
-            return None
-    else:
-        lines = lines_of(sources.get(site.file, ""))
-        line = lines[site.line - 1] if 0 < site.line <= len(lines) else ""
-    return line.rstrip() or None
+    """Return the line of a site, None if it is missing or blank."""
+    return line_at(source_lines(site.file, sources), site.line).rstrip() or None
 
 
 def location(site: Site, console: Console) -> str:

@@ -130,13 +130,13 @@ def finding(facts: KeptByCycle) -> Finding:
         site=site,
         label=f"{seen}, {counted(round(facts.nodes_each), 'node')} more with each",
         related=(Related("held_by", site, how),),
-        fixes=(Fix(kind, _words(facts)),),
+        fixes=(Fix(kind, _words(facts, site)),),
     )
 
 
-def _words(facts: KeptByCycle) -> str:
+def _words(facts: KeptByCycle, site: Site | None) -> str:
     """Return what to do."""
-    where = at(facts.site or (facts.call.site if facts.call else None))
+    where = at(site)
     if facts.kind == "ctx":
         instead = "instead of an attribute, and ctx.saved_tensors in backward"
         return f"use ctx.save_for_backward(){where} {instead}"

@@ -129,12 +129,11 @@ class Books:
         if len(self._rows) > _MOST_ROWS:
             self.regroup()
         key: Shape | Habit = call.habit if call.of_new_shape else call.shape
-        rows = self._rows.get(key, ())
-        if rows and all(row.takes(call.number) for row in rows):
-            for row in rows:
-                row.add(call.number, call.ended, call.live_bytes)
-        else:
+        if key not in self._rows:
             self._rows[key] = self._sink.call(call.record, call.shape.number)
+            return
+        for row in self._rows[key]:
+            row.add(call.number, call.ended, call.live_bytes)
 
     def regroup(self) -> None:
         """Begin a new row with the next call of each kind."""

@@ -43,9 +43,6 @@ ROWS = 2_000
 ROWS_AT_SITE = 200
 """Most of these rows for one kind of call at one site."""
 
-NEAR = 64
-"""Similar calls at most this far apart are of one loop: calls that fit into an iteration."""
-
 RUNS = 1_998
 """The memory curve has fewer runs of samples, with two points each: less than 4,000."""
 
@@ -68,7 +65,7 @@ GRAPH_BYTES = 8 << 20
 
 
 class FoldedCalls:
-    """Calls folded into one row; ``gap`` is the distance of the last two numbers."""
+    """Calls folded into one row."""
 
     def __init__(self, index: int, call: BackwardCall) -> None:
         self.index = index
@@ -76,19 +73,12 @@ class FoldedCalls:
         self.ended, self.live_bytes = call.ended, call.live_bytes
         self.count = call.count
         self.last_number = call.last_number
-        self.gap = 0
         self.figures: tuple[int, ...] = _figures(call)
-
-    def goes_on_with(self, number: int) -> bool:
-        """Return whether a call of this number is the next turn of the same loop."""
-        gap = number - self.last_number
-        return gap <= NEAR or gap == self.gap or self.gap == 0
 
     def add(
         self, number: int, ended: float, live_bytes: int, figures: tuple[int, ...], count: int = 1
     ) -> None:
         """Add a call like those in it, or some that are folded already."""
-        self.gap = number - self.last_number
         self.last_number = number
         self.ended, self.live_bytes = ended, live_bytes
         self.count += count
@@ -121,17 +111,16 @@ class CallFolder:
         """Add one call, or calls that are folded already; return their row."""
         alike = (*_ALIKE(call), call.parent is None, *[root.name for root in call.roots])
         row = self._latest.get(alike)
-        if row is None or not row.goes_on_with(call.number):
+        if row is None:
             place = (call.kind, call.site)
             if self._rows_at[place] < ROWS_AT_SITE and len(self._rows) < ROWS:
                 self._rows_at[place] += 1
                 return self._start(alike, call)
+            self.mixed += call.count
+            rest = (*place, call.exception is None)
+            row = self._latest.get(rest)
             if row is None:
-                self.mixed += call.count
-                rest = (*place, call.exception is None)
-                row = self._latest.get(rest)
-                if row is None:
-                    return self._start(rest, replace(call, graph=None))
+                return self._start(rest, replace(call, graph=None))
         row.add(call.number, call.ended, call.live_bytes, _figures(call), call.count)
         row.last_number = call.last_number
         self.changed.add(row.index)
@@ -481,10 +470,6 @@ class Like:
 
     writer: RecordingWriter
     row: FoldedCalls
-
-    def takes(self, number: int) -> bool:
-        """Return whether a call of this number may be added."""
-        return self.row.goes_on_with(number)
 
     def add(self, number: int, ended: float, live_bytes: int) -> None:
         """Add a call that has ended."""

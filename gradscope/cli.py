@@ -231,6 +231,27 @@ def report(
 
 
 @app.command()
+def top(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A recording, or the number of a process.")
+    ],
+    every: Annotated[float, typer.Option(help="Look every S seconds.", metavar="S", min=0.2)] = 2.0,
+    ignore: IgnoreOption = None,
+    baseline: BaselineOption = None,
+) -> Job:
+    """
+    Look into a program while it runs: what it does, holds and has found so far.
+
+    In a terminal this goes on until q is pressed; else it prints a line at a time, until the run
+    ends.
+    """
+    from gradscope.commands import top as command
+
+    settings = settings_at().overridden(ignore, baseline=baseline)
+    return partial(command.top, file, every, settings)
+
+
+@app.command()
 def diff(
     before: RecordingArgument,
     after: Annotated[Path, typer.Argument(metavar="OTHER", help="A later one.")],

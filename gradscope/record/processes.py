@@ -22,7 +22,7 @@ from gradscope.model import (
     Site,
     Summary,
 )
-from gradscope.record.file import load
+from gradscope.record.file import HEAD, head_of, load
 from gradscope.units import counted, listed
 
 _LARGEST = ("live_bytes", "peak_saved_bytes")
@@ -32,17 +32,31 @@ Shape = tuple[tuple[str, str | None, str | None], ...]
 
 
 def files_of(file: Path) -> list[Path]:
-    """Return the files of a run that was told to save its recording as ``file``.
+    """Return the files of a run that was told to save its recording as ``file``, or of the process
+    of that number, which has them open.
 
     Where each rank has written its own, as ``run-0.gscope``, these are there in its place.
     """
     if file.exists():
         return [file]
+    if str(file).isdecimal() and (there := _open_in(int(str(file)))):
+        return there
     ranks = {
         path.stem.removeprefix(f"{file.stem}-"): path
         for path in file.parent.glob(f"{escape(file.stem)}-*{escape(file.suffix)}")
     }
     return [ranks[rank] for rank in sorted(filter(str.isdecimal, ranks), key=int)] or [file]
+
+
+def _open_in(process: int) -> list[Path]:
+    """Return the recordings that a process writes, with or without a name."""
+    found = []
+    for path in filter(Path.is_file, Path(f"/proc/{process}/fd").glob("*")):
+        with path.open("rb") as file:
+            head = head_of(file.read(HEAD.size))
+        if head is not None and head.process == process:  # and has not got it from its parent
+            found.append(path)
+    return found
 
 
 def load_run(file: Path) -> Recording:

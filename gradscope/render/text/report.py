@@ -166,7 +166,7 @@ def print_report(
         _totals(recording.summary, console)
         print_lines(console, [Text()])
     if recording.processes:
-        _processes(recording, console)
+        print_processes(recording, console)
     for note in recording.summary.notes:
         print_note(note, console)
     if not recording.processes:
@@ -207,7 +207,7 @@ def _totals(s: Summary, console: Console) -> None:
         print_message(Text(f"  {name:<{width}}  ", style="dim"), value, console)
 
 
-def _processes(recording: Recording, console: Console) -> None:
+def print_processes(recording: Recording, console: Console) -> None:
     """Print a line for each process, and in what it differs from the others."""
     print_lines(console, [Text("processes", style="bold")])
     width = max(cell_len(plain(one.name, console)) for one in recording.processes)
@@ -293,14 +293,16 @@ def _by(kind: GroupBy, saved: Iterable[Saved], console: Console) -> dict[str, Si
     return by(lambda one: name_of(kind, one, lambda site: place_of(site, console)), saved)
 
 
-def print_memory(recording: Recording, console: Console) -> None:
-    """Print what the largest graph saved."""
+def print_memory(
+    recording: Recording, console: Console, kinds: Iterable[GroupBy] = GroupBy
+) -> None:
+    """Print what the largest graph saved, a table for each kind."""
     graph = largest(recording)
     if graph is None:
         print_lines(console, [Text(_NOTHING)])
         return
     _print_head(graph, recording, console)
-    for kind in GroupBy:
+    for kind in kinds:
         sums = _by(kind, graph.saved, console)
         most = max((size.nbytes for size in sums.values()), default=1)
         rows = [(name, _cells(size, graph), size.nbytes / most) for name, size in sums.items()]

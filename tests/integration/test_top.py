@@ -1,0 +1,128 @@
+"""`gradscope top` shows a run while it goes on: on a whole terminal, or a line at a time."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gradscope.commands.top import _curve
+from gradscope.model import Sample
+from tests.command import ENVIRONMENT, command, ran, ran_well, refused
+
+PROGRAM = """
+import sys, time, torch
+from pathlib import Path
+
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+kept = []
+go_on = Path(sys.argv[1])
+while go_on.exists():
+    loss = net(torch.ones(2, 4)).mean()
+    loss.backward()
+    kept.append(net(torch.ones(2, 4)))
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a program that keeps graphs, until the file ``go-on`` is deleted."""
+    script, go_on = tmp_path / "train.py", tmp_path / "go-on"
+    script.write_text(PROGRAM)
+    go_on.touch()
+    file = tmp_path / "run.gscope"
+    words = command("run", "--save", file, script, go_on, executable=sys.executable)
+    with subprocess.Popen(words, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as started:
+        until = time.monotonic() + 60
+        while not (file.exists() and "1 warning" in ran(*command("report", file)).stdout):
+            assert time.monotonic() < until
+        try:
+            yield started
+        finally:
+            go_on.unlink(missing_ok=True)
+
+
+def test_lines_are_printed_until_the_run_ends(
+    program: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    words = command("top", tmp_path / "run.gscope", "--every", "0.3")
+    with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as top:
+        assert top.stdout is not None
+        lines = [top.stdout.readline() for _ in range(3)]
+        (tmp_path / "go-on").unlink()
+        lines += top.stdout.readlines()
+    assert top.returncode == 0
+    calls = [int(line.split()[1].replace(",", "")) for line in lines]
+    assert calls == sorted(calls)
+    assert calls[0] < calls[2] <= calls[-1]
+    assert all("graphs hold" in line and "1 warning" in line for line in lines[1:])
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks for open files in /proc")
+def test_a_process_is_found_by_its_number(program: subprocess.Popen[str], tmp_path: Path) -> None:
+    told = ran_well(*command("report", str(program.pid)))
+    assert f"the run has not ended yet (process {program.pid})" in " ".join(told.stdout.split())
+    assert "GS302" in told.stdout
+
+
+def test_a_number_that_is_no_process_of_ours_is_refused() -> None:
+    own = str(os.getpid())
+    refused(ran(*command("top", own)), f"{own}: no such file")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a terminal of Unix")
+def test_a_terminal_shows_it_and_obeys_keys(program: subprocess.Popen[str], tmp_path: Path) -> None:
+    pexpect = pytest.importorskip("pexpect")
+    pyte = pytest.importorskip("pyte")
+
+    screen = pyte.Screen(80, 24)
+    stream = pyte.Stream(screen)
+    words = command("top", tmp_path / "run.gscope", "--every", "0.3")
+    top = pexpect.spawn(
+        words[0], words[1:], env=ENVIRONMENT, dimensions=(24, 80), encoding="utf-8", timeout=20
+    )
+
+    def shows(what: str, until: Callable[[str], bool] = lambda text: True) -> str:
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            try:
+                stream.feed(top.read_nonblocking(10_000, timeout=0.5))
+            except pexpect.TIMEOUT:
+                continue
+            text = "\n".join(screen.display)
+            if "q quit" in screen.display[-1] and re.search(what, text) and until(text):
+                return text
+        raise AssertionError("\n".join(screen.display))
+
+    text = shows("by module")
+
+    assert re.search(r"train\.py:10 +\d+ +10 ", text)
+    assert "warning[GS302]" in text
+    assert "█" in text.splitlines()[3]  # the curve, which rises
+    top.send("m")
+    shows("by line")
+    top.send("p")
+    before = shows("paused")
+    top.send("s")
+    assert shows("paused").splitlines()[1:3] == before.splitlines()[1:3]
+    top.send("p")
+    shows("backward calls", lambda text: "paused" not in text)
+    (tmp_path / "go-on").unlink()
+    shows("^ended")
+    top.send("q")
+    top.expect(pexpect.EOF)
+    top.close()
+    assert top.exitstatus == 0
+
+
+def test_the_curve_has_the_most_of_each_stretch_of_time() -> None:
+    samples = [Sample(0, 0, 0, 1), Sample(1, 700, 0, 2), Sample(1.1, 100, 0, 3), Sample(4, 0, 0, 4)]
+    assert _curve(samples, 4) == "▁█▂▂"
+    assert _curve([], 4) == ""

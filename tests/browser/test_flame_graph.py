@@ -135,6 +135,30 @@ def test_keys_move_zoom_in_and_out(show: Show) -> None:
     assert report.errors == []
 
 
+def test_what_is_searched_for_stands_out(show: Show) -> None:
+    report = show(recording())
+    page = report.page
+
+    def found() -> list[str]:
+        parts = page.locator(".flame:not(.faint)").all()
+        return sorted({str(part.get_attribute("aria-label")).split(",")[0] for part in parts})
+
+    page.fill("#flames-search", "layer")
+    assert found() == ["net.body.0 Layer", "net.body.1 Layer"]
+    assert report.text("#flames-found") == "900 KiB, 90%"
+    page.fill("#flames-search", "ADDMM")
+    page.click("text=By operation")
+    assert found() == ["AddmmBackward0"]
+    assert report.text("#flames-found") == "300 KiB, 30%"
+    page.fill("#flames-search", "nothing has this")
+    assert found() == []
+    assert report.text("#flames-found") == "0 B, 0%"
+    page.fill("#flames-search", "")
+    assert page.locator(".flame.faint").count() == 0
+    assert report.text("#flames-found") == ""
+    assert report.errors == []
+
+
 def test_a_hint_has_bytes_share_and_the_line(show: Show) -> None:
     report = show(recording())
     report.page.click("text=By line")

@@ -124,6 +124,7 @@ function showFlames() {
   flames.shown = shown;
   flames.buttons = buttons;
   for (const [index, button] of buttons.entries()) fitFlame(shown[index], button);
+  findFlames();
   setFlameFocus(shown.includes(flames.focus) ? flames.focus : zoomed, false);
   byId("flames-out").disabled = !zoomed.above;
 }
@@ -169,6 +170,19 @@ function flameButton(branch, zoomed) {
   button.addEventListener("blur", () => tip.hide());
   button.addEventListener("click", () => zoomFlame(branch));
   return button;
+}
+
+/** Mark the parts whose name or line has what is searched for, and say what they hold together. */
+function findFlames() {
+  const words = byId("flames-search").value.trim().toLowerCase();
+  const isFound = (branch) =>
+    words && [...flameNames(branch), branch.text ?? ""].some((text) => text.toLowerCase().includes(words));
+  const held = (branch) =>
+    isFound(branch) ? branch.size : branch.parts.reduce((sum, part) => sum + held(part), 0);
+  for (const [index, button] of flames.buttons.entries())
+    button.classList.toggle("faint", Boolean(words) && !isFound(flames.shown[index]));
+  const size = words ? held(flames.trees[flames.kind]) : 0;
+  byId("flames-found").textContent = words ? `${bytes(size)}, ${share(size)}` : "";
 }
 
 /** Write the longest name that the room allows. */
@@ -255,6 +269,7 @@ function startFlames() {
     );
   byId("flames-out").addEventListener("click", () => zoomFlame(flames.zoomed.above));
   byId("flames").addEventListener("keydown", flameKey);
+  byId("flames-search").addEventListener("input", findFlames);
   if (data.alone === null) byId("flames-legend").hidden = true;
   chooseFlames("module");
   tableToggle(byId("flames-toggle"), byId("flames-table"), showFlamesTable);

@@ -161,6 +161,7 @@ def docs(session: nox.Session) -> None:
     session.run("python", "docs/make_compatibility.py", "--check")
     session.run("python", "docs/make_gallery.py", "--check")
     session.run("python", "docs/make_notebook.py", "--check")
+    session.run("python", "docs/make_man.py", "--check")
 
 
 @nox.session
@@ -168,6 +169,17 @@ def site(session: nox.Session) -> None:
     """Build the documentation site in ``build/site``; its generated pages run their examples."""
     environment = {"NO_MKDOCS_2_WARNING": "1", "OMP_NUM_THREADS": "1"}
     session.run("mkdocs", "build", "--strict", "--quiet", *session.posargs, env=environment)
+
+
+@nox.session(venv_backend="venv")
+def package(session: nox.Session) -> None:
+    """Build the wheel and the source archive, and check what is in them."""
+    session.install("build", "twine", "check-wheel-contents")
+    folder = session.create_tmp()
+    session.run("python", "-m", "build", "--outdir", folder)
+    built = [str(path) for path in pathlib.Path(folder).glob("gradscope_lifecycle-*")]
+    session.run("twine", "check", "--strict", *built)
+    session.run("check-wheel-contents", *(path for path in built if path.endswith(".whl")))
 
 
 @nox.session

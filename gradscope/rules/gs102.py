@@ -315,7 +315,8 @@ def _of_siblings(facts: SharedGraph) -> Iterator[Fix]:
     apart = "each loss has a step of its own" if facts.stepped_between else ""
     again = _forward_again(facts, apart or "each loss trains another part")
     if not roles.known or not roles.links:
-        yield from (first, together, second) if facts.stepped_between else (together, first)
+        one, other = (second, first) if any(x.only for x in roles.links) else (first, second)
+        yield from (one, together, other) if facts.stepped_between else (together, one)
     elif cuts == {Cut.NEITHER}:
         yield from _of_constant(facts)
     elif len(cuts) == 1 and cuts <= {Cut.FIRST, Cut.SECOND}:

@@ -43,7 +43,7 @@ class Link:
 
     ``leaves`` are the parameters behind it. ``name_first`` and ``name_second`` are what the losses
     call it. ``lost_first`` and ``lost_second`` are the parameters that get gradient from that loss
-    in no other way.
+    in no other way; ``only``: the first loss trains nothing else.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Link:
     name_second: str = ""
     lost_first: tuple[str, ...] = ()
     lost_second: tuple[str, ...] = ()
+    only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

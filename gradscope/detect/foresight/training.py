@@ -225,6 +225,7 @@ class _Between:
             name_second,
             self._names.named(lost_first),
             self._names.named(lost_second),
+            len(lost_first) == len(self._freeing.lost(roots, None)),
         )
 
     def _cut(self, leaves: list[torch.Tensor]) -> Cut:

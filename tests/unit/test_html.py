@@ -203,7 +203,7 @@ def test_verdicts() -> None:
     assert verdict(empty_recording())["headline"] == "No backward call was seen"
     assert "stopped before it could finish" in verdict(unfinished_recording())["detail"]
     going_on = replace(unfinished_recording(), outcome=Outcome(running="the run is going on"))
-    assert verdict(going_on)["detail"] == "the run is going on"
+    assert verdict(going_on)["detail"] == "The run is going on"
     crashed = replace(clean_recording(), outcome=Outcome(1, "ValueError: no", True))
     assert verdict(crashed)["headline"] == "No finding about graphs"
 

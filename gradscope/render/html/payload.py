@@ -127,8 +127,8 @@ def verdict(recording: Recording) -> dict[str, str]:
     """Return the one thing to know about the run: how bad it is, and a sentence."""
     calls, outcome = recording.summary.backward_calls, recording.outcome
     standing = {finding.severity for finding in recording.findings if finding.counts}
-    raised = outcome.exception and f"the program ended with {outcome.exception}"
-    ended = raised if outcome.finished else outcome.unfinished
+    raised = outcome.exception and f"The program ended with {outcome.exception}"
+    ended = raised if outcome.finished else outcome.unfinished[:1].upper() + outcome.unfinished[1:]
     level = "unfinished" if ended or not calls else "clean"
     level = next((severity.value for severity in Severity if severity in standing), level)
     nothing = "no finding about graphs" if ended else "no problem found"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from glob import escape
 from pathlib import Path
@@ -39,7 +40,7 @@ def files_of(file: Path) -> list[Path]:
     """
     if file.exists():
         return [file]
-    if str(file).isdecimal() and (there := _open_in(int(str(file)))):
+    if str(file).isdecimal() and (there := [*_open_in(int(str(file)))]):
         return there
     ranks = {
         path.stem.removeprefix(f"{file.stem}-"): path
@@ -48,15 +49,13 @@ def files_of(file: Path) -> list[Path]:
     return [ranks[rank] for rank in sorted(filter(str.isdecimal, ranks), key=int)] or [file]
 
 
-def _open_in(process: int) -> list[Path]:
-    """Return the recordings that a process writes, with or without a name."""
-    found = []
+def _open_in(process: int) -> Iterator[Path]:
+    """Yield the recordings that a process writes, with or without a name."""
     for path in filter(Path.is_file, Path(f"/proc/{process}/fd").glob("*")):
-        with path.open("rb") as file:
+        with suppress(FileNotFoundError), path.open("rb") as file:  # it may be closed meanwhile
             head = head_of(file.read(HEAD.size))
-        if head is not None and head.process == process:  # and has not got it from its parent
-            found.append(path)
-    return found
+            if head is not None and head.process == process:  # and has not got it from its parent
+                yield path
 
 
 def load_run(file: Path) -> Recording:

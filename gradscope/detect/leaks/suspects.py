@@ -145,7 +145,7 @@ class Spans:
         if len(later) > 1:
             del later[0]
         added = sum(nbytes for nbytes, iteration in storages.values() if iteration in later)
-        found.each = later.total() / len(later), added / len(later)
+        found.each = later.total() / (len(later) or 1), added / (len(later) or 1)
         return found
 
     def independent_terms(self, root: Node) -> int:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from operator import attrgetter
 from pathlib import Path
@@ -39,7 +39,7 @@ from gradscope.units import counted, nbytes
 try:
     import termios
     import tty
-except ImportError:  # on Windows, where Ctrl-C ends it
+except ImportError:  # on Windows, where no key is read
     termios = None  # type: ignore[assignment]
 
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -51,19 +51,20 @@ def top(file: Path, every: float, settings: Settings) -> int:
     """Show a run until q is pressed; without a terminal, print a line at a time until it ends."""
     console = console_on(sys.stdout)
     view = _View(lambda: Suppressor(settings).of_findings(load_run(file)))
-    if not console.is_terminal or console.is_dumb_terminal:
-        print_line(console, "  ".join(view.lines()))
-        while view.goes_on:
-            time.sleep(every)
-            view.obey("")
+    with suppress(KeyboardInterrupt):  # Ctrl-C ends it as q does
+        if not console.is_terminal or console.is_dumb_terminal:
             print_line(console, "  ".join(view.lines()))
-        return 0
-    with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
-        key = ""
-        while key != "q":
-            view.obey(key)
-            live.update(view.screen(console), refresh=True)
-            key = pressed(every)
+            while view.goes_on:
+                time.sleep(every)
+                view.obey("")
+                print_line(console, "  ".join(view.lines()))
+            return 0
+        with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+            key = ""
+            while key != "q":
+                view.obey(key)
+                live.update(view.screen(console), refresh=True)
+                key = pressed(every)
     return 0
 
 
@@ -112,8 +113,7 @@ class _View:
     def goes_on(self) -> bool:
         """Whether more can come."""
         one = self.recording
-        outcomes = [process.outcome for process in one.processes] or [one.outcome]
-        return any(outcome.running for outcome in outcomes)
+        return any(each.outcome.running for each in one.processes or [one])
 
     def lines(self) -> tuple[str, str]:
         """Return how far the run is, and what it holds and has found."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -126,3 +127,15 @@ def test_the_curve_has_the_most_of_each_stretch_of_time() -> None:
     samples = [Sample(0, 0, 0, 1), Sample(1, 700, 0, 2), Sample(1.1, 100, 0, 3), Sample(4, 0, 0, 4)]
     assert _curve(samples, 4) == "▁█▂▂"
     assert _curve([], 4) == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a signal of Unix")
+def test_ctrl_c_ends_it_without_a_word(program: subprocess.Popen[str], tmp_path: Path) -> None:
+    words = command("top", tmp_path / "run.gscope", executable=sys.executable)
+    with subprocess.Popen(words, env=ENVIRONMENT, stdout=-1, stderr=-1, text=True) as top:
+        assert top.stdout is not None
+        assert "graphs hold" in top.stdout.readline()
+        top.send_signal(signal.SIGINT)
+        assert top.stderr is not None
+        assert top.stderr.read() == ""
+    assert top.returncode == 0

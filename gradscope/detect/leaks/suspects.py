@@ -31,13 +31,14 @@ _OLDEST = 127  # iterations told apart in one graph
 
 @dataclass(slots=True)
 class Extent:
-    """What tensors keep alive: how many nodes, leaves not counted, their numbers, saved bytes; and
-    how many nodes and bytes ``each`` iteration has added, those not counted of before the second.
+    """What tensors keep alive: how many nodes, leaves not counted, their numbers, saved bytes; of
+    how many ``iterations``, and the nodes and bytes of ``each`` after the first.
     """
 
     numbers: set[int] = field(default_factory=set)
     nodes: int = 0
     nbytes: int = 0
+    iterations: int = 0
     each: tuple[float, float] = (0, 0)
 
 
@@ -105,10 +106,6 @@ class Spans:
         """Return how many iterations the graph has nodes of."""
         return self._mask(root).bit_count()
 
-    def told_apart(self, numbers: Iterable[int]) -> int:
-        """Return how many iterations the nodes with these numbers were built in."""
-        return len(set(map(self._iteration_of, numbers)))
-
     def _iteration_of(self, number: int) -> int:
         """Return in which iteration the node with this number was built; 0 is the first one, and
         all that was before it.
@@ -131,7 +128,6 @@ class Spans:
             if number == NO_SEQUENCE_NR:
                 continue
             found.numbers.add(number)
-            found.nodes += 1
             later[iteration := self._iteration_of(number)] += 1
             for packed in self._watch.saved_by(node):
                 if packed.storage:
@@ -142,6 +138,7 @@ class Spans:
                         storages[storage_of(data)] = nbytes_of(data), iteration
             stack += self._following(node)
         found.nbytes = sum(nbytes for nbytes, _ in storages.values())
+        found.nodes, found.iterations = later.total(), len(later)
         if len(later) > 1:
             del later[0]
         added = sum(nbytes for nbytes, iteration in storages.values() if iteration in later)
@@ -355,7 +352,7 @@ class Scan:
             if (names[0].origin, names[0].text) in named:
                 continue  # another tensor of the same dict or list
             named.add((names[0].origin, names[0].text))
-            length = lengths[number] if self.between_calls else spans.told_apart(extent.numbers)
+            length = lengths[number] if self.between_calls else extent.iterations
             suspects.append(self._suspect(names, extent, length, (number,)))
         return suspects
 

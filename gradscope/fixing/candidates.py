@@ -20,7 +20,6 @@ from gradscope.fixing.edits import (
     entered_anew,
     expression_at,
     fields_of,
-    in_turn,
     is_in,
     is_target,
     loop_around,
@@ -222,7 +221,7 @@ class Search(Trial):
                     message = f"move line {site.line} {where}"
                     fixes.append(Fix(FixKind.REORDER, message, edits, CHANGES, effects))
         own = [fix for fix in fixes if not fix.effects][:MOST]
-        sooner_or_later = *self._sooner(), *self._built_later(changed), *self._in_turn()
+        sooner_or_later = *self._sooner(), *self._built_later(changed)
         return [*dict.fromkeys((*own, *sooner_or_later, *fixes[:MOST]))]
 
     def _since_built(self) -> Iterator[tuple[Spot, list[ast.stmt], list[ast.stmt], ast.stmt]]:
@@ -274,15 +273,6 @@ class Search(Trial):
                     lines = lines_told(each.lineno for each in nodes)
                     message = f"move {lines} after line {change.lineno}"
                     yield Fix(FixKind.REORDER, message, edits, CHANGES, (_OF_THEN,))
-
-    def _in_turn(self) -> Iterator[Fix]:
-        """Yield the fixes that compute what a loop goes over only when it comes to it."""
-        calls = self._calls_by(self._record.events[self._fail].spot)
-        for file, node in self._stored:
-            edits = written(*in_turn(file, node))
-            if edits and self._mends(self._built_again(self._built_by(file, node), calls)):
-                message = f"compute each of `{ast.unparse(node.targets[0])}` when its turn comes"
-                yield Fix(FixKind.REORDER, message, edits, CHANGES, (_OF_THEN,))
 
     def without_graph(self, spots: Iterable[Spot], effects: tuple[str, ...] = ()) -> list[Fix]:
         """Return the fixes that build no graph at a line, where no step needs what it builds or it

@@ -660,27 +660,6 @@ def split_off(at: Span) -> Pieces:
     return (Piece(file, (node.lineno, 0), end_of(node), text),) if removed(node, file) else ()
 
 
-def in_turn(file: str, node: ast.Assign) -> Pieces:
-    """Return the edit that computes each element of a list only when a loop over it comes to it."""
-    if not isinstance(node.value, ast.Tuple | ast.List) or len(node.value.elts) < 2:
-        return ()
-    block, name = block_with(file, node), ast.unparse(node.targets[0])
-    scope = [*_functions_around(file, node), source.tree(file)][0]
-    uses = [e for e in ast.walk(scope) if isinstance(e, ast.Name) and e.id == name]
-    rest = block[block.index(node) + 1 :]
-    loop = next((e for e in rest if isinstance(e, ast.For) and _reads(e.iter, {name})), None)
-    of_now = (ast.Starred, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)
-    if loop is None or len(uses) > 2 or any(isinstance(e, of_now) for e in ast.walk(node.value)):
-        return ()
-    passed = rest[: rest.index(loop) + 1]
-    given = loop.iter.args if isinstance(loop.iter, ast.Call) else [loop.iter]
-    is_bound = any(_targets(each) & _read_names(node.value) for each in passed)
-    if _draws(node) or is_bound or not any(each in uses for each in given):
-        return ()
-    lambdas = ", ".join(f"lambda: {text_of(each, file)}" for each in node.value.elts)
-    return (instead_of(node.value, file, f"(compute() for compute in ({lambdas}))"),)
-
-
 def moved_into(file: str, nodes: Sequence[ast.stmt], owner: ast.With | ast.AsyncWith) -> Pieces:
     """Return the edit that moves statements to the end of the block right before them."""
     lines = [line for node in nodes for line in lines_of(node, file)]

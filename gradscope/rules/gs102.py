@@ -187,13 +187,13 @@ def unless_certain(conditions: tuple[str, ...] | None) -> str:
 
 def _fixes(facts: SharedGraph) -> Iterator[Fix]:
     """Yield what can be done, what an expert would do first; the order of the questions matters."""
-    roles, call = facts.roles, facts.call
+    call = facts.call
     is_part = facts.same_root and call.inputs is not None
     if call.parent is not None and not is_grad(call):
         yield NOT_REENTRANT
     elif facts.accumulated:
         yield from _of_total(facts)
-    elif roles.rows and facts.again:
+    elif facts.again and not (facts.carried or facts.stepped_between) and is_grad(call):
         yield _retained(facts, "each call asks for a part of one result")
         yield _recomputed(facts)
     elif facts.computed and not (facts.again and facts.carried):
@@ -349,12 +349,11 @@ def _detached(facts: SharedGraph, cut: Cut) -> Fix:
     if not links or loss is None or other is None:
         here = "detach() it where this loss takes it"
         return Fix(FixKind.DETACH, f"if this loss should not train the shared part, {here}")
-    names = [(link.name_first if is_first else link.name_second) or link.name for link in links]
     lost = grouped(n for link in links for n in (link.lost_first if is_first else link.lost_second))
     keeps = f"{grouped(links[0].leaves) or 'the shared part'} would get gradient from {other.words}"
     return Fix(
         FixKind.DETACH,
-        f"use {', '.join(f'`{name}.detach()`' for name in names)} in {loss.words}",
+        f"use {', '.join(f'`{link.name}.detach()`' for link in links)} in {loss.words}",
         effects=(loses(lost, loss), f"{keeps} as before"),
         reason=_why(links[0], loss, other) if all(link.cut is cut for link in links) else "",
     )

@@ -41,16 +41,13 @@ class Loss:
 class Link:
     """A variable by which both losses reach the shared part, and which of them may do without.
 
-    ``leaves`` are the parameters behind it. ``name_first`` and ``name_second`` are what the losses
-    call it. ``lost_first`` and ``lost_second`` are the parameters that get gradient from that loss
-    in no other way; ``only``: the first loss trains nothing else.
+    ``leaves`` are the parameters behind it. ``lost_first`` and ``lost_second`` are those that get
+    gradient from that loss in no other way; ``only``: the first loss trains nothing else.
     """
 
     name: str
     cut: Cut
     leaves: tuple[str, ...]
-    name_first: str = ""
-    name_second: str = ""
     lost_first: tuple[str, ...] = ()
     lost_second: tuple[str, ...] = ()
     only: bool = False
@@ -62,7 +59,7 @@ class Roles:
 
     ``known``: the optimizers that step with both are known. ``links`` are the variables between.
     ``constant`` says in half a sentence why it is a constant for the second loss; empty if it is
-    none. ``rows``: the calls of a loop ask for parts of one result. ``total``: what losses are
+    none. ``total``: what losses are
     added to is a total of values.
     """
 
@@ -72,7 +69,6 @@ class Roles:
     known: bool = False
     links: tuple[Link, ...] = ()
     constant: str = ""
-    rows: bool = False
     same_optimizer: bool = False
     total: bool = False
 

@@ -129,7 +129,7 @@ def linked(*cuts: Cut, same_optimizer: bool = False) -> SharedGraph:
 
 ORDERS = {
     "rows of one result": (
-        replace(CARRIED, roles=Roles(rows=True)),
+        replace(CARRIED, carried=False, call=PROBE),
         "retain_graph recompute",
     ),
     "a gradient that is asked for first": (

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gradscope.code import changes, source
-from gradscope.code.losses import Slice, slice_of
+from gradscope.code.losses import targets_in
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.reading import Read
@@ -25,7 +25,6 @@ from gradscope.program.reach import Budget, Walk
 from gradscope.program.sites import place_in
 from gradscope.program.tensors import describe, held_node, leaves_of
 from gradscope.program.undisturbed import Uncollected, Untraced
-from gradscope.rules.base import is_grad
 from gradscope.rules.roles import Cut, Link, Loss, Roles
 
 Events = Sequence[GradEvent]
@@ -151,11 +150,10 @@ def roles_of(
     first = optimizers.stepping((), (*before, *after))
     second = optimizers.stepping(before, after[1:])
     shared = freeing.leaves(held)
-    ways = _ways(record, frames), slice_of(there)
     is_known = bool(first and second)
     links: tuple[Link, ...] = ()
     if here != there:
-        between = _Between(freeing, record, reading, ways, (first, second), names)
+        between = _Between(freeing, record, reading, (first, second), names)
         links = tuple(filter(None, (between.link(one, held) for one in reached)))
     return Roles(
         leaves=names.named(shared),
@@ -163,22 +161,10 @@ def roles_of(
         second=Loss(_loss_name(there), there, _names(second)),
         known=is_known,
         links=links[:3],
-        constant=_constant(reading, ways[1], optimizers, shared, second, names),
-        rows=_asks_for_rows(record, reading, before),
+        constant=_constant(reading, optimizers, shared, second, names),
         same_optimizer=is_known and set(_names(first)) == set(_names(second)),
         total=_is_total(record.site, reading.name),
     )
-
-
-def _ways(record: BackwardCall, frames: Sequence[FrameType]) -> Slice:
-    """Return what leads to the call: where its function is given the loss, in the callers."""
-    assert record.site is not None
-    way = slice_of(record.site)
-    for frame in frames[1:4]:
-        if way.statements:
-            break
-        way = slice_of(place_in(frame).site)
-    return way
 
 
 def _names(optimizers: Iterable[Optimizer]) -> tuple[str, ...]:
@@ -198,7 +184,6 @@ class _Between:
     _freeing: Freeing
     _record: BackwardCall
     _reading: Read
-    _ways: tuple[Slice, Slice]
     _optimizers: tuple[tuple[Optimizer, ...], tuple[Optimizer, ...]]
     _names: _Leaves
 
@@ -207,22 +192,15 @@ class _Between:
         roots = [root.node for root in self._record.roots if root.node is not None]
         if held.own is None or held.own in roots:
             return None
-        texts = [path.text for path in held.paths]
-        name_first = next((t for t in texts if t in self._ways[0].reads), "")
-        name_second = next((t for t in texts if t in self._ways[1].reads), "")
-        if held is failing and not name_second:
-            name_second = self._reading.via or self._reading.name
-        if not name_second:
+        lost_second = _leaves_behind(failing, held)
+        if lost_second is None:
             return None
         leaves = self._freeing.leaves(held)
         lost_first = self._freeing.lost([*roots], held.own)
-        lost_second = _lost_behind(failing, held) if held is not failing else leaves
         return Link(
-            name_first or name_second,
+            self._reading.via or self._reading.name if held is failing else held.paths[0].text,
             self._cut(leaves),
             self._names.named(leaves),
-            name_first,
-            name_second,
             self._names.named(lost_first),
             self._names.named(lost_second),
             len(lost_first) == len(self._freeing.lost(roots, None)),
@@ -243,20 +221,21 @@ class _Between:
         return Cut.BOTH
 
 
-def _lost_behind(failing: Held, cut: Held) -> list[torch.Tensor]:
-    """Return the leaves of the second loss that it reaches only through a variable."""
+def _leaves_behind(failing: Held, cut: Held) -> list[torch.Tensor] | None:
+    """Return the leaves that the second loss reaches only through a variable; None if it does not
+    come to that.
+    """
     start, end = held_node(failing.tensor), held_node(cut.tensor)
-    if start is None or end is None:
-        return []
     walker = Walker(_MOST_NODES)
-    whole = leaves_of(walker.walk([start]))
+    whole = [*walker.walk([start])]
+    if end not in whole:
+        return None
     kept = {id(leaf) for leaf in leaves_of(walker.walk([start], enter=lambda n: n != end))}
-    return [leaf for leaf in whole if id(leaf) not in kept]
+    return [leaf for leaf in leaves_of(whole) if id(leaf) not in kept]
 
 
 def _constant(
     reading: Read,
-    way: Slice,
     optimizers: Optimizers,
     leaves: Sequence[torch.Tensor],
     second: Sequence[Optimizer],
@@ -268,7 +247,8 @@ def _constant(
         return ""
     if leaves and optimizers.all and not _of(leaves, second or optimizers.all):
         return "no optimizer that steps with this loss has its parameters"
-    if way.takes_as_target(name) or way.takes_as_target(reading.via):
+    statement = source.statement_at(reading.site)
+    if statement is not None and reading.via in map(ast.unparse, targets_in(statement)):
         return "it enters the loss as its target"
     if _is_named_constant(name):
         return "its name says that it is a constant"
@@ -301,20 +281,6 @@ def _loss_name(site: Site) -> str:
     while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.args:
         root = root.args[0]  # scaler.scale(loss).backward()
     return ast.unparse(root) if isinstance(root, ast.Name | ast.Attribute) else ""
-
-
-def _asks_for_rows(record: BackwardCall, reading: Read, between: Events) -> bool:
-    """Return whether the calls of a loop ask for gradients of parts of one result, with no step
-    between: the rows of a Jacobian.
-    """
-    site = record.site
-    loop = source.loop_around(site) if site is not None else None
-    if site is None or loop is None or reading.backward != site:
-        return False
-    if makes_step(between) or changes.stores_in(loop, reading.name):
-        return False
-    reads_grad = any(isinstance(n, ast.Attribute) and n.attr == "grad" for n in ast.walk(loop))
-    return is_grad(record) or reads_grad
 
 
 def _is_total(site: Site, name: str) -> bool:

@@ -28,16 +28,14 @@ _ENDS_FLOW: Final = frozenset(
 """Instructions after which the next one in the code is not run."""
 
 _EXTENDED_ARG: Final = dis.opmap["EXTENDED_ARG"]
-_CACHE: Final = 0
-"""Inline caches show as this opcode in ``co_code``, in every version."""
 
 NULL_FIRST: Final = sys.version_info < (3, 13)
 """Whether a call's NULL lies below what is called, or above it."""
 
-# How many low bits of a name's index are flags; the lowest: a NULL (or self) is pushed too.
-_FLAG_BITS: Final = {"LOAD_GLOBAL": 1, "LOAD_SUPER_ATTR": 2} | (
-    {} if "LOAD_METHOD" in dis.opmap and sys.version_info < (3, 12) else {"LOAD_ATTR": 1}
+_MAY_PUSH_NULL: Final = ("LOAD_GLOBAL", "LOAD_SUPER_ATTR") + ("LOAD_ATTR",) * (
+    sys.version_info >= (3, 12)
 )
+"""Instructions whose lowest bit says that a NULL (or self) is pushed, too."""
 _CALLS: Final = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
 
 
@@ -159,47 +157,36 @@ def site_at(code: CodeType, index: int) -> Site:
 
 
 def _decode(code: CodeType, slots: tuple[str, ...]) -> tuple[tuple[Instruction, ...], list[int]]:
-    raw = code.co_code
-    starts: list[tuple[int, int, int]] = []
+    found: list[tuple[dis.Instruction, int, int]] = []
     units: list[int] = []  # code unit -> index of its instruction
-    extended = 0
-    for offset in range(0, len(raw), 2):
-        opcode, arg = raw[offset], raw[offset + 1] | extended
-        if opcode == _CACHE:
-            units.append(len(starts) - 1)
-        elif opcode == _EXTENDED_ARG:
-            units.append(len(starts))  # a jump to the prefix is a jump to the instruction
-            extended = arg << 8
-        else:
-            units.append(len(starts))
-            if two := _PAIR.fullmatch(dis.opname[opcode]):
-                starts.append((offset, dis.opmap[two[1]], arg >> 4))
-                opcode, arg = dis.opmap[two[2]], arg & 15
-            starts.append((offset, opcode, arg))
-            extended = 0
+    for each in dis.get_instructions(code):
+        units += [len(found) - 1] * (each.offset // 2 - len(units))  # caches of the one before
+        units.append(len(found))  # a jump to a prefix is a jump to the instruction
+        opcode, arg = each.opcode, each.arg or 0
+        if two := _PAIR.fullmatch(each.opname):
+            found.append((each, dis.opmap[two[1]], arg >> 4))
+            opcode, arg = dis.opmap[two[2]], arg & 15
+        if opcode != _EXTENDED_ARG:
+            found.append((each, opcode, arg))
+    units += [len(found) - 1] * (len(code.co_code) // 2 - len(units))
     handlers = _handlers(code, units)
     instructions = []
     keywords: tuple[str, ...] = ()
-    for index, (offset, opcode, arg) in enumerate(starts):
+    for each, opcode, arg in found:
         opname, null, effect = _meaning(opcode, arg)
-        slot, name = _names(code, slots, opcode, opname, arg)
+        slot = arg if opcode in _LOCAL else -1
+        constant = each.argval if opcode in _CONSTANTS else MISSING
         if opname == "KW_NAMES":
             keywords = code.co_consts[arg]
-        jump = -1
-        if opcode in _JUMPS:
-            end = starts[index + 1][0] if index + 1 < len(starts) else len(raw)
-            while end > offset + 2 and raw[end - 2] == _EXTENDED_ARG:
-                end -= 2  # prefixes belong to the next instruction, caches to this one
-            target = (end + (-2 if "BACKWARD" in opname else 2) * arg) // 2
-            jump = units[target] if 0 <= target < len(units) else -1
+        name = each.argval if opcode in _NAMED else slots[arg] if slot >= 0 else ""
+        jump = units[each.argval // 2] if opcode in _JUMPS else -1
         called_with: tuple[str, ...] = ()
         if opname == "CALL":
             called_with, keywords = keywords, ()
         instructions.append(
             Instruction(
-                offset, opname, arg, name, slot,
-                _constant(code, opcode, opname, arg), called_with, null, effect, jump,
-                opname not in _ENDS_FLOW, *handlers.get(offset // 2, (-1, 0, False)),
+                each.offset, opname, arg, name, slot, constant, called_with, null, effect, jump,
+                opname not in _ENDS_FLOW, *handlers.get(each.offset // 2, (-1, 0, False)),
             )
         )  # fmt: skip
     return tuple(instructions), units
@@ -211,7 +198,7 @@ def _meaning(opcode: int, arg: int) -> tuple[str, bool, int]:
     too, and by how much the stack grows.
     """
     opname = dis.opname[opcode]
-    null = opname == "LOAD_METHOD" or (opname in _FLAG_BITS and bool(arg & 1))
+    null = opname == "LOAD_METHOD" or (opname in _MAY_PUSH_NULL and bool(arg & 1))
     return opname, null, stack_effect(opcode, opname, arg, jump=False)
 
 
@@ -230,27 +217,10 @@ def stack_effect(opcode: int, opname: str, arg: int, *, jump: bool) -> int:
 # END_ASYNC_FOR's argument (3.14) is for monitoring only.
 _JUMPS = frozenset(op for op in dis.hasjrel if dis.opname[op] != "END_ASYNC_FOR")
 _NAMED = frozenset(dis.hasname)
+_CONSTANTS = frozenset([*dis.hasconst, dis.opmap.get("LOAD_SMALL_INT", -1)])
 _LOCAL = frozenset([*dis.haslocal, *dis.hasfree])
 _PAIR: Final = re.compile("_".join([r"((?:LOAD|STORE)_FAST(?:_BORROW)?)"] * 2))
 """Instructions that do two things."""
-
-
-def _names(
-    code: CodeType, slots: tuple[str, ...], opcode: int, opname: str, arg: int
-) -> tuple[int, str]:
-    """Return the place and the name of the variable of an instruction."""
-    if opcode in _NAMED:
-        index = arg >> _FLAG_BITS.get(opname, 0)
-        return -1, code.co_names[index] if index < len(code.co_names) else ""
-    if opcode not in _LOCAL:
-        return -1, ""
-    return arg, slots[arg] if arg < len(slots) else ""
-
-
-def _constant(code: CodeType, opcode: int, opname: str, arg: int) -> Any:
-    if opname == "LOAD_SMALL_INT":
-        return arg
-    return code.co_consts[arg] if opcode in dis.hasconst and arg < len(code.co_consts) else MISSING
 
 
 def _handlers(code: CodeType, units: list[int]) -> dict[int, tuple[int, int, bool]]:

@@ -1,14 +1,32 @@
-"""Decides what a statement stores, modifies in place, or adds to a container."""
+"""Decides what a statement stores, adds to a container, or modifies: in place, or by ``.data``."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
 
 from gradscope.code import places, source
-from gradscope.code.statements import Statement, found_in
+from gradscope.code.source import SourceFile
 from gradscope.model import Site
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A piece of source that is a candidate: its place, and the dotted names that it changes in
+    place or uses.
+
+    ``target`` is the one that it certainly changes, if that is plain: ``x`` of ``x += 1``, ``x[0] =
+    1`` and ``x.relu_()``.
+    """
+
+    site: Site
+    names: frozenset[str]
+    target: str = ""
+
 
 _IN_PLACE = re.compile(r"[a-z](\w*[a-z0-9])?_")
 _NOT_IN_PLACE = frozenset(
@@ -118,8 +136,19 @@ def _whole(target: ast.expr) -> ast.expr:
 
 
 def in_place_statements(file: str) -> tuple[Statement, ...]:
-    """Return all statements of a file that would modify a tensor in place."""
-    return found_in(file, modified)
+    """Return all pieces of a file that would modify a tensor in place."""
+    found = []
+    for node, function, _ in source.parsed(file).nodes:
+        if isinstance(node, ast.stmt | ast.expr) and (parts := modified(node)):
+            names = frozenset(name for part in parts for name in source.dotted_names(part))
+            target = ast.unparse(parts[0]) if len(parts) == 1 and _is_plain(parts[0]) else ""
+            found.append(Statement(places.of_node(node, file, function), names, target))
+    return tuple(found)
+
+
+def _is_plain(part: ast.AST) -> bool:
+    """Return whether an expression is a variable or a chain of attributes of one."""
+    return isinstance(part, ast.Name | ast.Attribute) and not any(source.calls_in(part))
 
 
 def changed_by(site: Site) -> Statement:
@@ -138,3 +167,115 @@ def changed_by(site: Site) -> Statement:
     if whole is None or hasattr(whole, "body"):
         return Statement(site, frozenset())
     return Statement(places.of_node(whole, site.file, site.function), frozenset())
+
+
+def names_at(site: Site) -> frozenset[str]:
+    """Return the dotted names that the simple statement at a place reads or assigns."""
+    statement = source.statement_at(site)
+    if statement is None or hasattr(statement, "body"):
+        return frozenset()
+    return source.dotted_names(statement)
+
+
+def between(
+    statements: tuple[Statement, ...], first: Site | None, last: Site | None
+) -> tuple[Statement, ...]:
+    """Return those that can have run after ``first`` and before ``last``.
+
+    Where both lie in one function, those of that function in between: down the lines, or round the
+    loop that holds both when ``last`` is above. Statements of other functions may have run at any
+    time and stay.
+    """
+    if first is None or last is None or _holder(first) != _holder(last):
+        return statements
+    own = _holder(first)
+    around = source.loops_around(first.file, first.line)
+    loop = next((each for each in around if source.spans(each, last.line)), None)
+    down = range(first.line, last.line + 1)
+    lines = (s.site.line for s in statements if s.site.function == first.function)
+    is_certain = loop is None or any(line in down for line in lines)
+
+    def possible(site: Site) -> bool:
+        if _holder(site) != own:
+            return True
+        if first.line <= last.line:
+            return site.line in down or not is_certain
+        is_between = last.line < site.line < first.line
+        return loop is None or (source.spans(loop, site.line) and not is_between)
+
+    return tuple(s for s in statements if possible(s.site))
+
+
+def _holder(site: Site) -> tuple[str, str]:
+    return site.file, site.function
+
+
+# through ``.data``
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughData:
+    """The names of the tensors whose ``.data`` a line uses, and whether the line seems to write to
+    one.
+
+    A name is empty where it is not known before the line runs.
+    """
+
+    names: frozenset[str]
+    writes: bool
+
+
+def data_lines(file: str) -> dict[int, ThroughData]:
+    """Return the lines of statements that may write to a tensor through ``.data``; running them
+    shows what is written.
+
+    A variable that was assigned from a ``.data`` stands for the tensor as well.
+    """
+    return _data_lines(source.parsed(file))
+
+
+@lru_cache(maxsize=256)
+def _data_lines(file: SourceFile) -> dict[int, ThroughData]:
+    if not any(".data" in line for line in file.lines):
+        return {}
+    aliases: dict[str, set[str]] = defaultdict(set)  # names that stand for a ``.data``, by function
+    stored: dict[int, set[str]] = defaultdict(set)  # for p in net.parameters(): p.data -= 0.1
+    found: dict[int, ThroughData] = {}
+    for node, function, _ in file.nodes:
+        known = aliases[function]
+        match node:
+            case ast.For(target=target, iter=value):
+                stored[node.lineno] |= _names_stored([target])
+                known |= _names_stored([target]) if _with_data(value, known) else set()
+            case ast.Assign(targets=targets, value=value) if _with_data(value, known):
+                known |= _names_stored(targets)
+        if not isinstance(node, ast.stmt) or hasattr(node, "body"):
+            continue
+        writes = any(modified(n) or _stores_data(n) for n in ast.walk(node))
+        if not writes and not any(source.calls_in(node)):
+            continue
+        before_it = stored[node.lineno]
+        used = _with_data(node, known)
+        names = {"" if re.split(r"\W", name)[0] in before_it else name for name in used}
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1 if names else 0):
+            before = found.get(line, ThroughData(frozenset(), False))
+            found[line] = ThroughData(before.names | names, before.writes or writes)
+    return found
+
+
+def _stores_data(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and (node.attr, type(node.ctx)) == ("data", ast.Store)
+
+
+def _names_stored(targets: Iterable[ast.expr]) -> set[str]:
+    nodes = (node for target in targets for node in ast.walk(target))
+    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _with_data(node: ast.AST, aliases: set[str]) -> frozenset[str]:
+    """Return what the code takes ``.data`` of, and the aliases in it, without gradients."""
+    nodes = [*ast.walk(node)]
+    owners = (n.value for n in nodes if isinstance(n, ast.Attribute) and n.attr == "data")
+    known = (n.id for n in nodes if isinstance(n, ast.Name) and n.id in aliases)
+    names = (*map(ast.unparse, owners), *known)
+    return frozenset(name for name in names if not name.endswith(".grad"))

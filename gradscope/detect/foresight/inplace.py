@@ -12,8 +12,7 @@ from types import FrameType
 
 import torch
 
-from gradscope.code.changes import changed_by
-from gradscope.code.statements import Statement
+from gradscope.code.changes import Statement, changed_by
 from gradscope.collect.marks import Packed
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
+from gradscope.code.changes import data_lines
 from gradscope.code.stores import Bound, bound_of, store_of
-from gradscope.code.through_data import data_lines
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.observers import Observer

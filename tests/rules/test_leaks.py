@@ -9,10 +9,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from gradscope.code.through_data import data_lines
 
 from gradscope import watch
 from gradscope.code.stores import store_of
-from gradscope.code.through_data import data_lines
 from gradscope.model import BackwardCall, Finding, Severity, Site, paths
 from gradscope.model.paths import FrameOf, Origin, Step
 from gradscope.rules import gs301, gs302, gs303, gs304, gs305

@@ -16,9 +16,8 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.lines import LineWatch
-from gradscope.detect.foresight.reading import Effect, Read, Wanted, foretell
+from gradscope.detect.foresight.reading import Effect, Held, Read, Wanted, foretell, tensors_of
 from gradscope.detect.foresight.schedule import Schedule
-from gradscope.detect.foresight.shared_graphs import Held, tensors_of
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.ahead.questions import start_before
 from gradscope.program.sites import place_in, site_of, user_frame, user_frames

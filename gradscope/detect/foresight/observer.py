@@ -20,17 +20,17 @@ from gradscope.collect.marks import Packed, token_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.foresight.forward_on_freed import FreedWatch
-from gradscope.detect.foresight.reading import Effect, Read, Wanted, foretell
+from gradscope.detect.foresight.inplace import StaleGraphs
+from gradscope.detect.foresight.reading import Effect, Held, Read, Wanted, foretell, tensors_of
 from gradscope.detect.foresight.schedule import Schedule, Turning
-from gradscope.detect.foresight.shared_graphs import (
+from gradscope.detect.foresight.training import (
     Freeing,
-    Held,
+    Optimizers,
     is_root_of,
+    makes_step,
     may_be_shared,
-    tensors_of,
+    roles_of,
 )
-from gradscope.detect.foresight.stale_graphs import StaleGraphs
-from gradscope.detect.foresight.training import Optimizers, makes_step, roles_of
 from gradscope.detect.node_facts import built_at, node_at
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.model.paths import Origin, Path

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from gradscope.code import source
 from gradscope.code.bytecode import MISSING, site_at
-from gradscope.detect.foresight.shared_graphs import Held
 from gradscope.model import Site
 from gradscope.model.paths import Path
 from gradscope.program.ahead.frames import Frame
@@ -33,13 +32,36 @@ from gradscope.program.ahead.values import (
 )
 from gradscope.program.ahead.ways import Conditions, Hazard, Way
 from gradscope.program.layouts import is_a, is_exactly
+from gradscope.program.reach import Budget, named_tensors
 from gradscope.program.sites import USER, owner_of, place_in
 
+BUDGET = Budget(max_objects=4_000, max_seconds=0.01, max_depth=10, max_items=64)
+_MOST_TENSORS = 64
 _MOST_CONDITIONS = 2
 _STEPS = ("variable", "attribute", "item")
 _UNREAD: Any = object()
 """Stands for what a path leads to where that is not known."""
 _NOTHING = (MISSING, NULL, _UNREAD)
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A tensor of the user's, all its names, and what it leads to; lives no longer than the look.
+
+    ``own`` is the place in the look of its node, ``freed`` are the places of the nodes that will be
+    freed, the nearest first.
+    """
+
+    tensor: Tensor
+    paths: list[Path] = field(default_factory=list)
+    freed: list[int] = field(default_factory=list)
+    own: int | None = None
+
+
+def tensors_of(frames: Sequence[FrameType]) -> list[Held]:
+    """Return the tensors with a graph that variables lead to, those with short names first."""
+    found = named_tensors(frames, BUDGET)
+    return [Held(tensor, paths) for tensor, paths in found[:_MOST_TENSORS]]
 
 
 class Effect(Enum):

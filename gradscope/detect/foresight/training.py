@@ -10,13 +10,15 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.autograd.graph import Node
 
 from gradscope.code import changes, source
-from gradscope.code.losses import targets_in
+from gradscope.collect.calls import Call
+from gradscope.collect.look import Look
 from gradscope.collect.state import State
-from gradscope.collect.walk import Walker
-from gradscope.detect.foresight.reading import Read
-from gradscope.detect.foresight.shared_graphs import Freeing, Held
+from gradscope.collect.walk import Walker, dependencies_last, reachable
+from gradscope.detect.foresight.reading import Held, Read
+from gradscope.detect.node_facts import will_free
 from gradscope.model import BackwardCall, Site
 from gradscope.program.ahead.values import kind_of
 from gradscope.program.ahead.ways import GradEvent, What
@@ -29,6 +31,7 @@ from gradscope.rules.roles import Cut, Link, Loss, Roles
 
 Events = Sequence[GradEvent]
 
+_MOST_NODES = 2_000  # that may be touched in one look
 _BUDGET = Budget(max_objects=4_000, max_depth=6, max_items=64)
 
 
@@ -106,7 +109,72 @@ def _parameters_of(of: Any) -> frozenset[int]:
     return frozenset((id(of),))
 
 
-_MOST_NODES = 2_000
+def may_be_shared(call: Call, look: Look, record: BackwardCall) -> bool:
+    """Return whether a call of the program frees what it runs, and nothing in it is broken."""
+    return not (call.keep or record.create_graph or look.freed or look.stale)
+
+
+class Freeing:
+    """Which nodes of a look its call will free, and from which nodes these can be reached."""
+
+    def __init__(self, look: Look) -> None:
+        self.look = look
+        self.frees = [will_free(look, i) for i in range(len(look.nodes))]
+        self._below = list(self.frees)
+        for i in dependencies_last(look.targets):
+            self._below[i] = self._below[i] or any(self._below[j] for j in look.targets[i])
+        self._walker = Walker(_MOST_NODES)
+
+    def trace(self, held: Held) -> bool:
+        """Fill in what the tensor leads to; return whether any of it will be freed."""
+        start = held_node(held.tensor)
+        if start is None:
+            return False
+        held.own = self.look.index.get(start)
+        met = self._met_from(start)
+        held.freed = [i for i in reachable(self.look.targets, met) if self.frees[i]]
+        return bool(held.freed)
+
+    def _met_from(self, start: Node) -> list[int]:
+        """The nodes of the look that a walk from ``start`` meets and that lead to what is freed."""
+        index = self.look.index
+        walked = self._walker.walk([start], enter=lambda node: node not in index)
+        return [i for node in walked if (i := index.get(node)) is not None and self._below[i]]
+
+    def lost(self, roots: Sequence[int], cut: int | None) -> list[torch.Tensor]:
+        """Return the leaves that the roots would not lead to if their graph were cut off at
+        ``cut``; all their leaves without a cut.
+        """
+        kept = set() if cut is None else set(reachable(self.look.targets, roots, cut={cut}))
+        lost = (i for i in reachable(self.look.targets, roots) if i not in kept)
+        return leaves_of(self.look.nodes[i] for i in lost)
+
+    def comes_to(self, held: Held, tensor: torch.Tensor) -> bool:
+        """Return whether a way from the held tensor to another runs a node that will be freed."""
+        behind = (target for i in held.freed for target in self.look.targets[i])
+        found = reachable(self.look.targets, behind)
+        node = held_node(tensor)
+        if node is not None:
+            return self.look.index.get(node) in found
+        return any(leaf is tensor for leaf in leaves_of(self.look.nodes[i] for i in found))
+
+    def leaves(self, held: Held) -> list[torch.Tensor]:
+        """Return the leaves that the part about to be freed leads to."""
+        return leaves_of(self.look.nodes[i] for i in reachable(self.look.targets, held.freed))
+
+
+def is_root_of(record: BackwardCall, look: Look, held: Held, name: str) -> bool:
+    """Return whether a call starts at the tensor held under a name, and nowhere else.
+
+    Compiled code is one node, whatever it returns: there the names tell the results apart.
+    """
+    root = record.roots[0] if len(record.roots) == 1 else None
+    if root is None or held.own is None or held.own != root.node:
+        return False
+    is_compiled = held.own in look.compiled
+    return not is_compiled or root.name in (None, name)
+
+
 # What no graph shows: `loss = mse(q, target_q)` trains what is behind `target_q` too, unless its
 # name says that it is meant to be constant.
 _CONSTANT = re.compile(
@@ -248,7 +316,7 @@ def _constant(
     if leaves and optimizers.all and not _of(leaves, second or optimizers.all):
         return "no optimizer that steps with this loss has its parameters"
     statement = source.statement_at(reading.site)
-    if statement is not None and reading.via in map(ast.unparse, targets_in(statement)):
+    if statement is not None and reading.via in map(ast.unparse, changes.targets_in(statement)):
         return "it enters the loss as its target"
     if _is_named_constant(name):
         return "its name says that it is a constant"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gradscope.code import changes, places, source
+from gradscope.code import places, source, statements
 from gradscope.code.source import SourceFile, cells_like
 from gradscope.model import Site
 from gradscope.model.paths import Path
@@ -109,7 +109,7 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
     match node:
         case ast.Assign(targets=targets, value=value) if not _is_empty(value):
             for target in targets:
-                for each in changes.unpacked(target):
+                for each in statements.unpacked(target):
                     yield each, False, _names(value, ast.unparse(each))
                     if isinstance(each, ast.Subscript):
                         yield each.value, True, False
@@ -126,15 +126,15 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
         case ast.Call(args=[owner, key, value]) if source.called_name(node) in _SETS:
             known = key.value if isinstance(key, ast.Constant) else _SOME
             yield ast.Attribute(owner, str(known)), False, False
-        case ast.Call(args=[owner, _, *_]) if source.called_name(node) in changes.ADDS_TO_FIRST:
+        case ast.Call(args=[owner, _, *_]) if source.called_name(node) in statements.ADDS_TO_FIRST:
             yield owner, True, False
         case ast.Call(func=ast.Attribute(value=owner, attr=method)):
-            adds = method in changes.ADDS or method in changes.ADDS_IF_DROPPED
+            adds = method in statements.ADDS or method in statements.ADDS_IF_DROPPED
             if adds or method.startswith("register_"):  # a hook, a buffer
                 yield owner, True, False
                 if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Attribute):
                     yield owner.func.value, True, False  # d.setdefault(key, []).append(x)
-            elif changes.is_in_place(method):
+            elif statements.is_in_place(method):
                 yield owner, False, True
 
 
@@ -180,7 +180,7 @@ def _emptied(node: ast.AST, *, again: bool) -> Iterator[ast.expr]:
             for target in targets:
                 yield target.value if isinstance(target, ast.Subscript) else target
         case ast.Assign(targets=targets, value=value):
-            for target in (each for one in targets for each in changes.unpacked(one)):
+            for target in (each for one in targets for each in statements.unpacked(one)):
                 text = ast.unparse(target)
                 if isinstance(value, ast.Subscript) and ast.unparse(value.value) == text:
                     yield target  # kept = kept[-10:]
@@ -195,7 +195,7 @@ def _keyed(node: ast.AST) -> Iterator[ast.expr]:
     """Yield what a node stores into under a key."""
     match node:
         case ast.Assign(targets=targets):
-            for target in (each for one in targets for each in changes.unpacked(one)):
+            for target in (each for one in targets for each in statements.unpacked(one)):
                 if isinstance(target, ast.Subscript):
                     yield target.value
         case ast.Call(func=ast.Attribute(value=owner, attr="setdefault" | "update")):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gradscope.code import changes
-from gradscope.code.changes import Statement
+from gradscope.code import statements
+from gradscope.code.statements import Statement
 from gradscope.model import BackwardCall, Site
 from gradscope.program.sites import Place, site_of
 from gradscope.program.tensors import storage_of
@@ -112,11 +112,29 @@ class Mutations:
                 return Modified(self._seen[packed], self._seen[packed])
         saved_at = site_of(token.place)
         files = dict.fromkeys(s.file for s in (saved_at, call.site) if s is not None)
-        candidates = tuple(s for file in files for s in changes.in_place_statements(file))
-        candidates = changes.between(candidates, saved_at, call.site)
-        names = visible | (changes.names_at(saved_at) if saved_at is not None else frozenset())
+        candidates = tuple(s for file in files for s in statements.in_place_statements(file))
+        candidates = statements.between(candidates, saved_at, call.site)
+        names = visible | (statements.names_at(saved_at) if saved_at is not None else frozenset())
         found = likeliest(candidates, names, saved_at)
         return Modified(*((saved_at, call.site) if found is None else (found.site, found.site)))
+
+
+def node_site(name: str, after: Site | None, before: Site | None, *, one_line: bool) -> Site | None:
+    """Return where a node of this name was built whose saved tensors were not seen, if that can be
+    told: such is a multiplication by a Python number.
+
+    ``after`` and ``before`` are the places that are known of what was built before and after it.
+    ``one_line``: where both are the same line, nothing else ran in between.
+    """
+    files = dict.fromkeys(s.file for s in (after, before) if s is not None)
+    candidates = tuple(s for file in files for s in statements.operations(file, name))
+    found = likeliest(statements.between(candidates, after, before), frozenset(), after)
+    if found is not None:
+        return found.site
+    if not one_line or after is None or before is None:
+        return None
+    here, there = ((each.file, each.function, each.line) for each in (after, before))
+    return after if here == there else None
 
 
 def likeliest(

@@ -9,6 +9,7 @@ from typing import Any
 
 from gradscope.collect.generations import Generations
 from gradscope.collect.look import Look
+from gradscope.collect.mutations import node_site
 from gradscope.collect.nodes import kind_of
 from gradscope.collect.thread_numbers import OTHER
 from gradscope.model import Graph, Node, NodeState, Site
@@ -35,9 +36,7 @@ def node_at(look: Look, graph: Graph | None, i: int) -> Node:
 
 
 def built_at(look: Look, generations: Generations, i: int) -> Site | None:
-    """Return where a node was built: if it saved nothing that was seen, the line of what was built
-    just before it and just after it, if that is one.
-    """
+    """Return where a node was built: between what was built just before it and just after it."""
     token = look.tokens[i]
     if token.place is not None:
         return site_of(token.place)
@@ -56,10 +55,9 @@ def built_at(look: Look, generations: Generations, i: int) -> Site | None:
         first, since_call = site_of(earlier[1]), True
     if later is not None and (after is None or after.sequence_nr >= later[0]):
         last, until_call = site_of(later[1]), True
-    if first is None or last is None or (since_call and until_call):
-        return None  # from one run of a call to the next may be all of a loop
-    here, there = ((each.file, each.function, each.line) for each in (first, last))
-    return first if here == there else None
+    # From one run of a call to the next may be all of a loop.
+    one_line = not (since_call and until_call)
+    return node_site(look.nodes[i].name(), first, last, one_line=one_line)
 
 
 _READS = frozenset({"saved_tensors", "saved_variables", "maybe_clear_saved_tensors"})

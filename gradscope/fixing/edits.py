@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
-from gradscope.code import changes, source
+from gradscope.code import source, statements
 from gradscope.fixing.marks import Span
 from gradscope.fixing.pieces import (
     Piece,
@@ -77,7 +77,7 @@ def is_in(place: Span, file: str, node: ast.AST) -> bool:
 
 def is_target(place: Span) -> bool:
     """Return whether a loss function takes the expression at a place as its target."""
-    return expression_at(place) in [*changes.targets_in(statement_around(place)[1])]
+    return expression_at(place) in [*statements.targets_in(statement_around(place)[1])]
 
 
 def region_of(place: Span) -> Owner | None:

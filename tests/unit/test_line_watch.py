@@ -13,7 +13,7 @@ import torch
 from torch._dynamo.utils import ExactWeakKeyDictionary
 
 import gradscope
-from gradscope.code.changes import changed_by
+from gradscope.code.statements import changed_by
 from gradscope.detect.foresight import lines
 from gradscope.detect.foresight.lines import Versions
 from gradscope.model import Site

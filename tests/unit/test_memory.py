@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gradscope.code.changes import ThroughData, data_lines
+from gradscope.code.statements import ThroughData, data_lines
 from gradscope.collect.generations import Generations
 from gradscope.collect.ledger import Ledger
 from gradscope.collect.marks import Packed

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.code import changes, source
+from gradscope.code import source, statements
 from gradscope.model import Finding, Site
 from gradscope.program.sites import place_at
 from tests import known, watching
@@ -143,7 +143,7 @@ def test_an_instruction_and_its_node_have_one_place(program: Path) -> None:
 
 
 def test_statements_have_places_in_characters(program: Path) -> None:
-    found = changes.in_place_statements(str(program))
+    found = statements.in_place_statements(str(program))
     assert sorted(text_at(s.site) for s in found) == ["größe += 1", "ä.add_(i)"]
     for statement in found:
-        assert changes.changed_by(replace(statement.site, column=1)) == statement
+        assert statements.changed_by(replace(statement.site, column=1)) == statement

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.code import changes, source
+from gradscope.code import source, statements
 
 PROGRAM = """\
 class Trainer:
@@ -46,7 +46,7 @@ def test_a_file_that_is_no_program_has_no_nodes(text: str | None, tmp_path: Path
     if text is not None:
         script.write_text(text, encoding="utf-8")
     assert [type(found.node) for found in source.parsed(str(script)).nodes] == [ast.Module]
-    assert changes.in_place_statements(str(script)) == ()
+    assert statements.in_place_statements(str(script)) == ()
 
 
 def test_nodes_know_their_function_as_code_objects_do(file: str) -> None:
@@ -63,14 +63,14 @@ def test_nodes_know_their_function_as_code_objects_do(file: str) -> None:
 
 @pytest.mark.parametrize("method", ["add_", "relu_", "t_", "apply_", "masked_fill_", "index_add_"])
 def test_a_trailing_underscore_means_in_place(method: str) -> None:
-    assert changes.is_in_place(method)
+    assert statements.is_in_place(method)
 
 
 @pytest.mark.parametrize(
     "method", ["add", "__init__", "_", "requires_grad_", "share_memory_", "retain_grad_", "_hook_"]
 )
 def test_what_is_not_in_place(method: str) -> None:
-    assert not changes.is_in_place(method)
+    assert not statements.is_in_place(method)
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,9 @@ def test_what_is_not_in_place(method: str) -> None:
 def test_what_a_statement_modifies(code: str, modified: list[str]) -> None:
     statement = ast.parse(code).body[0]
     node = statement.value if isinstance(statement, ast.Expr) else statement
-    assert [*map(ast.unparse, changes.modified(node))] == modified
+    assert [*map(ast.unparse, statements.modified(node))] == modified
+
+
+def test_operations_are_found_by_the_name_of_their_node(file: str) -> None:
+    assert [s.site.line for s in statements.operations(file, "AddBackward0")] == [6]
+    assert statements.operations(file, "MulBackward0") == ()

@@ -16,7 +16,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.code import source
-from gradscope.code.changes import Statement, changed_by
+from gradscope.code.statements import Statement, changed_by
 from gradscope.collect.marks import Packed, token_of
 from gradscope.collect.nodes import held as saved_in
 from gradscope.collect.nodes import kind_of

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 
 from gradscope.code.bytecode import MISSING
-from gradscope.code.changes import data_lines
+from gradscope.code.statements import data_lines
 from gradscope.collect.backward import Backward
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.code import changes, source
+from gradscope.code import source, statements
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.state import State
@@ -316,7 +316,7 @@ def _constant(
     if leaves and optimizers.all and not _of(leaves, second or optimizers.all):
         return "no optimizer that steps with this loss has its parameters"
     statement = source.statement_at(reading.site)
-    if statement is not None and reading.via in map(ast.unparse, changes.targets_in(statement)):
+    if statement is not None and reading.via in map(ast.unparse, statements.targets_in(statement)):
         return "it enters the loss as its target"
     if _is_named_constant(name):
         return "its name says that it is a constant"
@@ -358,6 +358,6 @@ def _is_total(site: Site, name: str) -> bool:
     if _TOTAL.search(name.rpartition(".")[2].lower()):
         return True
     loop = source.loop_around(site)
-    stores = changes.stores_in(loop, name) if loop is not None else []
+    stores = statements.stores_in(loop, name) if loop is not None else []
     added = [getattr(each, "value", None) for each in stores]
     return len(stores) == 1 and all(isinstance(each, ast.Name) for each in added)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from gradscope.code.changes import data_lines
+from gradscope.code.statements import data_lines
 from gradscope.code.stores import Bound, bound_of, store_of
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look

@@ -1,11 +1,11 @@
-"""Decides what a statement stores, adds to a container, or modifies: in place, or by ``.data``."""
+"""Says what a statement of the program does: what it stores, modifies, computes, compares with."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -136,19 +136,8 @@ def _whole(target: ast.expr) -> ast.expr:
 
 
 def in_place_statements(file: str) -> tuple[Statement, ...]:
-    """Return all pieces of a file that would modify a tensor in place."""
-    found = []
-    for node, function, _ in source.parsed(file).nodes:
-        if isinstance(node, ast.stmt | ast.expr) and (parts := modified(node)):
-            names = frozenset(name for part in parts for name in source.dotted_names(part))
-            target = ast.unparse(parts[0]) if len(parts) == 1 and _is_plain(parts[0]) else ""
-            found.append(Statement(places.of_node(node, file, function), names, target))
-    return tuple(found)
-
-
-def _is_plain(part: ast.AST) -> bool:
-    """Return whether an expression is a variable or a chain of attributes of one."""
-    return isinstance(part, ast.Name | ast.Attribute) and not any(source.calls_in(part))
+    """Return all statements of a file that would modify a tensor in place."""
+    return _found_in(file, modified)
 
 
 def changed_by(site: Site) -> Statement:
@@ -167,6 +156,57 @@ def changed_by(site: Site) -> Statement:
     if whole is None or hasattr(whole, "body"):
         return Statement(site, frozenset())
     return Statement(places.of_node(whole, site.file, site.function), frozenset())
+
+
+_OPERATORS = {"mult": "mul", "matmult": "matmul", "mod": "remainder"}
+"""Of those that Python's syntax tree does not name as torch does."""
+_ALSO_NAMED = dict.fromkeys(("mm", "bmm", "mv", "dot"), "matmul") | {
+    "rsub": "sub",
+    "addmm": "linear",
+}
+
+
+def _found_in(
+    file: str, concerned: Callable[[ast.AST], Sequence[ast.AST]]
+) -> tuple[Statement, ...]:
+    """Return the pieces of a file that concern something, which the function returns."""
+    found = []
+    for node, function, _ in source.parsed(file).nodes:
+        if isinstance(node, ast.stmt | ast.expr) and (parts := concerned(node)):
+            names = frozenset(name for part in parts for name in source.dotted_names(part))
+            target = ast.unparse(parts[0]) if len(parts) == 1 and _is_plain(parts[0]) else ""
+            found.append(Statement(places.of_node(node, file, function), names, target))
+    return tuple(found)
+
+
+def _is_plain(part: ast.AST) -> bool:
+    """Return whether an expression is a variable or a chain of attributes of one."""
+    return isinstance(part, ast.Name | ast.Attribute) and not any(source.calls_in(part))
+
+
+def operations(file: str, node_name: str) -> tuple[Statement, ...]:
+    """Return all expressions that build such a node: ``MulBackward0`` by ``a * b``,
+    ``a.mul(b)``.
+    """
+    wanted = _operations_of(node_name)
+    return _found_in(file, lambda node: [node] if _operation(node) in wanted else [])
+
+
+def _operation(node: ast.AST) -> str | None:
+    """Return what an operator or a call computes, by torch's name."""
+    if isinstance(node, ast.BinOp | ast.AugAssign):
+        operator = type(node.op).__name__.lower()
+        return _OPERATORS.get(operator, operator)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return "neg"
+    return source.called_name(node) if isinstance(node, ast.Call) else None
+
+
+def _operations_of(node_name: str) -> set[str | None]:
+    """Return how source spells what a node of this name does: ``MulBackward0`` is ``mul``."""
+    operation = re.sub(r"Backward\d*$", "", node_name)
+    operation = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", operation).lower()
+    return {operation, _ALSO_NAMED.get(operation, operation)}
 
 
 def names_at(site: Site) -> frozenset[str]:

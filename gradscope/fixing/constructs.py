@@ -6,14 +6,13 @@ import ast
 from dataclasses import replace
 
 from gradscope.code import source
-from gradscope.fixing.edits import entered_anew, with_flag, without_flag, without_graph
+from gradscope.fixing.edits import with_flag, without_flag, without_graph
 from gradscope.fixing.marks import Span
 from gradscope.fixing.pieces import Pieces, after, instead_of, text_of, together, written
 from gradscope.model import Finding, Fix, FixKind, Recording, Site
 from gradscope.rules.base import NOT_REENTRANT
 from gradscope.rules.gs104 import SETTING
 
-_CACHED = "parametrize.cached()"
 _NORMS = ("weight_norm", "spectral_norm")
 
 
@@ -34,8 +33,6 @@ def _pieces(finding: Finding, fix: Fix) -> Pieces:
     named = {each.role: each.site for each in finding.related if each.site is not None}
     site = finding.site
     match finding.code, fix.kind:
-        case "GS101" | "GS102", FixKind.REORDER if _CACHED in fix.message and site is not None:
-            return _with_inside(site)
         case "GS101" | "GS102", FixKind.RECOMPUTE if "created" in named:
             return _as_parametrization(named["created"])
         case "GS305", FixKind.NO_GRAD if site is not None:
@@ -57,13 +54,6 @@ def _pieces(finding: Finding, fix: Fix) -> Pieces:
 
 def _place(site: Site) -> Span:
     return Span(site.file, site.line, site.column, site.end_line, site.end_column)
-
-
-def _with_inside(site: Site) -> Pieces:
-    """Open a cache in each iteration of the loop, not around it."""
-    around = (each for each in source.enclosing(site.file, site.line) if isinstance(each, ast.With))
-    cached = (each for each in around if "cached" in ast.unparse(each.items[0]))
-    return next(filter(None, (entered_anew(site.file, each) for each in cached)), ())
 
 
 def _as_parametrization(made: Site) -> Pieces:

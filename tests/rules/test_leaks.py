@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from gradscope.code.through_data import data_lines
 
 from gradscope import watch
+from gradscope.code.statements import data_lines
 from gradscope.code.stores import store_of
 from gradscope.model import BackwardCall, Finding, Severity, Site, paths
 from gradscope.model.paths import FrameOf, Origin, Step

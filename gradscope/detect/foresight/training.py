@@ -24,7 +24,6 @@ from gradscope.program.ahead.values import kind_of
 from gradscope.program.ahead.ways import GradEvent, What
 from gradscope.program.layouts import class_name
 from gradscope.program.reach import Budget, Walk
-from gradscope.program.sites import place_in
 from gradscope.program.tensors import describe, held_node, leaves_of
 from gradscope.program.undisturbed import Uncollected, Untraced
 from gradscope.rules.roles import Cut, Link, Loss, Roles
@@ -231,7 +230,7 @@ def roles_of(
         links=links[:3],
         constant=_constant(reading, optimizers, shared, second, names),
         same_optimizer=is_known and set(_names(first)) == set(_names(second)),
-        total=_is_total(record.site, reading.name),
+        total=_TOTAL.search(reading.name.rpartition(".")[2].lower()) is not None,
     )
 
 
@@ -311,8 +310,6 @@ def _constant(
 ) -> str:
     """Return why what is shared is a constant for the second loss; empty if nothing says so."""
     name = reading.name
-    if _is_given_to_grad(reading):
-        return ""
     if leaves and optimizers.all and not _of(leaves, second or optimizers.all):
         return "no optimizer that steps with this loss has its parameters"
     statement = source.statement_at(reading.site)
@@ -323,15 +320,6 @@ def _constant(
     if leaves and all(_is_named_constant(each.partition(".")[0]) for each in names.named(leaves)):
         return "it comes from a copy of the model"
     return ""
-
-
-def _is_given_to_grad(reading: Read) -> bool:
-    """Return whether ``autograd.grad`` is asked for the gradient of the variable itself."""
-    here = place_in(reading.frame).site
-    region = source.loop_around(here) or source.function_around(here)
-    calls = (call for call in source.calls_in(region) if source.called_name(call) == "grad")
-    asked = (node for call in calls for each in call.args[1:] for node in ast.walk(each))
-    return any(ast.unparse(node) == reading.name for node in asked)
 
 
 def _is_named_constant(text: str) -> bool:
@@ -349,15 +337,3 @@ def _loss_name(site: Site) -> str:
     while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.args:
         root = root.args[0]  # scaler.scale(loss).backward()
     return ast.unparse(root) if isinstance(root, ast.Name | ast.Attribute) else ""
-
-
-def _is_total(site: Site, name: str) -> bool:
-    """Return whether a variable that losses are added to is a total of values, not a loss that was
-    not reset.
-    """
-    if _TOTAL.search(name.rpartition(".")[2].lower()):
-        return True
-    loop = source.loop_around(site)
-    stores = statements.stores_in(loop, name) if loop is not None else []
-    added = [getattr(each, "value", None) for each in stores]
-    return len(stores) == 1 and all(isinstance(each, ast.Name) for each in added)

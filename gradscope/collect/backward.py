@@ -17,6 +17,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call, EngineCall, Habit, Shape, Shapes, finished
+from gradscope.collect.generations import name_of_thread, this_thread
 from gradscope.collect.ledger import LOOKS
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
@@ -26,7 +27,6 @@ from gradscope.collect.saving import Saving
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.snapshot import Pictures
 from gradscope.collect.state import Budget, State
-from gradscope.collect.thread_numbers import name_of_thread, this_thread
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Related, Root, Sample, Site

@@ -13,6 +13,7 @@ import torch
 from torch.autograd.graph import GradientEdge, Node
 
 from gradscope.collect.calls import BEFORE_WATCH, EngineCall
+from gradscope.collect.generations import OTHER
 from gradscope.collect.look import Look
 from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Stale, Token, Weight
 from gradscope.collect.nodes import (
@@ -29,7 +30,6 @@ from gradscope.collect.nodes import (
     was_freed,
 )
 from gradscope.collect.state import State
-from gradscope.collect.thread_numbers import OTHER
 from gradscope.collect.walk import dependencies_last, root_node, will_run
 from gradscope.program.sites import Place
 from gradscope.program.tensors import is_parameter

@@ -154,7 +154,7 @@ class Token:
     ``call`` is the last backward call that ran the node, ``freed_by`` the one in which the graph
     let go of what the node saved. ``packs`` are the saved tensors that our hooks saw, ``unseen``
     the names of those that they did not see (wrapped Python scalars, or all of them without hooks).
-    ``sequence_nr`` is torch's with the thread in it, see ``thread_numbers.OTHER``. ``graph`` and
+    ``sequence_nr`` is torch's with the thread in it, see ``generations.OTHER``. ``graph`` and
     ``index`` tell where the node was first pictured, ``generation`` is the number of
     the last backward call that had run when the node was built; ``probed`` nodes are checked by
     asking torch, as our hooks did not see what they saved.

@@ -19,14 +19,13 @@ import torch
 
 from gradscope.collect import slots
 from gradscope.collect.engine_words import DETACHED, PACK_HOOK_MODIFIES, modified_in_place
-from gradscope.collect.generations import Generations
+from gradscope.collect.generations import OTHER, Generations, this_thread
 from gradscope.collect.ledger import LOOKS, Ledger
 from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, token_of
 from gradscope.collect.nodes import CLONE
 from gradscope.collect.notes import Notes, postponed, raise_postponed, raised_by_program
 from gradscope.collect.observers import Observer
 from gradscope.collect.slots import MODIFIED, foreign, readable
-from gradscope.collect.thread_numbers import OTHER, this_thread
 from gradscope.hooks import (
     DefaultHookFunctions,
     Handle,

@@ -28,7 +28,7 @@ from gradscope.model import (
     SuppressionKind,
 )
 from gradscope.record.codec import dumps, loads
-from gradscope.render.text.forms import findings_text
+from gradscope.render.forms import findings_text
 from gradscope.render.text.report import print_list, tally
 from gradscope.render.text.terminal import console_in_memory, written_on
 from gradscope.rules import by_code

@@ -16,13 +16,13 @@ from torch.autograd.graph import Node as AutogradNode
 
 from gradscope.collect.backward import Evidence
 from gradscope.collect.calls import Call, EngineCall
+from gradscope.collect.generations import OTHER
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
 from gradscope.collect.marks import Stale, token_of
 from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
-from gradscope.collect.thread_numbers import OTHER
 from gradscope.collect.walk import reachable
 from gradscope.detect.node_facts import built_at, needs_saved, node_at
 from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor

@@ -18,10 +18,10 @@ from torch import Tensor
 from gradscope.code.stores import Bound, bound_of, store_of
 from gradscope.code.through_data import data_lines
 from gradscope.collect.calls import Call
+from gradscope.collect.generations import this_thread
 from gradscope.collect.look import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
-from gradscope.collect.thread_numbers import this_thread
 from gradscope.detect.leaks.suspects import Scan, Spans, Suspect
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.model.paths import Origin, Path

@@ -73,7 +73,7 @@ def examine(evidence: Evidence) -> list[Finding]:
     if first in stale:
         return [_as_foretold(evidence, _stale_tensor(evidence, first, stale))]
     nodes = tuple(node_at(look, evidence.graph, i) for i in order if i in donated)
-    return [gs104.finding(gs104.DonatedGraph(evidence.call.record, nodes))]
+    return [gs104.finding(evidence.call.record, nodes)]
 
 
 def foresee(

@@ -192,7 +192,8 @@ def run(
     target = words if how or program == "-" else program_of(program, words[1:])
     if isinstance(target, Command):
         return partial(_run_again, target, len(args or ()))
-    settings = settings_at().overridden(ignore, fail_on, baseline, write_baseline, budget)
+    settings = settings_at().overridden(ignore, fail_on=fail_on, baseline=baseline)
+    settings = settings.overridden(write_baseline=write_baseline, budget=budget)
     options = command.RunOptions(
         *(format, output, save, html, draw, stop_after, guard, not no_hooks),
         *(not no_rehearsal, settings),
@@ -226,7 +227,7 @@ def report(
     write_baseline: WriteBaselineOption = None,
 ) -> Job:
     """Print the report of a saved recording, or write it as an interactive page."""
-    settings = settings_at().overridden(ignore, None, baseline, write_baseline)
+    settings = settings_at().overridden(ignore, baseline=baseline, write_baseline=write_baseline)
     return partial(report_command.report, files, format, output, html, settings, memory)
 
 

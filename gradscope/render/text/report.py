@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -34,16 +34,13 @@ from gradscope.render.text.terminal import (
 )
 from gradscope.render.theme import SEVERITIES
 from gradscope.render.wording import alternative, notes, reasons
-from gradscope.units import counted, listed, nbytes
+from gradscope.units import Sources, counted, listed, nbytes
 
 _EXPLAIN_INDENT = " " * 6
 
 
 def print_finding(
-    finding: Finding,
-    console: Console,
-    sources: Mapping[str, str] | None = None,
-    before: Sequence[Finding] = (),
+    finding: Finding, console: Console, sources: Sources = None, before: Sequence[Finding] = ()
 ) -> None:
     """Print one finding: its place, the places it names, what to do, and where to read more.
 

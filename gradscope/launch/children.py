@@ -40,20 +40,17 @@ _FORKSERVER = "from multiprocessing.forkserver import"
 class ChildPlan:
     """How the children of a run are watched; ``save`` names their files, with ``{pid}`` in it.
 
-    ``script`` and ``argv`` are those of the program.
+    ``options`` are those of each watch, ``script`` and ``argv`` are the program's.
     """
 
     run: str
     save: str
-    hooks: bool = True
-    guard: bool = False
-    stop_after: int | None = None
-    budget: float | None = None
-    script: str = ""
-    argv: Sequence[str] = ()
+    options: dict[str, Any]
+    script: str
+    argv: Sequence[str]
 
     @classmethod
-    def of(cls, save: Path | None, **options: Any) -> ChildPlan:
+    def of(cls, header: Header, save: Path | None, options: dict[str, Any]) -> ChildPlan:
         """Return the plan of a run that begins now, and saves its own recording in ``save``."""
         # No child needs these, and the program may leave no path to import them from.
         import shutil  # noqa: F401
@@ -66,7 +63,7 @@ class ChildPlan:
             pattern = Path(tempfile.gettempdir(), f"gradscope-{run}", "{pid}.gscope")
         else:
             pattern = save if "{" in save.name else save.with_stem(save.stem + "-{rank}")
-        return cls(run, str(pattern.absolute()), **options)
+        return cls(run, str(pattern.absolute()), options, header.script, header.argv)
 
     def watch(self, header: Header, **more: Any) -> watch:
         """Return the watch of a process of this run, which has imported torch by now."""
@@ -74,21 +71,14 @@ class ChildPlan:
 
         from gradscope.api.watch import watch
 
-        return watch(
-            raise_on="error" if self.guard else None,
-            hooks=self.hooks,
-            stop_after=self.stop_after,
-            budget=self.budget,
-            header=replace(header, torch=str(torch.__version__)),
-            **more,
-        )
+        header = replace(header, torch=str(torch.__version__))
+        return watch(header=header, **self.options, **more)
 
     def header_of(self, header: Header) -> Header:
         """Return the header of a child; one of ``multiprocessing`` runs a part of the program."""
         is_part = _OF_MULTIPROCESSING in header.argv or _FORKSERVER in (header.code or "")
-        if not is_part or not self.script:
-            return header
-        return replace(header, script=self.script, argv=tuple(self.argv), code=None)
+        own = replace(header, script=self.script, argv=tuple(self.argv), code=None)
+        return own if is_part else header
 
     @property
     def is_kept(self) -> bool:

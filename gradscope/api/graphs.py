@@ -418,7 +418,8 @@ class Life(Printed):
         found: dict[int, Node] = {}
         walker = Walker(min(_MOST_WALKED, room()))
         with DisableTorchFunction():
-            for root in self._starts():
+            roots = (root for ref in self._roots if (root := ref()) is not None)
+            for root in itertools.chain(roots, tensors_with_graph()):  # all others that have one
                 if len(found) == len(numbers) or walker.room <= 0:
                     break
                 index: dict[Any, int] = walker.walk([root_node(root)])
@@ -428,11 +429,6 @@ class Life(Printed):
                     graph = picture(index, (), names=names)
                     found.update((number, graph.nodes[i]) for i, number in own.items())
         return found
-
-    def _starts(self) -> Iterator[torch.Tensor]:
-        """The roots, then all other tensors that have a graph."""
-        yield from (root for ref in self._roots if (root := ref()) is not None)
-        yield from tensors_with_graph()
 
 
 def follow(*roots: torch.Tensor) -> Life:

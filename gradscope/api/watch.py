@@ -111,7 +111,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         global _session
         scope, session = self._entered.pop()
         if session.scopes == [scope]:
-            session.observers.tell(Observer.at_end)
+            session.state.observers.tell(Observer.at_end)
         session.scopes.remove(scope)
         session.books.regroup()
         if not session.scopes:

@@ -66,10 +66,7 @@ class KnownStack(threading.local):
     """
 
     def __init__(
-        self,
-        push: Callable[[Any, Any], None],
-        pop: Callable[[], None],
-        has_pairs: Callable[[], bool],
+        self, push: Callable[..., None], pop: Callable[[], None], has_pairs: Callable[[], bool]
     ) -> None:
         self._push, self._pop, self._has_pairs = push, pop, has_pairs
         self._pairs: list[tuple[Any, Any]] = []  # the last that was pushed at each depth

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch.autograd.graph import Node
@@ -148,6 +148,9 @@ class Packed:
         )
 
 
+Packs: TypeAlias = Sequence[weakref.ref[Packed]]
+
+
 class Token:
     """What a watch knows of one node, for as long as the node lives.
 
@@ -171,7 +174,7 @@ class Token:
     route: Route | None = None
     module: tuple[str, str] | None = None
     differentiates: tuple[str, Place | None] | None = None
-    packs: Sequence[weakref.ref[Packed]] = ()
+    packs: Packs = ()
     unseen: tuple[str, ...] = ()
     probed: bool = False
     graph: Graph | None = None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import command_of, watched
 from gradscope.launch.runner import when_torch_is_imported
-from gradscope.model import BackwardCall, Header, Outcome, Recording
+from gradscope.model import Header, Outcome, Recording
 
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope
@@ -139,33 +139,28 @@ class ChildWatch:
         self.header = replace(header, run=plan.run)
         self._watching = ExitStack()
         self._scope: Scope | None = None
-        self._has_called = False
 
     def __enter__(self) -> Scope:
         process = os.getpid()
         file = Path(filled(self.plan.save, process, process))
         file.parent.mkdir(parents=True, exist_ok=True)
         # Settings hold where the recordings are put together.
-        watching = self.plan.watch(
-            replace(self.header, pid=process), save=file, on_call=self._called, settings=False
-        )
+        watching = self.plan.watch(replace(self.header, pid=process), save=file, settings=False)
         try:
             self._scope = self._watching.enter_context(watching)
         except GradscopeError as error:  # no fault of the program's: it runs unwatched
             raise RuntimeError(str(error)) from error
         return self._scope
 
-    def _called(self, call: BackwardCall) -> None:
-        self._has_called = True
-
     def __exit__(self, *_: object) -> None:
         """End the watch; keep the recording only if there is something in it, under its rank."""
-        self._watching.close()
         scope, self._scope = self._scope, None
+        has_called = scope is not None and scope.summary.backward_calls
+        self._watching.close()
         if scope is None or scope.writer.path is None:
             return
         file, rank = scope.writer.path, scope.writer.header.rank
-        if not (self._has_called or scope.findings):
+        if not (has_called or scope.findings):
             file.unlink(missing_ok=True)
         elif rank is not None:
             named = Path(filled(self.plan.save, rank, os.getpid()))
@@ -201,7 +196,7 @@ class ChildWatch:
         if inherited is not None:
             inherited.abandon()
         self._watching = ExitStack()
-        self._scope, self._has_called = None, False
+        self._scope = None
         before_its_end(end)
         when_torch_is_imported(begin)
 

@@ -145,10 +145,8 @@ def program_of(name: str, args: Sequence[str]) -> Target | Command:
 
     words = [name, *args]
     if name.endswith(".ipynb"):
-        raise GradscopeError(
-            f"{name} is a notebook: run it in Jupyter, with `%load_ext gradscope` and"
-            " `%gradscope on` in its first cell"
-        )
+        first = "`%load_ext gradscope` and `%gradscope on` in its first cell"
+        raise GradscopeError(f"{name} is a notebook: run it in Jupyter, with {first}")
     is_path = os.path.dirname(name) != ""
     is_here = os.path.isfile(name) or os.path.isfile(os.path.join(name, "__main__.py"))
     python = shutil.which(name) if _PYTHON.fullmatch(os.path.basename(name)) else None

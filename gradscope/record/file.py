@@ -445,25 +445,21 @@ def load(path: str | Path) -> Recording:
     GradscopeError for a file that is missing, of another format, or without a header.
     """
     path = Path(path)
-    file = _opened(path)
-    try:
-        return load_from(file, path)
-    finally:
-        os.close(file)
-
-
-def _opened(path: Path) -> int:
     try:
         if path.exists() and not path.is_file():  # to open a pipe may wait for ever
             kind = "a directory" if path.is_dir() else "not a regular file"
             raise _error(path, f"is {kind}: {_GIVE}")
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
         what = "no such file: record one with `gradscope run --save FILE SCRIPT`"
         raise _error(path, what) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise _error(path, f"cannot be read: {reason}") from error
+    try:
+        return load_from(file, path)
+    finally:
+        os.close(file)
 
 
 def load_from(file: int, path: Path | None = None) -> Recording:

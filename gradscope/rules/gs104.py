@@ -114,10 +114,7 @@ def _fixes(call: BackwardCall, keeps: int) -> Iterator[Fix]:
         yield Fix(FixKind.EAGER, f"call the function without torch.compile here: {reason}")
         return
     price = f" (costs up to {nbytes(keeps)})" if keeps else ""
-    yield Fix(
-        FixKind.DONATED_BUFFER_OFF,
-        f"leave retain_graph=True out, or set {SETTING} = False "
-        f"before the compiled function is first called{price}",
-    )
+    off = f"set {SETTING} = False before the compiled function is first called{price}"
+    yield Fix(FixKind.DONATED_BUFFER_OFF, f"leave retain_graph=True out, or {off}")
     again = "call the compiled function again for the later backward call, in place of keeping this"
     yield Fix(FixKind.RECOMPUTE, f"{again} graph", effects=("it runs twice",))

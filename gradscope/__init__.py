@@ -31,17 +31,10 @@ if TYPE_CHECKING:
     from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
 
 _ERRORS = {"FreedGraphError", "GradscopeError", "StaleSavedTensorError"}
-_OF_GRAPHS = [
-    "check",
-    "compare",
-    "draw",
-    "follow",
-    "holders",
-    "saved_tensors",
-    "snapshot",
-    "to_dot",
-    "uses",
-]
+_OF_GRAPHS = (
+    *("check", "compare", "draw", "follow", "holders", "saved_tensors"),
+    *("snapshot", "to_dot", "uses"),
+)
 _WHERE = {
     **dict.fromkeys(sorted(_ERRORS), "gradscope.errors"),
     **dict.fromkeys(_OF_GRAPHS, "gradscope.api.graphs"),
@@ -53,9 +46,8 @@ __all__ = ["__version__", *_WHERE]
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
-        raise AttributeError(
-            f"module 'gradscope' has no attribute {name!r}; it has {', '.join(sorted(_WHERE))}"
-        )
+        there = ", ".join(sorted(_WHERE))
+        raise AttributeError(f"module 'gradscope' has no attribute {name!r}; it has {there}")
     _load(_ERRORS if name in _ERRORS else _WHERE)
     return globals()[name]
 

@@ -515,10 +515,8 @@ def holders(tensor: torch.Tensor, *, graph: bool = False) -> Holders:
     Raises GradscopeError for what is no tensor.
     """
     if not layouts.derives(type(tensor), torch.Tensor):
-        raise GradscopeError(
-            f"gradscope.holders() takes a tensor, not {type(tensor).__name__}: "
-            "give it one, such as the model's output"
-        )
+        given = f"gradscope.holders() takes a tensor, not {type(tensor).__name__}"
+        raise GradscopeError(f"{given}: give it one, such as the model's output")
     walk = Walk(ON_DEMAND, wanted=tensor)
     frames = [*_frames(sys._getframe(1))]
     walk.enter_named(_attributes(sys, _LAST), "sys.")

@@ -91,10 +91,8 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             header = Header.of_process(script, argv, self._hooks, torch.__version__)
         scope = Scope(RecordingWriter(self._save, header), self._asked)
         if _session is not None and _session.process != os.getpid():
-            raise GradscopeError(
-                "a watch was inherited through fork(): "
-                "start the watch in the child before forking, or not at all"
-            )
+            instead = "start the watch in the child before forking, or not at all"
+            raise GradscopeError(f"a watch was inherited through fork(): {instead}")
         if _session is None:
             try:
                 _session = Session.begin(self._hooks, self._budget)

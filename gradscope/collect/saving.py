@@ -333,11 +333,9 @@ class Saving:
         self._checking = False
         try:
             with DisableTorchFunction():  # as in torch, no subclass sees its error being worded
-                return self.ledger.notes.attempt(
-                    "wording an error of torch's failed in gradscope",
-                    partial(modified_in_place, packed),
-                    MODIFIED,
-                )
+                what = "wording an error of torch's failed in gradscope"
+                word = partial(modified_in_place, packed)
+                return self.ledger.notes.attempt(what, word, MODIFIED)
         finally:
             self._checking = True
 

@@ -263,9 +263,8 @@ class Watching:
         if self._settings.write_baseline is not None:
             print_line(console, write_baseline(self._settings.write_baseline, every))
         calls, tests = counted(self._calls, "backward call"), counted(len(self._findings), "test")
-        print_line(
-            console, f"{', '.join(tally(every)) or 'no problem found'} in {calls} of {tests}"
-        )
+        found_in_all = ", ".join(tally(every)) or "no problem found"
+        print_line(console, f"{found_in_all} in {calls} of {tests}")
         terminalreporter.section("gradscope", "=")
         for line in written_on(console).splitlines():
             terminalreporter.write_line(line)

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from gradscope._version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.api.draw import draw as draw
-    from gradscope.api.draw import to_dot as to_dot
     from gradscope.api.graphs import check as check
     from gradscope.api.graphs import compare as compare
+    from gradscope.api.graphs import draw as draw
     from gradscope.api.graphs import follow as follow
     from gradscope.api.graphs import holders as holders
     from gradscope.api.graphs import saved_tensors as saved_tensors
     from gradscope.api.graphs import snapshot as snapshot
+    from gradscope.api.graphs import to_dot as to_dot
     from gradscope.api.graphs import uses as uses
     from gradscope.api.time_graph import time_graph as time_graph
     from gradscope.api.watch import watch as watch
@@ -31,12 +31,14 @@ if TYPE_CHECKING:
     from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
 
 _ERRORS = {"FreedGraphError", "GradscopeError", "StaleSavedTensorError"}
-_OF_GRAPHS = ("check", "compare", "follow", "holders", "saved_tensors", "snapshot", "uses")
+_OF_GRAPHS = (
+    *("check", "compare", "draw", "follow", "holders", "saved_tensors"),
+    *("snapshot", "to_dot", "uses"),
+)
 _WHERE = {
     **dict.fromkeys(sorted(_ERRORS), "gradscope.errors"),
     **dict.fromkeys(_OF_GRAPHS, "gradscope.api.graphs"),
-    **{name: f"gradscope.api.{name}" for name in ("draw", "time_graph", "watch")},
-    "to_dot": "gradscope.api.draw",
+    **{name: f"gradscope.api.{name}" for name in ("time_graph", "watch")},
 }
 
 __all__ = ["__version__", *_WHERE]
@@ -44,9 +46,8 @@ __all__ = ["__version__", *_WHERE]
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
-        raise AttributeError(
-            f"module 'gradscope' has no attribute {name!r}; it has {', '.join(sorted(_WHERE))}"
-        )
+        there = ", ".join(sorted(_WHERE))
+        raise AttributeError(f"module 'gradscope' has no attribute {name!r}; it has {there}")
     _load(_ERRORS if name in _ERRORS else _WHERE)
     return globals()[name]
 

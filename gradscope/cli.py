@@ -59,12 +59,8 @@ class ProgramCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """End the options at ``-m`` or ``-c``, as Python's own command line does."""
-        takes_value = {
-            name
-            for option in self.params
-            if not getattr(option, "is_flag", True)
-            for name in option.opts
-        }
+        valued = (option for option in self.params if not getattr(option, "is_flag", True))
+        takes_value = {name for option in valued for name in option.opts}
         at = 0
         while at < len(args) and args[at].startswith("-") and args[at] not in ("-", "--"):
             flag, rest = args[at][:2], args[at][2:]
@@ -78,9 +74,7 @@ class ProgramCommand(TyperCommand):
 @app.callback(invoke_without_command=True)
 def gradscope(
     context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the versions and exit.")
-    ] = False,
+    version: Annotated[bool, _option("Print the versions and exit.", "--version")] = False,
 ) -> None:
     """Print the versions, or the help without a command."""
     if version:
@@ -101,36 +95,30 @@ def _torch() -> str:
         return "no torch"
 
 
-def _option(help: str, *names: str, metavar: str | None = None, at_least: int | None = None) -> Any:  # noqa: A002
-    return typer.Option(*names, help=help, metavar=metavar, min=at_least)
+def _option(help: str, *names: str, **more: Any) -> Any:  # noqa: A002
+    return typer.Option(*names, help=help, **more)
+
+
+def _argument(help: str, metavar: str = "FILE") -> Any:  # noqa: A002
+    return typer.Argument(help=help, metavar=metavar)
 
 
 _BUDGET = "Look at fewer calls, to take no more than this share of the program's time."
+_IGNORE = "Do not count findings of this code, or several: GS303,GS305; repeatable."
+_NO_REHEARSAL = "Do not run the program once more to find its fixes."
 _file = partial(_option, metavar="FILE")
-_count = partial(_option, metavar="N", at_least=1)
+_count = partial(_option, metavar="N", min=1)
 
 FormatOption = Annotated[Format, _option("Format of the report.")]
-IgnoreOption = Annotated[
-    list[str] | None,
-    _option(
-        "Do not count findings of this code, or several: GS303,GS305; repeatable.", metavar="CODE"
-    ),
-]
+IgnoreOption = Annotated[list[str] | None, _option(_IGNORE, metavar="CODE")]
 BaselineOption = Annotated[Path | None, _file("Count only findings that this file does not have.")]
 WriteBaselineOption = Annotated[
     Path | None, _file("Write a baseline of all findings that count, and count none of them.")
 ]
 NoRehearsalOption = Annotated[
-    bool,
-    typer.Option(
-        "--no-rehearsal",
-        envvar="GRADSCOPE_NO_REHEARSAL",
-        help="Do not run the program once more to find its fixes.",
-    ),
+    bool, _option(_NO_REHEARSAL, "--no-rehearsal", envvar="GRADSCOPE_NO_REHEARSAL")
 ]
-RecordingArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A recording that `run --save` wrote.")
-]
+RecordingArgument = Annotated[Path, _argument("A recording that `run --save` wrote.")]
 
 
 @app.command(
@@ -140,15 +128,9 @@ RecordingArgument = Annotated[
 )
 def run(
     program: Annotated[
-        str,
-        typer.Argument(
-            metavar="PROGRAM",
-            help="A script, a launcher, - for stdin, or the argument of -m or -c.",
-        ),
+        str, _argument("A script, a launcher, - for stdin, or the argument of -m or -c.", "PROGRAM")
     ],
-    args: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
-    ] = None,
+    args: Annotated[list[str] | None, _argument("Its own arguments.", "ARGS")] = None,
     module: Annotated[bool, _option("PROGRAM is a module, as for python -m.", "-m")] = False,
     code: Annotated[bool, _option("PROGRAM is code, as for python -c.", "-c")] = False,
     format: FormatOption = Format.TEXT,  # noqa: A002
@@ -167,7 +149,7 @@ def run(
     ] = False,
     budget: Annotated[
         float | None,
-        typer.Option(help=_BUDGET, metavar="PERCENT", envvar="GRADSCOPE_BUDGET", min=0.01, max=100),
+        _option(_BUDGET, metavar="PERCENT", envvar="GRADSCOPE_BUDGET", min=0.01, max=100),
     ] = None,
     no_rehearsal: NoRehearsalOption = False,
     fail_on: Annotated[
@@ -192,7 +174,8 @@ def run(
     target = words if how or program == "-" else program_of(program, words[1:])
     if isinstance(target, Command):
         return partial(_run_again, target, len(args or ()))
-    settings = settings_at().overridden(ignore, fail_on, baseline, write_baseline, budget)
+    settings = settings_at().overridden(ignore, fail_on=fail_on, baseline=baseline)
+    settings = settings.overridden(write_baseline=write_baseline, budget=budget)
     options = command.RunOptions(
         *(format, output, save, html, draw, stop_after, guard, not no_hooks),
         *(not no_rehearsal, settings),
@@ -209,9 +192,7 @@ def _run_again(again: Command, args: int) -> NoReturn:
 
 @app.command()
 def report(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Recordings that `run --save` wrote.")
-    ],
+    files: Annotated[list[Path], _argument("Recordings that `run --save` wrote.", "FILE...")],
     format: FormatOption = Format.TEXT,  # noqa: A002
     output: Annotated[
         Path | None, _file("Write the report to this file instead of stdout.")
@@ -226,16 +207,14 @@ def report(
     write_baseline: WriteBaselineOption = None,
 ) -> Job:
     """Print the report of a saved recording, or write it as an interactive page."""
-    settings = settings_at().overridden(ignore, None, baseline, write_baseline)
+    settings = settings_at().overridden(ignore, baseline=baseline, write_baseline=write_baseline)
     return partial(report_command.report, files, format, output, html, settings, memory)
 
 
 @app.command()
 def top(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A recording, or the number of a process.")
-    ],
-    every: Annotated[float, typer.Option(help="Look every S seconds.", metavar="S", min=0.2)] = 2.0,
+    file: Annotated[Path, _argument("A recording, or the number of a process.")],
+    every: Annotated[float, _option("Look every S seconds.", metavar="S", min=0.2)] = 2.0,
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,
 ) -> Job:
@@ -254,7 +233,7 @@ def top(
 @app.command()
 def diff(
     before: RecordingArgument,
-    after: Annotated[Path, typer.Argument(metavar="OTHER", help="A later one.")],
+    after: Annotated[Path, _argument("A later one.", "OTHER")],
 ) -> Job:
     """Say how two saved recordings differ: memory, totals and findings."""
     return partial(report_command.diff, before, after)
@@ -284,13 +263,8 @@ def draw(
 
 @app.command()
 def fix(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="A recording that `run --save` wrote, or a script."),
-    ],
-    args: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="The script's own arguments.")
-    ] = None,
+    file: Annotated[Path, _argument("A recording that `run --save` wrote, or a script.")],
+    args: Annotated[list[str] | None, _argument("The script's own arguments.", "ARGS")] = None,
     finding: Annotated[
         str | None,
         _option("Only this finding: its number in the list, or its code.", metavar="WHICH"),
@@ -335,9 +309,7 @@ def fix(
 
 @app.command()
 def explain(
-    code: Annotated[
-        str, typer.Argument(metavar="CODE", help="A finding's code, as GS101, or name.")
-    ],
+    code: Annotated[str, _argument("A finding's code, as GS101, or name.", "CODE")],
 ) -> Job:
     """Explain a finding: what it means, why it is bad, and how to fix it."""
     return partial(explain_command.explain, code)

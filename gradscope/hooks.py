@@ -40,6 +40,7 @@ _MISSING: Any = object()
 _gettrace = sys.gettrace
 _AUTOGRAD: Any = torch._C._autograd
 _PUSH, _POP = "_push_saved_tensors_default_hooks", "_pop_saved_tensors_default_hooks"
+_DISABLE, _ENABLE = "_saved_tensors_hooks_disable", "_saved_tensors_hooks_enable"
 _TOP = "_top_saved_tensors_default_hooks"  # not before torch 2.5
 _THEIRS = "_gradscope_stands_for"
 _LOOKS_ON = "torch._functorch._aot_autograd.runtime_wrappers"
@@ -232,8 +233,7 @@ class DefaultHookFunctions(NamedTuple):
         """Return the functions that are bound now."""
         push, pop = getattr(_AUTOGRAD, _PUSH), getattr(_AUTOGRAD, _POP)
         top = getattr(_AUTOGRAD, _TOP, None)
-        disable = _AUTOGRAD._saved_tensors_hooks_disable
-        enable = _AUTOGRAD._saved_tensors_hooks_enable
+        disable, enable = getattr(_AUTOGRAD, _DISABLE), getattr(_AUTOGRAD, _ENABLE)
         if top is None:
             known = KnownStack(push, pop, functools.partial(has_default_hooks, disable, enable))
             push, pop, top = known.push, known.pop, known.top
@@ -250,14 +250,11 @@ class DefaultHookFunctions(NamedTuple):
 
 def replace_default_hook_functions(new: DefaultHookFunctions) -> Handle:
     """Bind other functions in all places where torch looks them up."""
+    named = list(zip((_PUSH, _POP, _TOP, _DISABLE, _ENABLE), new, strict=True))
     handles = Handle()
     for owner in (_AUTOGRAD, torch.autograd):
-        handles.add(replace(owner, _PUSH, new.push))
-        handles.add(replace(owner, _POP, new.pop))
-    if hasattr(_AUTOGRAD, _TOP):
-        handles.add(replace(_AUTOGRAD, _TOP, new.top))
-    handles.add(replace(_AUTOGRAD, "_saved_tensors_hooks_disable", new.disable))
-    handles.add(replace(_AUTOGRAD, "_saved_tensors_hooks_enable", new.enable))
+        there = [(name, function) for name, function in named if hasattr(owner, name)]
+        handles.add(*(replace(owner, name, function) for name, function in there))
     return handles
 
 

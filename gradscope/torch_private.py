@@ -66,10 +66,7 @@ class KnownStack(threading.local):
     """
 
     def __init__(
-        self,
-        push: Callable[[Any, Any], None],
-        pop: Callable[[], None],
-        has_pairs: Callable[[], bool],
+        self, push: Callable[..., None], pop: Callable[[], None], has_pairs: Callable[[], bool]
     ) -> None:
         self._push, self._pop, self._has_pairs = push, pop, has_pairs
         self._pairs: list[tuple[Any, Any]] = []  # the last that was pushed at each depth
@@ -221,14 +218,11 @@ _DYNAMO = torch.__path__[0] + "/_dynamo"
 _COMPILING = (f"{_DYNAMO}/eval_frame.py", f"{_DYNAMO}/convert_frame.py")
 """Where compiling begins. What runs elsewhere in the compiler may be the end of an object of its
 own, whenever Python's collector comes: `model = torch.compile(model); …; del model`."""
-_NOT_COMPILING = frozenset(
-    {
-        *("innermost_fn", "_TorchDynamoContext.__init__", "DisableContext.__init__"),
-        "DisableContext.__call__.<locals>._fn",
-        *("_callback_from_stance", "_is_skip_guard_eval_unsafe_stance", "_maybe_set_eval_frame"),
-        "Tracker.add.<locals>.<lambda>",
-    }
-)
+_NOT_COMPILING = {
+    *("innermost_fn", "_TorchDynamoContext.__init__", "DisableContext.__init__"),
+    *("DisableContext.__call__.<locals>._fn", "Tracker.add.<locals>.<lambda>"),
+    *("_callback_from_stance", "_is_skip_guard_eval_unsafe_stance", "_maybe_set_eval_frame"),
+}
 """What each step of an optimizer runs of the compiler: it keeps code from being compiled."""
 
 

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import takewhile
+from typing import TypeAlias
 
 _STEP = 1024
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -86,7 +87,11 @@ def lines_of(text: str) -> list[str]:
     return re.split(r"\r\n|\r|\n", text)
 
 
-def source_lines(file: str, sources: Mapping[str, str] | None = None) -> list[str]:
+Sources: TypeAlias = Mapping[str, str] | None
+"""The texts of the source files of a recording by their names, or None: as Python knows them."""
+
+
+def source_lines(file: str, sources: Sources = None) -> list[str]:
     """Return the lines of a file as ``sources`` of a recording have them, which may come from
     elsewhere and name any file; without these, as Python knows it.
     """

@@ -1,8 +1,9 @@
 """What can be asked of any graph at any moment, with or without a watch.
 
-What it is, as plain data (``snapshot``, ``saved_tensors``), and how two such differ (``compare``);
-what the engine would raise (``check``), and which tensors may be used how (``uses``); what becomes
-of it (``follow``), and which variables keep it alive, by the names a user would type (``holders``).
+What it is, as plain data (``snapshot``, ``saved_tensors``) or as a picture (``draw``, ``to_dot``),
+and how two such differ (``compare``); what the engine would raise (``check``), and which tensors
+may be used how (``uses``); what becomes of it (``follow``), and which variables keep it alive, by
+the names a user would type (``holders``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias, Unpack
 
 import torch
 from torch.autograd.graph import GradientEdge
@@ -29,9 +30,8 @@ from gradscope.collect.looker import Looker
 from gradscope.collect.marks import Packed
 from gradscope.collect.nodes import held, kind_of, whole_kinds
 from gradscope.collect.snapshot import picture
-from gradscope.collect.stack_limit import StackLimit
 from gradscope.collect.state import State
-from gradscope.collect.walk import Walker, root_node
+from gradscope.collect.walk import StackLimit, Walker, root_node
 from gradscope.detect import hazards
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, Hazards, Node, NodeState, Root, SavedState, SavedTensors, Site
@@ -45,7 +45,11 @@ from gradscope.program.sites import USER, owner_of, user_frames
 from gradscope.program.tensors import describe, held_node, node_of, storage_of
 from gradscope.program.undisturbed import Uncollected
 from gradscope.program.variables import frames_of_threads, variables
-from gradscope.render.text.forms import table
+from gradscope.render.forms import table
+from gradscope.render.pictures import dot
+from gradscope.render.pictures.compose import compose
+from gradscope.render.pictures.draw import Drawing, draw_graphs
+from gradscope.render.pictures.picture import DrawOptions, Options
 from gradscope.torch_private import DisableTorchFunction
 from gradscope.units import escaped, listed
 
@@ -144,6 +148,51 @@ def check(
         state = State() if session is None else session.state
         looker = Looker(state) if session is None else session.looker
         return Hazards(hazards.foresee(state, looker, roots, tuple(inputs or ()), sys._getframe(1)))
+
+
+Drawable: TypeAlias = torch.Tensor | GradientEdge | Graph
+
+
+def draw(
+    *roots: Drawable, file: str | os.PathLike[str] | None = None, **options: Unpack[DrawOptions]
+) -> Drawing:
+    """Draw the backward graph of one or more tensors in one picture, shared nodes drawn once.
+
+    ``roots`` are tensors, ``GradientEdge`` objects, or graphs that ``snapshot`` gave; freed graphs
+    are drawn as well. ``file`` ends in .svg, .png, .pdf or .dot; without one the drawing shows
+    itself in a notebook. The options:
+
+    * ``focus``: ``shared``, the name of a node, module, leaf or root, or what a fold shows behind
+      ``open:``;
+    * ``depth`` folds the calls of modules at this depth of their path;
+    * ``fold=False`` draws every node;
+    * ``sites=True`` adds the source lines.
+
+    Raises GradscopeError for a tensor without a graph, an unknown suffix, or a file that cannot be
+    written.
+
+    Example::
+
+        gradscope.draw(loss_a, loss_b, file="shared.svg")
+    """
+    return draw_graphs(_graphs(roots), file, Options(**options))
+
+
+def to_dot(*roots: Drawable, **options: Unpack[DrawOptions]) -> str:
+    """Return the picture as DOT text, for any graphviz; roots and options are those of ``draw``.
+
+    Raises GradscopeError for a tensor without a graph.
+    """
+    return dot.to_dot(compose(_graphs(roots), Options(**options)))
+
+
+def _graphs(roots: Sequence[Drawable]) -> list[Graph]:
+    """Return the graphs among the roots, then one of all the tensors, which is looked at now."""
+    graphs = [root for root in roots if isinstance(root, Graph)]
+    live = [root for root in roots if not isinstance(root, Graph)]
+    if live or not roots:
+        graphs.append(snapshot(*live))
+    return graphs
 
 
 _Identity = tuple[object, ...]
@@ -369,7 +418,8 @@ class Life(Printed):
         found: dict[int, Node] = {}
         walker = Walker(min(_MOST_WALKED, room()))
         with DisableTorchFunction():
-            for root in self._starts():
+            roots = (root for ref in self._roots if (root := ref()) is not None)
+            for root in itertools.chain(roots, tensors_with_graph()):  # all others that have one
                 if len(found) == len(numbers) or walker.room <= 0:
                     break
                 index: dict[Any, int] = walker.walk([root_node(root)])
@@ -379,11 +429,6 @@ class Life(Printed):
                     graph = picture(index, (), names=names)
                     found.update((number, graph.nodes[i]) for i, number in own.items())
         return found
-
-    def _starts(self) -> Iterator[torch.Tensor]:
-        """The roots, then all other tensors that have a graph."""
-        yield from (root for ref in self._roots if (root := ref()) is not None)
-        yield from tensors_with_graph()
 
 
 def follow(*roots: torch.Tensor) -> Life:
@@ -470,10 +515,8 @@ def holders(tensor: torch.Tensor, *, graph: bool = False) -> Holders:
     Raises GradscopeError for what is no tensor.
     """
     if not layouts.derives(type(tensor), torch.Tensor):
-        raise GradscopeError(
-            f"gradscope.holders() takes a tensor, not {type(tensor).__name__}: "
-            "give it one, such as the model's output"
-        )
+        given = f"gradscope.holders() takes a tensor, not {type(tensor).__name__}"
+        raise GradscopeError(f"{given}: give it one, such as the model's output")
     walk = Walk(ON_DEMAND, wanted=tensor)
     frames = [*_frames(sys._getframe(1))]
     walk.enter_named(_attributes(sys, _LAST), "sys.")

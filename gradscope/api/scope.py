@@ -53,12 +53,11 @@ from gradscope.model import (
     Site,
     Summary,
 )
-from gradscope.model.printed import Printed
 from gradscope.program.sites import forget_codes, place_in, site_of, user_frame
 from gradscope.program.standing import forget_wholes
 from gradscope.program.undisturbed import unprofiled
 from gradscope.program.variables import turn_off
-from gradscope.record.writer import Like, RecordingWriter, begun
+from gradscope.record.writer import AddLike, RecordingWriter, begun
 from gradscope.render.wording import whole_message
 from gradscope.rules.settings import Suppressor
 from gradscope.torch_private import (
@@ -93,17 +92,15 @@ class Session:
         self.scopes: list[Scope] = []
         self.process = os.getpid()
         allowed = None if budget is None else Budget(budget)
-        self.state = State(self.report, notes, hooked=hooks, budget=allowed)
-        self.observers = self.state.observers
-        self.state.looks = Part.LOOKS not in off
-        self.looker = Looker(self.state)
-        self._backward = Backward(self.state, self.looker, hazards, self)
+        self.state = state = State(self.report, notes, hooked=hooks, budget=allowed)
+        state.looks = Part.LOOKS not in off
+        self.looker = Looker(state)
+        self._backward = Backward(state, self.looker, hazards, self)
         self.books = self._backward.books
-        self._lines = LineWatch(self.state)
-        state, lines = self.state, self._lines
+        self._lines = lines = LineWatch(state)
         growth, later = Growth(state), FreedWatch(state, lines)
         foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
-        self.observers.add(*foresight, growth, Unused(state, growth), Waste(state))
+        state.observers.add(*foresight, growth, Unused(state, growth), Waste(state))
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
         self._handles = Handle()
         try:
@@ -125,9 +122,7 @@ class Session:
             notes.add(facts.note(failing))
         if Part.VARIABLES in off:
             turn_off()
-        session: Session | None
-        fallbacks: tuple[set[Part], ...] = (set(), {Part.HOOKS, Part.LINES}, {Part.WATCH})
-        for less in fallbacks:
+        for less in (frozenset[Part](), {Part.HOOKS, Part.LINES}, {Part.WATCH}):
             begin = partial(cls, notes, hooks, budget, off | less)
             session = notes.attempt("installing hooks failed in gradscope", begin, None)
             if session is not None:
@@ -183,13 +178,11 @@ class Session:
         return not (lifting.leaves or (lifting.on and state.generations.has_built))
 
     def _before_step(self, optimizer: Any) -> None:
-        if self._is_passed():
-            return
-
         def look() -> None:
             self.state.mutations.before_step(optimizer, looks=not self._is_idle())
 
-        self.state.notes.attempt(_LOOK_AT_STEP, look, None)
+        if not self._is_passed():
+            self.state.notes.attempt(_LOOK_AT_STEP, look, None)
 
     def _is_passed(self) -> bool:
         """Return whether a step is not to be looked at: a compiled one has no Python to call."""
@@ -205,7 +198,7 @@ class Session:
             frame = user_frame(sys._getframe(1))
             place = None if frame is None else place_in(frame)
             self.state.mutations.after_step(optimizer, place)
-            self.observers.tell(Observer.after_step, optimizer, place, frame)
+            self.state.observers.tell(Observer.after_step, optimizer, place, frame)
 
         self.state.generations.stepped()
         if not self._is_idle():
@@ -232,7 +225,7 @@ class Session:
         for scope in self.scopes:
             scope.writer.begin()
 
-    def call(self, call: BackwardCall, signature: Any) -> list[Like]:
+    def call(self, call: BackwardCall, signature: Any) -> list[AddLike]:
         """Write a backward call that has ended; return what adds others like it."""
         rows = []
         for scope in self.scopes:
@@ -306,7 +299,7 @@ class Asked(NamedTuple):
     suppressor: Suppressor | None = None
 
 
-class Scope(Printed):
+class Scope:
     """One watch in progress, and what it has seen."""
 
     def __init__(self, writer: RecordingWriter, asked: Asked) -> None:
@@ -317,7 +310,6 @@ class Scope(Printed):
         self._session: Session | None = None
         self._first_call = 0
         self.is_stopped = False
-        self._notes: tuple[str, ...] = ()
 
     def join(self, session: Session) -> None:
         """Begin to take what a session of watches sees."""
@@ -382,7 +374,7 @@ class Scope(Printed):
     def look_back(self, main: ModuleType) -> None:
         """Look at what a program whose code has run leaves in the variables of its main module."""
         if self._session is not None and self._session.process == os.getpid():
-            self._session.observers.tell(Observer.after_program, main)
+            self._session.state.observers.tell(Observer.after_program, main)
 
     def explain(self, error: BaseException) -> None:
         """Announce what is known of an exception that ends the program outside of a backward
@@ -451,7 +443,9 @@ class Scope(Printed):
         """Return the totals with what became of the predictions, and why the program stopped."""
         predicted = [finding for finding in self._findings if finding.predicts_error]
         came_true = sum(finding.came_true for finding in predicted)
-        notes = (*summary.notes, *self._notes)
+        made = counted(self._asked.stop_after or 0, "backward call")
+        stopped = f"the program was stopped after {made}, as --stop-after asked"
+        notes = (*summary.notes, *([stopped] if self.is_stopped else []))
         return replace(summary, predicted=len(predicted), came_true=came_true, notes=notes)
 
     def refusal(self, finding: Finding) -> BaseException | None:
@@ -477,8 +471,6 @@ class Scope(Printed):
         if most is None or not call.completed or call.number - self._first_call < most:
             return
         self.is_stopped = True
-        made = counted(most, "backward call")
-        self._notes = (f"the program was stopped after {made}, as --stop-after asked",)
         raise StopRun
 
 

@@ -17,7 +17,6 @@ from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.program.undisturbed import unprofiled
 from gradscope.record.file import Store
-from gradscope.record.header import header_of
 from gradscope.record.writer import RecordingWriter
 from gradscope.rules.settings import Suppressor, percent, settings_at
 
@@ -89,13 +88,11 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         header = self._header
         if header is None:
             script, *argv = sys.argv or [""]
-            header = header_of(script, tuple(argv), hooks=self._hooks, torch=torch.__version__)
+            header = Header.of_process(script, argv, self._hooks, torch.__version__)
         scope = Scope(RecordingWriter(self._save, header), self._asked)
         if _session is not None and _session.process != os.getpid():
-            raise GradscopeError(
-                "a watch was inherited through fork(): "
-                "start the watch in the child before forking, or not at all"
-            )
+            instead = "start the watch in the child before forking, or not at all"
+            raise GradscopeError(f"a watch was inherited through fork(): {instead}")
         if _session is None:
             try:
                 _session = Session.begin(self._hooks, self._budget)
@@ -112,7 +109,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         global _session
         scope, session = self._entered.pop()
         if session.scopes == [scope]:
-            session.observers.tell(Observer.at_end)
+            session.state.observers.tell(Observer.at_end)
         session.scopes.remove(scope)
         session.books.regroup()
         if not session.scopes:

@@ -17,6 +17,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call, EngineCall, Habit, Shape, Shapes, finished
+from gradscope.collect.generations import name_of_thread, this_thread
 from gradscope.collect.ledger import LOOKS
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
@@ -26,7 +27,6 @@ from gradscope.collect.saving import Saving
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.snapshot import Pictures
 from gradscope.collect.state import Budget, State
-from gradscope.collect.thread_numbers import name_of_thread, this_thread
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Related, Root, Sample, Site
@@ -35,7 +35,7 @@ from gradscope.program.names import Names, names_in
 from gradscope.program.sites import ENTRANCE, Place, override_below, place_in, site_of, user_frame
 from gradscope.program.tensors import describe
 from gradscope.program.undisturbed import Allowance, Uncollected, unprofiled, unseen
-from gradscope.record.writer import Like
+from gradscope.record.writer import AddLike
 from gradscope.torch_private import (
     DisableTorchFunction,
     hidden_from_compiler,
@@ -87,7 +87,7 @@ class Sink(Protocol):
     def begins(self) -> None:
         """Note that a call begins, which may never end."""
 
-    def call(self, call: BackwardCall, signature: Any) -> Sequence[Like]:
+    def call(self, call: BackwardCall, signature: Any) -> Sequence[AddLike]:
         """Write a backward call that has ended; return what adds others like it."""
 
     def sample(self, sample: Sample) -> None:
@@ -109,7 +109,7 @@ class Books:
     def __init__(self, state: State, sink: Sink) -> None:
         self._state = state
         self._sink = sink
-        self._rows: dict[Shape | Habit, Sequence[Like]] = {}
+        self._rows: dict[Shape | Habit, Sequence[AddLike]] = {}
         self._sampled = -1.0
         self._built_before = self._destroyed_before = 0
 
@@ -132,8 +132,8 @@ class Books:
         if key not in self._rows:
             self._rows[key] = self._sink.call(call.record, call.shape.number)
             return
-        for row in self._rows[key]:
-            row.add(call.number, call.ended, call.live_bytes)
+        for add in self._rows[key]:
+            add(call.number, call.ended, call.live_bytes)
 
     def regroup(self) -> None:
         """Begin a new row with the next call of each kind."""

@@ -1,17 +1,50 @@
-"""When backward calls ended, in numbers of nodes: so it is told of each between which calls it was
-built.
+"""When backward calls ended, in numbers of nodes, which have that of their thread in them: so it is
+told of each between which calls it was built.
 """
 
 from __future__ import annotations
 
+import itertools
+import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from gradscope.collect.thread_numbers import OTHER, this_thread
 from gradscope.collect.walk import Targets, dependencies_last
 from gradscope.program.sites import Place
 from gradscope.torch_private import NO_SEQUENCE_NR, next_sequence_nr
+
+OTHER = 2**40
+"""A node's number is torch's sequence number, and so many more for each thread before its own: so
+it is no other node's. What the watch's own thread builds has torch's number as it is.
+"""
+
+_numbers = itertools.count(1)
+
+
+class _ThisThread(threading.local):
+    """What each thread finds here is its own; it is made when the thread first looks.
+
+    What Python calls a thread's identity goes to a new thread as soon as the old one is over.
+    Graphs live longer, and their nodes are counted in each thread from zero.
+    """
+
+    def __init__(self) -> None:
+        self.number = next(_numbers)
+
+
+this_thread = _ThisThread()
+"""``this_thread.number`` is another one in each thread of the process."""
+
+
+def name_of_thread() -> str | None:
+    """Return this thread's name; None of one that Python has not started, and so does not know.
+
+    ``threading.current_thread()`` would enter that one among the program's, for good.
+    """
+    here = threading.get_ident()
+    return next((thread.name for thread in threading.enumerate() if thread.ident == here), None)
+
 
 _MOST = 100_000  # calls; of the older half of more every second one is forgotten
 _NODE = 1 << 28  # of time: in its lower bits is the number of a call

@@ -21,7 +21,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect import slots
 from gradscope.collect.calls import COUNTS, INPUTS, Call, Habit, HabitKey, Reads, Shape
-from gradscope.collect.generations import Generations
+from gradscope.collect.generations import OTHER, Generations
 from gradscope.collect.look import Look
 from gradscope.collect.marks import KEY, Census, Packed, Token, Weight
 from gradscope.collect.nodes import (
@@ -32,8 +32,7 @@ from gradscope.collect.nodes import (
     was_detached,
 )
 from gradscope.collect.observers import Observer
-from gradscope.collect.stack_limit import StackLimit
-from gradscope.collect.thread_numbers import OTHER
+from gradscope.collect.walk import StackLimit
 from gradscope.program.sites import Place
 from gradscope.program.tensors import PLAIN, is_parameter
 from gradscope.torch_private import NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE

@@ -8,9 +8,9 @@ from functools import cached_property
 from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Signature
+from gradscope.collect.generations import OTHER
 from gradscope.collect.marks import Stale, Token
 from gradscope.collect.slots import FREED_TEXT
-from gradscope.collect.thread_numbers import OTHER
 from gradscope.collect.walk import Targets, targets_of
 from gradscope.program.sites import Place
 from gradscope.torch_private import NO_SEQUENCE_NR

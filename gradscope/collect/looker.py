@@ -13,8 +13,9 @@ import torch
 from torch.autograd.graph import GradientEdge, Node
 
 from gradscope.collect.calls import BEFORE_WATCH, EngineCall
+from gradscope.collect.generations import OTHER
 from gradscope.collect.look import Look
-from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Stale, Token, Weight
+from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Packs, Stale, Token, Weight
 from gradscope.collect.nodes import (
     CLONE,
     Kind,
@@ -29,7 +30,6 @@ from gradscope.collect.nodes import (
     was_freed,
 )
 from gradscope.collect.state import State
-from gradscope.collect.thread_numbers import OTHER
 from gradscope.collect.walk import dependencies_last, root_node, will_run
 from gradscope.program.sites import Place
 from gradscope.program.tensors import is_parameter
@@ -217,9 +217,7 @@ class Looker:
             if token.call is None:
                 token.generation = 0
 
-    def _claim(
-        self, token: Token, packs: Sequence[weakref.ref[Packed]]
-    ) -> Sequence[weakref.ref[Packed]]:
+    def _claim(self, token: Token, packs: Packs) -> Packs:
         """Tie saved tensors to the node of a token."""
         for reference in packs:
             packed = reference()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch.autograd.graph import Node
@@ -148,13 +148,16 @@ class Packed:
         )
 
 
+Packs: TypeAlias = Sequence[weakref.ref[Packed]]
+
+
 class Token:
     """What a watch knows of one node, for as long as the node lives.
 
     ``call`` is the last backward call that ran the node, ``freed_by`` the one in which the graph
     let go of what the node saved. ``packs`` are the saved tensors that our hooks saw, ``unseen``
     the names of those that they did not see (wrapped Python scalars, or all of them without hooks).
-    ``sequence_nr`` is torch's with the thread in it, see ``thread_numbers.OTHER``. ``graph`` and
+    ``sequence_nr`` is torch's with the thread in it, see ``generations.OTHER``. ``graph`` and
     ``index`` tell where the node was first pictured, ``generation`` is the number of
     the last backward call that had run when the node was built; ``probed`` nodes are checked by
     asking torch, as our hooks did not see what they saved.
@@ -171,7 +174,7 @@ class Token:
     route: Route | None = None
     module: tuple[str, str] | None = None
     differentiates: tuple[str, Place | None] | None = None
-    packs: Sequence[weakref.ref[Packed]] = ()
+    packs: Packs = ()
     unseen: tuple[str, ...] = ()
     probed: bool = False
     graph: Graph | None = None

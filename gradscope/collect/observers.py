@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import FrameType, ModuleType
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, TypeAlias
 
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
@@ -16,6 +16,9 @@ from gradscope.program.undisturbed import unprofiled
 from gradscope.torch_private import DisableTorchFunction
 
 P = ParamSpec("P")
+
+Announced: TypeAlias = Iterable[Finding] | None
+"""What an observer has found at some point of the program."""
 
 
 class Observer:
@@ -31,32 +34,28 @@ class Observer:
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding] | None:
+    ) -> Announced:
         """A backward call is about to run on the nodes of ``look``; ``frame`` makes the call."""
 
-    def before_guarded(self, call: Call) -> Iterable[Finding] | None:
+    def before_guarded(self, call: Call) -> Announced:
         """A call is about to run that is guarded, while the hooks are lifted."""
 
-    def after_guarded(self, call: Call) -> Iterable[Finding] | None:
+    def after_guarded(self, call: Call) -> Announced:
         """A guarded call has ended; if it failed, ``after_call`` comes."""
 
-    def after_call(
-        self, call: Call, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding] | None:
+    def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> Announced:
         """A backward call has ended."""
 
-    def after_step(
-        self, optimizer: Any, place: Place | None, frame: FrameType | None
-    ) -> Iterable[Finding] | None:
+    def after_step(self, optimizer: Any, place: Place | None, frame: FrameType | None) -> Announced:
         """An optimizer has stepped."""
 
-    def after_program(self, main: ModuleType) -> Iterable[Finding] | None:
+    def after_program(self, main: ModuleType) -> Announced:
         """The code of a program that gradscope runs has ended; its variables are still there."""
 
-    def at_line(self, frame: FrameType) -> Iterable[Finding] | None:
+    def at_line(self, frame: FrameType) -> Announced:
         """A line of the user's code is about to run; called only where an observer waits for it."""
 
-    def at_end(self) -> Iterable[Finding] | None:
+    def at_end(self) -> Announced:
         """The watch ends."""
 
     # events in the midst of the program, at which observers only take note
@@ -85,6 +84,9 @@ _UNPROFILED = frozenset((*_BETWEEN, Observer.grown))
 """Points at which nothing of ours around the call has suspended the program's profiler."""
 
 
+Listeners: TypeAlias = list[tuple[Observer, Callable[..., Any]]]
+
+
 class Observers:
     """Tells every observer in turn what happens, and announces what they find.
 
@@ -95,7 +97,7 @@ class Observers:
         self._report = report
         self._notes = notes
         self._observers: list[Observer] = []
-        self._listening: dict[object, list[tuple[Observer, Callable[..., Any]]]] = {}
+        self._listening: dict[object, Listeners] = {}
         """By point, with the method to call: most come often and few observers listen there."""
 
     def add(self, *observers: Observer) -> None:
@@ -112,10 +114,7 @@ class Observers:
         }
 
     def tell(
-        self,
-        point: Callable[Concatenate[Any, P], Iterable[Finding] | None],
-        *event: P.args,
-        **_: P.kwargs,
+        self, point: Callable[Concatenate[Any, P], Announced], *event: P.args, **_: P.kwargs
     ) -> None:
         """Call the observers that listen at a point, a method of ``Observer``, with an event.
 
@@ -127,13 +126,11 @@ class Observers:
             call = unprofiled(self._call) if point in _UNPROFILED else self._call
             call(listening, event)
 
-    def _call(
-        self, listening: list[tuple[Observer, Callable[..., Any]]], event: tuple[Any, ...]
-    ) -> None:
+    def _call(self, listeners: Listeners, event: tuple[Any, ...]) -> None:
         findings: list[Finding] = []
         try:
             with DisableTorchFunction():  # nor may a subclass of the program's see what we do
-                for observer, listen in listening:
+                for observer, listen in listeners:
                     try:
                         found = listen(*event)
                         if found:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import CodeType, FrameType
@@ -19,14 +19,13 @@ import torch
 
 from gradscope.collect import slots
 from gradscope.collect.engine_words import DETACHED, PACK_HOOK_MODIFIES, modified_in_place
-from gradscope.collect.generations import Generations
+from gradscope.collect.generations import OTHER, Generations, this_thread
 from gradscope.collect.ledger import LOOKS, Ledger
-from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, token_of
+from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, Packs, token_of
 from gradscope.collect.nodes import CLONE
 from gradscope.collect.notes import Notes, postponed, raise_postponed, raised_by_program
 from gradscope.collect.observers import Observer
 from gradscope.collect.slots import MODIFIED, foreign, readable
-from gradscope.collect.thread_numbers import OTHER, this_thread
 from gradscope.hooks import (
     DefaultHookFunctions,
     Handle,
@@ -334,17 +333,13 @@ class Saving:
         self._checking = False
         try:
             with DisableTorchFunction():  # as in torch, no subclass sees its error being worded
-                return self.ledger.notes.attempt(
-                    "wording an error of torch's failed in gradscope",
-                    partial(modified_in_place, packed),
-                    MODIFIED,
-                )
+                what = "wording an error of torch's failed in gradscope"
+                word = partial(modified_in_place, packed)
+                return self.ledger.notes.attempt(what, word, MODIFIED)
         finally:
             self._checking = True
 
-    def unpacked_by(
-        self, ask: Callable[[], object], packs: Sequence[weakref.ref[Packed]]
-    ) -> list[weakref.ref[Packed]]:
+    def unpacked_by(self, ask: Callable[[], object], packs: Packs) -> Packs:
         """Return which of these saved tensors torch unpacks, and does not check, in ``ask``.
 
         None, where hooks of the program's would have to run for that.
@@ -371,9 +366,7 @@ class Saving:
             self._met[id(packed)] = packed
         return vars(packed)["tensor"]
 
-    def compose(
-        self, their_pack: Callable[[torch.Tensor], Any], their_unpack: Callable[[Any], torch.Tensor]
-    ) -> tuple[Callable[[torch.Tensor], Packed], Callable[[Packed], torch.Tensor]]:
+    def compose(self, their_pack: Pack, their_unpack: Unpack) -> Pair:
         """Return one pair of hooks that does what the program's does, and lets us see what they
         save.
         """
@@ -459,7 +452,7 @@ class DefaultHooks:
             self._disable_for_them,
             self._enable_for_them,
         )
-        begin, end = self._begin_compiling, self._end_compiling
+        begin, end = (partial(self._note_compiling, on) for on in (True, False))
         handles = Handle().add(
             replace_default_hook_functions(theirs),
             around_dispatch_modes(self._tried(self._step_aside), self._tried(self._step_back)),
@@ -562,19 +555,13 @@ class DefaultHooks:
         return (top and top[0]) == (pair and pair[0])
 
     @hidden_from_compiler
-    def _begin_compiling(self) -> None:
+    def _note_compiling(self, compiling: bool) -> None:
         """Step aside while backward calls are compiled: the compiler would trace our hooks."""
         stack = self._stack
         if stack is not None:
-            self._change(stack, compiling=True)
-            self._step_aside()
-
-    @hidden_from_compiler
-    def _end_compiling(self) -> None:
-        stack = self._stack
-        if stack is not None:
-            self._change(stack, compiling=False)
-            self._step_back()
+            self._change(stack, compiling=compiling)
+            step = self._step_aside if compiling else self._step_back
+            step()
 
     def _step_back(self) -> None:
         """Put our pair back, unless something still wants it aside."""
@@ -686,12 +673,7 @@ def _restored(values: tuple[Any, ...], saved: tuple[Any, ...]) -> tuple[Any, ...
 
 
 @itself_hidden_from_compiler
-def register_hooks(
-    original: Callable[..., None],
-    saved: Any,
-    pack: Callable[[torch.Tensor], Any],
-    unpack: Callable[[Any], torch.Tensor],
-) -> None:
+def register_hooks(original: Callable[..., None], saved: Any, pack: Pack, unpack: Unpack) -> None:
     """Put the hooks of ``SavedTensor.register_hooks`` inside ours, which are on it already."""
     packed = slots.held_by(saved)
     if not isinstance(packed, Packed) or packed.theirs is not None or packed.tensor is None:
@@ -708,7 +690,7 @@ def register_hooks(
 
 
 @itself_hidden_from_compiler
-def unpack(original: Callable[[Any], torch.Tensor], saving: Saving, saved: Any) -> torch.Tensor:
+def unpack(original: Unpack, saving: Saving, saved: Any) -> torch.Tensor:
     """Return the very tensor that was saved from ``SavedTensor.unpack``, as checkpoints expect."""
     packed = slots.held_by(saved)
     if isinstance(packed, Packed) and packed.original and packed.tensor is not None:

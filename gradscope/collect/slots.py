@@ -298,11 +298,8 @@ class _Adopted:
     def is_described_by(self, error: RuntimeError) -> bool:
         """Return whether torch's error may be about this one."""
         versions = versions_in(error)
-        return (
-            versions is not None
-            and versions[0] == self._expected
-            and (self._described in str(error))
-        )
+        has_its_version = versions is not None and versions[0] == self._expected
+        return has_its_version and self._described in str(error)
 
     def is_stale(self, error: RuntimeError) -> None:
         """Learn that torch's error was about this one."""

@@ -18,7 +18,7 @@ from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.notes import Notes
 from gradscope.collect.observers import Observers
 from gradscope.collect.saving import DefaultHooks, Saving
-from gradscope.collect.stack_limit import StackLimit
+from gradscope.collect.walk import StackLimit
 from gradscope.model import Finding, Site
 from gradscope.program.names import Names
 from gradscope.program.sites import Place

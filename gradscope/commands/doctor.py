@@ -46,12 +46,9 @@ def _torch_checks() -> Iterator[Check]:
     try:
         import torch
     except Exception as error:  # a broken installation raises anything
-        yield Check(
-            "torch",
-            Grade.FAILS,
-            f"it cannot be imported ({type(error).__name__}: {error})",
-            "install torch in this environment: a program is watched by the gradscope beside it",
-        )
+        why = f"it cannot be imported ({type(error).__name__}: {error})"
+        beside = "a program is watched by the gradscope beside it"
+        yield Check("torch", Grade.FAILS, why, f"install torch in this environment: {beside}")
         return
     devices = [name for name in ("cuda", "mps", "xpu") if _is_available(torch, name)]
     yield Check("torch", Grade.OK, f"{torch.__version__}, devices: {', '.join(['cpu', *devices])}")

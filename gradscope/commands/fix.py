@@ -50,7 +50,12 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
     from gradscope.render.text.trials import print_trial
 
     console = console_on(sys.stdout)
-    tell = _telling(console)
+
+    def tell(doing: str) -> None:
+        """Print which run is in progress, if there is a terminal."""
+        if console.is_terminal:
+            console.print(f"{doing} ...", style="dim")
+
     recorded = with_edits(_recorded(file, args, options, tell))
     recording = Suppressor(options.settings).of_findings(recorded)
     record = None
@@ -143,13 +148,6 @@ def _write_fix(plan: Plan, console: Console) -> int:
     for change in plan.changes:
         print_line(console, f"written: {change.file}")
     return 0
-
-
-def _telling(console: Console) -> Callable[[str], None]:
-    """Return what prints which run is in progress, if there is a terminal."""
-    if not console.is_terminal:
-        return lambda doing: None
-    return lambda doing: console.print(f"{doing} ...", style="dim")
 
 
 def _print_next_of_fix(file: Path, options: FixOptions, console: Console) -> None:

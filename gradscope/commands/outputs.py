@@ -215,11 +215,7 @@ def printer(format: Format) -> Callable[[Recording, Console, str | None], None]:
 
         return partial(print_report, view="report --memory")
     write = writer(format)
-
-    def print_text(recording: Recording, console: Console, saved: str | None) -> None:
-        write_text(write(recording), console)
-
-    return print_text
+    return lambda recording, console, saved: write_text(write(recording), console)
 
 
 @dataclass(frozen=True, slots=True)

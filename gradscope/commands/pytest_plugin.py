@@ -25,24 +25,15 @@ WATCHING = "gradscope watching"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
     group = parser.getgroup("gradscope", "backward graphs (gradscope)")
-    group.addoption(
-        "--gradscope", action="store_true", help="Watch the backward graphs of every test."
-    )
-    group.addoption(
-        "--gradscope-fail-on",
-        choices=("error", "warning", "advice", "never"),
-        help="Lowest severity of a finding that fails its test (default: error).",
-    )
-    group.addoption(
-        "--gradscope-baseline",
-        metavar="FILE",
-        help="Count only findings that this file does not have.",
-    )
-    group.addoption(
-        "--gradscope-write-baseline",
-        metavar="FILE",
-        help="Write a baseline of all findings that count, and fail no test for them.",
-    )
+    severities = ("error", "warning", "advice", "never")
+    watch = "Watch the backward graphs of every test."
+    lowest = "Lowest severity of a finding that fails its test (default: error)."
+    known = "Count only findings that this file does not have."
+    written = "Write a baseline of all findings that count, and fail no test for them."
+    group.addoption("--gradscope", action="store_true", help=watch)
+    group.addoption("--gradscope-fail-on", choices=severities, help=lowest)
+    group.addoption("--gradscope-baseline", metavar="FILE", help=known)
+    group.addoption("--gradscope-write-baseline", metavar="FILE", help=written)
 
 
 def pytest_configure(config: pytest.Config) -> None:

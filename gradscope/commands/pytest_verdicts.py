@@ -28,7 +28,7 @@ from gradscope.model import (
     SuppressionKind,
 )
 from gradscope.record.codec import dumps, loads
-from gradscope.render.text.forms import findings_text
+from gradscope.render.forms import findings_text
 from gradscope.render.text.report import print_list, tally
 from gradscope.render.text.terminal import console_in_memory, written_on
 from gradscope.rules import by_code
@@ -167,7 +167,7 @@ class Watching:
         self._watched: Watched | None = None
         self._ended: tuple[Watched, list[Finding]] | None = None
         self._findings: dict[str, list[Finding]] = {}
-        self._tests = self._calls = 0
+        self._calls = 0
         self._failures: list[str] = []
 
     @property
@@ -241,7 +241,6 @@ class Watching:
         if not hasattr(report, "gradscope"):
             return
         texts, calls, failure = report.gradscope
-        self._tests += 1
         self._calls += calls
         if failure:
             self._failures.append(f"{report.nodeid}: not watched: {failure}")
@@ -249,7 +248,7 @@ class Watching:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """List the findings of each test."""
-        if not self._tests:
+        if not self._findings:
             return
         is_coloured, width = terminalreporter._tw.hasmarkup, terminalreporter._tw.fullwidth
         color = "standard" if is_coloured else None
@@ -260,17 +259,15 @@ class Watching:
                 print_list(shown, console)
         for line in self._failures:
             print_line(console, line)
+        every = [finding for found in self._findings.values() for finding in found]
         if self._settings.write_baseline is not None:
-            every = [finding for found in self._findings.values() for finding in found]
             print_line(console, write_baseline(self._settings.write_baseline, every))
+        calls, tests = counted(self._calls, "backward call"), counted(len(self._findings), "test")
+        found_in_all = ", ".join(tally(every)) or "no problem found"
+        print_line(console, f"{found_in_all} in {calls} of {tests}")
         terminalreporter.section("gradscope", "=")
-        for line in [*written_on(console).splitlines(), self._headline()]:
+        for line in written_on(console).splitlines():
             terminalreporter.write_line(line)
-
-    def _headline(self) -> str:
-        parts = tally(finding for test in self._findings.values() for finding in test)
-        watched = f"{counted(self._calls, 'backward call')} of {counted(self._tests, 'test')}"
-        return f"{', '.join(parts) or 'no problem found'} in {watched}"
 
 
 def _settings(config: pytest.Config) -> Settings:
@@ -280,9 +277,10 @@ def _settings(config: pytest.Config) -> Settings:
     )
     known, written = (None if file is None else Path(file) for file in files)
     try:
-        settings = settings_at(config.rootpath)
         asked = None if fail_on is None else FailOn(fail_on)
-        settings = settings.overridden((), FailOn.NEVER if written else asked, known, written)
+        settings = settings_at(config.rootpath).overridden(
+            fail_on=FailOn.NEVER if written else asked, baseline=known, write_baseline=written
+        )
         Suppressor(settings)
     except GradscopeError as error:
         raise pytest.UsageError(str(error)) from None

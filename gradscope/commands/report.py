@@ -37,10 +37,8 @@ def report(
     recordings = [Suppressor(settings).of_findings(recording) for recording in recordings]
     if html is not None:
         if len(recordings) > 1:
-            raise GradscopeError(
-                "--html takes the recordings of one run:"
-                " name one, and another --html file for each further one"
-            )
+            instead = "name one, and another --html file for each further one"
+            raise GradscopeError(f"--html takes the recordings of one run: {instead}")
         page(html, "--html").write(recordings[0], console_on(sys.stdout))
         return 0
     if settings.write_baseline is not None:

@@ -33,7 +33,7 @@ from gradscope.launch.improvement import improved
 from gradscope.launch.interpreter import Target, header_of
 from gradscope.launch.runner import Ended, die_of_interrupt, run_program
 from gradscope.launch.standby import is_possible, standing_by
-from gradscope.model import Finding, Header, Outcome, Recording, Severity
+from gradscope.model import Finding, Outcome, Recording, Severity
 from gradscope.record.file import Store, create, load_from
 from gradscope.record.processes import merged
 from gradscope.render.machine import Format
@@ -71,20 +71,17 @@ class RunOptions:
     settings: Settings = DEFAULTS
 
 
-_FOR_CHILDREN = ("hooks", "guard", "stop_after")
-
-
 def run(target: Target, options: RunOptions) -> int:
     """Run a program inside a watch, print its findings as they are made and a report at its end."""
     suppressor = Suppressor(options.settings)
     if options.settings.write_baseline is not None:
         writable(options.settings.write_baseline, "--write-baseline")
-    header = header_of(target, options.hooks)
-    chosen: dict[str, Any] = {name: getattr(options, name) for name in _FOR_CHILDREN}
-    chosen["budget"] = options.settings.budget
-    program = {"script": header.script, "argv": header.argv}
-    children = Children(ChildPlan.of(options.save, **chosen, **program), header)
-    header = replace(header, run=children.plan.run)
+    began = header_of(target, options.hooks)
+    watched: dict[str, Any] = {"hooks": options.hooks, "stop_after": options.stop_after}
+    watched |= {"raise_on": "error" if options.guard else None, "budget": options.settings.budget}
+    plan = ChildPlan.of(began, options.save, watched)
+    header = replace(began, run=plan.run)
+    children = Children(plan, header)
     files = ("output", "save", "html", "draw")
     own: dict[str, Any] = {name: own_file(getattr(options, name), header) for name in files}
     options = replace(options, **own)
@@ -101,27 +98,21 @@ def run(target: Target, options: RunOptions) -> int:
             streams = list(dict.fromkeys([cast(SafeStream, stream), stderr]))
             live = _Live(streams[0], stderr) if options.format is Format.TEXT else None
             show = live.report if live else printer(options.format)
-            report = _Report(
-                options, header, suppressor, children, store, views, streams, live, show
-            )
-            watch, found = children.plan.watch, live.found if live else None
-            start = partial(watch, header, save=store, on_finding=found, settings=suppressor)
+            report = _Report(options, suppressor, children, store, views, streams, live, show)
+            found = live.found if live else None
+            start = partial(plan.watch, header, save=store, on_finding=found, settings=suppressor)
             with standing_by(report.of_killed, report.files), children:
                 try:
                     ended = run_program(target, start)
                     recording = report.of_ended(ended)
                 except KeyboardInterrupt:  # not the program's: a second Ctrl-C ends the report
                     die_of_interrupt()
-    except GradscopeError as error:
+    except Exception as failure:  # the program's exit status stands
         if ended is None:
             raise
-        tell(error, stderr)
-        return ended.outcome.exit_status or USED_WRONGLY
-    except Exception as failure:  # gradscope's: the program's exit status stands
-        if ended is None:
-            raise
-        tell(_words(failure), stderr)
-        return ended.outcome.exit_status or 0
+        is_wrong_use = isinstance(failure, GradscopeError)
+        tell(failure if is_wrong_use else _words(failure), stderr)
+        return ended.outcome.exit_status or (USED_WRONGLY if is_wrong_use else 0)
     if (status := ended.leave()) or options.settings.write_baseline:
         return status
     return int(any(map(options.settings.fail_on.includes, recording.findings)))
@@ -132,7 +123,6 @@ class _Report:
     """The report of a run: where it goes, in which format, and which files show it besides."""
 
     options: RunOptions
-    header: Header
     suppressor: Suppressor
     children: Children
     store: Store | None
@@ -167,7 +157,7 @@ class _Report:
             recording = with_edits(recording)
         except Exception as failure:  # the report comes all the same
             tell(_words(failure), self.streams[-1])
-        took = time.time() - (self.header.started or 0)
+        took = time.time() - (self.children.header.started or 0)
         findings = self.suppressor.of_findings(recording).findings
         due = any(f.counts and f.severity is not Severity.ADVICE for f in findings)
         if not (self.options.rehearse and due) or took > _SOON or ended.interrupted:
@@ -198,7 +188,7 @@ class _Report:
 
     def _seen(self, own: Recording | None, outcome: Outcome) -> tuple[Recording, str | None]:
         """Return what this process and those that it started have done, and the files of that."""
-        children, header = self.children, self.header
+        children, header = self.children, self.children.header
         together = own or Recording(header, outcome)
         has_any = together.calls or together.findings
         written = children.plan.recordings()
@@ -255,7 +245,7 @@ class _Report:
             if not stream.is_lost:
                 return None, console
         suffix = ".txt" if self.live else f".{self.options.format}"
-        path = Path(self.header.cwd) / f"gradscope-report-{os.getpid()}{suffix}"
+        path = Path(self.children.header.cwd) / f"gradscope-report-{os.getpid()}{suffix}"
         with opened(path, self.streams[-1]) as last:
             self.show(recording, console_on(last), saved)
         return path, console

@@ -16,13 +16,13 @@ from torch.autograd.graph import Node as AutogradNode
 
 from gradscope.collect.backward import Evidence
 from gradscope.collect.calls import Call, EngineCall
+from gradscope.collect.generations import OTHER
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
 from gradscope.collect.marks import Stale, token_of
 from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
-from gradscope.collect.thread_numbers import OTHER
 from gradscope.collect.walk import reachable
 from gradscope.detect.node_facts import built_at, needs_saved, node_at
 from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor
@@ -73,7 +73,7 @@ def examine(evidence: Evidence) -> list[Finding]:
     if first in stale:
         return [_as_foretold(evidence, _stale_tensor(evidence, first, stale))]
     nodes = tuple(node_at(look, evidence.graph, i) for i in order if i in donated)
-    return [gs104.finding(gs104.DonatedGraph(evidence.call.record, nodes))]
+    return [gs104.finding(evidence.call.record, nodes)]
 
 
 def foresee(

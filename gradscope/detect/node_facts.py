@@ -7,11 +7,10 @@ from dataclasses import replace
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from gradscope.collect.generations import Generations
+from gradscope.collect.generations import OTHER, Generations
 from gradscope.collect.look import Look
 from gradscope.collect.mutations import node_site
 from gradscope.collect.nodes import kind_of
-from gradscope.collect.thread_numbers import OTHER
 from gradscope.model import Graph, Node, NodeState, Site
 from gradscope.program.layouts import (
     class_bases,

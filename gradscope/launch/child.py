@@ -24,7 +24,7 @@ def main() -> int:
 
         plan = ChildPlan(**json.loads(sys.argv[1]))
         target = sys.argv[2:]
-        header = plan.header_of(header_of(target, plan.hooks))
+        header = plan.header_of(header_of(target, plan.options["hooks"]))
         children = Children(plan, header)
     except Exception:  # whatever fails in ours: Python runs the program without us
         run_plainly()

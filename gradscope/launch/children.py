@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import command_of, watched
 from gradscope.launch.runner import when_torch_is_imported
-from gradscope.model import BackwardCall, Header, Outcome, Recording
+from gradscope.model import Header, Outcome, Recording
 
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope
@@ -40,20 +40,17 @@ _FORKSERVER = "from multiprocessing.forkserver import"
 class ChildPlan:
     """How the children of a run are watched; ``save`` names their files, with ``{pid}`` in it.
 
-    ``script`` and ``argv`` are those of the program.
+    ``options`` are those of each watch, ``script`` and ``argv`` are the program's.
     """
 
     run: str
     save: str
-    hooks: bool = True
-    guard: bool = False
-    stop_after: int | None = None
-    budget: float | None = None
-    script: str = ""
-    argv: Sequence[str] = ()
+    options: dict[str, Any]
+    script: str
+    argv: Sequence[str]
 
     @classmethod
-    def of(cls, save: Path | None, **options: Any) -> ChildPlan:
+    def of(cls, header: Header, save: Path | None, options: dict[str, Any]) -> ChildPlan:
         """Return the plan of a run that begins now, and saves its own recording in ``save``."""
         # No child needs these, and the program may leave no path to import them from.
         import shutil  # noqa: F401
@@ -66,7 +63,7 @@ class ChildPlan:
             pattern = Path(tempfile.gettempdir(), f"gradscope-{run}", "{pid}.gscope")
         else:
             pattern = save if "{" in save.name else save.with_stem(save.stem + "-{rank}")
-        return cls(run, str(pattern.absolute()), **options)
+        return cls(run, str(pattern.absolute()), options, header.script, header.argv)
 
     def watch(self, header: Header, **more: Any) -> watch:
         """Return the watch of a process of this run, which has imported torch by now."""
@@ -74,21 +71,14 @@ class ChildPlan:
 
         from gradscope.api.watch import watch
 
-        return watch(
-            raise_on="error" if self.guard else None,
-            hooks=self.hooks,
-            stop_after=self.stop_after,
-            budget=self.budget,
-            header=replace(header, torch=str(torch.__version__)),
-            **more,
-        )
+        header = replace(header, torch=str(torch.__version__))
+        return watch(header=header, **self.options, **more)
 
     def header_of(self, header: Header) -> Header:
         """Return the header of a child; one of ``multiprocessing`` runs a part of the program."""
         is_part = _OF_MULTIPROCESSING in header.argv or _FORKSERVER in (header.code or "")
-        if not is_part or not self.script:
-            return header
-        return replace(header, script=self.script, argv=tuple(self.argv), code=None)
+        own = replace(header, script=self.script, argv=tuple(self.argv), code=None)
+        return own if is_part else header
 
     @property
     def is_kept(self) -> bool:
@@ -149,33 +139,28 @@ class ChildWatch:
         self.header = replace(header, run=plan.run)
         self._watching = ExitStack()
         self._scope: Scope | None = None
-        self._has_called = False
 
     def __enter__(self) -> Scope:
         process = os.getpid()
         file = Path(filled(self.plan.save, process, process))
         file.parent.mkdir(parents=True, exist_ok=True)
         # Settings hold where the recordings are put together.
-        watching = self.plan.watch(
-            replace(self.header, pid=process), save=file, on_call=self._called, settings=False
-        )
+        watching = self.plan.watch(replace(self.header, pid=process), save=file, settings=False)
         try:
             self._scope = self._watching.enter_context(watching)
         except GradscopeError as error:  # no fault of the program's: it runs unwatched
             raise RuntimeError(str(error)) from error
         return self._scope
 
-    def _called(self, call: BackwardCall) -> None:
-        self._has_called = True
-
     def __exit__(self, *_: object) -> None:
         """End the watch; keep the recording only if there is something in it, under its rank."""
-        self._watching.close()
         scope, self._scope = self._scope, None
+        has_called = scope is not None and scope.summary.backward_calls
+        self._watching.close()
         if scope is None or scope.writer.path is None:
             return
         file, rank = scope.writer.path, scope.writer.header.rank
-        if not (self._has_called or scope.findings):
+        if not (has_called or scope.findings):
             file.unlink(missing_ok=True)
         elif rank is not None:
             named = Path(filled(self.plan.save, rank, os.getpid()))
@@ -211,7 +196,7 @@ class ChildWatch:
         if inherited is not None:
             inherited.abandon()
         self._watching = ExitStack()
-        self._scope, self._has_called = None, False
+        self._scope = None
         before_its_end(end)
         when_torch_is_imported(begin)
 

@@ -20,14 +20,12 @@ from gradscope.program.sites import user_frames
 from gradscope.torch_private import DisableTorchDispatch, DisableTorchFunction
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-_REFUSED = frozenset(
-    {
-        *("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate"),
-        *("os.chmod", "os.chown", "shutil.rmtree", "shutil.move", "shutil.copyfile"),
-        *("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"),
-        *("socket.connect", "socket.bind", "socket.sendto", "sqlite3.connect", "webbrowser.open"),
-    }
-)
+_REFUSED = {
+    *("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate"),
+    *("os.chmod", "os.chown", "shutil.rmtree", "shutil.move", "shutil.copyfile"),
+    *("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"),
+    *("socket.connect", "socket.bind", "socket.sendto", "sqlite3.connect", "webbrowser.open"),
+}
 """What a program may not do (CPython's audit events)."""
 
 

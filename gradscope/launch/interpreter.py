@@ -12,7 +12,6 @@ from typing import NamedTuple, TypeAlias
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Header
-from gradscope.record import header
 
 Target: TypeAlias = Sequence[str]
 """A program, by the words that follow ``python`` and its options: a path (a file, or a directory or
@@ -26,7 +25,7 @@ def header_of(target: Target, hooks: bool) -> Header:
     args = target[2:] if target[0] in ("-m", "-c") else target[1:]
     code = target[1] if target[0] == "-c" else None
     name = " ".join(target[:2]) if target[0] == "-m" else target[0]
-    return header.header_of(name, tuple(args), hooks=hooks, code=code)
+    return Header.of_process(name, args, hooks, code=code)
 
 
 _FLAGS = frozenset("bBdEIOPqsSuv")
@@ -146,10 +145,8 @@ def program_of(name: str, args: Sequence[str]) -> Target | Command:
 
     words = [name, *args]
     if name.endswith(".ipynb"):
-        raise GradscopeError(
-            f"{name} is a notebook: run it in Jupyter, with `%load_ext gradscope` and"
-            " `%gradscope on` in its first cell"
-        )
+        first = "`%load_ext gradscope` and `%gradscope on` in its first cell"
+        raise GradscopeError(f"{name} is a notebook: run it in Jupyter, with {first}")
     is_path = os.path.dirname(name) != ""
     is_here = os.path.isfile(name) or os.path.isfile(os.path.join(name, "__main__.py"))
     python = shutil.which(name) if _PYTHON.fullmatch(os.path.basename(name)) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shlex
 from argparse import SUPPRESS
@@ -16,21 +17,6 @@ if TYPE_CHECKING:
     from gradscope.api.scope import Scope
 
 _MAGIC = "%%gradscope"
-_USAGE = """
-%gradscope on [OPTIONS]   watch all cells from here on
-%gradscope off            end the watch, and show its report
-%gradscope                show what was seen so far
-%%gradscope [OPTIONS]     watch one cell, and show its report
-
---guard             raise an error before the engine would
---no-hooks          install no saved-tensor hooks, and see less
---save FILE         write the recording to a file
---ignore CODES      do not count these findings: GS303,GS305
---baseline FILE     count only findings that this file does not have
---no-settings       count also what comments and [tool.gradscope] in pyproject.toml suppress
-
-What is found in a cell is shown under it.
-"""
 
 
 class Switch:
@@ -83,7 +69,21 @@ class Extension:
         self._shell.events.unregister("post_run_cell", self._after_cell)
 
     def magic(self, line: str) -> Scope | None:
-        """Begin a watch of all cells that follow, end it, or show what was seen."""
+        """
+        %gradscope on [OPTIONS]   watch all cells from here on
+        %gradscope off            end the watch, and show its report
+        %gradscope                show what was seen so far
+        %%gradscope [OPTIONS]     watch one cell, and show its report
+
+        --guard             raise an error before the engine would
+        --no-hooks          install no saved-tensor hooks, and see less
+        --save FILE         write the recording to a file
+        --ignore CODES      do not count these findings: GS303,GS305
+        --baseline FILE     count only findings that this file does not have
+        --no-settings       count also what comments and [tool.gradscope] in pyproject.toml suppress
+
+        What is found in a cell is shown under it.
+        """
         match shlex.split(line):
             case []:
                 if self._all_cells.scope is None:
@@ -143,7 +143,7 @@ def _chosen(options: Sequence[str]) -> dict[str, Any]:
 def _usage(what: str) -> Exception:
     from IPython.core.error import UsageError
 
-    return UsageError(f"gradscope: {what}\n{_USAGE}")
+    return UsageError(f"gradscope: {what}\n\n{inspect.getdoc(Extension.magic) or ''}\n")
 
 
 _extensions: dict[int, Extension] = {}

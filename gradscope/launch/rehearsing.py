@@ -60,9 +60,7 @@ _MOST_SEARCHES = 50  # for names
 _OLD = 8  # events: what is older is of an earlier iteration
 _MOST_PARTS = 64  # of a container that are looked at
 
-_PRODUCTS = frozenset(
-    {"mul", "__mul__", "__rmul__", "div", "__truediv__", "__rtruediv__", "true_divide"}
-)
+_PRODUCTS = ("mul", "__mul__", "__rmul__", "div", "__truediv__", "__rtruediv__", "true_divide")
 _COMPILING = ("gradscope.", "runpy", "importlib.", "_frozen_importlib")
 """Where the program's own code is compiled."""
 

@@ -18,12 +18,11 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from types import CodeType, ModuleType, TracebackType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import Target
@@ -42,8 +41,7 @@ _runpy_main: Callable[..., None] = runpy._run_module_as_main  # type: ignore[att
 _INPUT = "<stdin>"
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """How a program ended.
 
     ``scope`` is None if it never imported torch, or if watching it failed: then ``failure`` is why.
@@ -133,8 +131,7 @@ def _run_to_its_end(
     return ending
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """A program that is ready to run in ``main``, now the interpreter's main module."""
 
     main: ModuleType
@@ -167,10 +164,8 @@ def _prepare_script(argv: Target) -> Program:
     try:
         content = SourceFileLoader("__main__", absolute).get_data(absolute)
     except OSError as error:
-        raise GradscopeError(
-            f"cannot run {path}: {error.strerror} (looked for {absolute});"
-            " name a script that can be read"
-        ) from None
+        why = f"{error.strerror} (looked for {absolute}); name a script that can be read"
+        raise GradscopeError(f"cannot run {path}: {why}") from None
     main = _become_main([*argv], os.path.dirname(os.path.realpath(path)))
     return Program(main, partial(_run_script, absolute, content, main))
 
@@ -280,8 +275,7 @@ INTERRUPTED = 130
 """What a shell shows for a program that died of Ctrl-C."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """What follows from the end of the main thread; ``by_exit`` is True for a SystemExit."""
 
     exit_status: int = 0

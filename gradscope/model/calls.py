@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import signal
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from gradscope._version import __version__
 from gradscope.model.finding import Finding, by_weight
 from gradscope.model.graph import Graph, Root, Site
 from gradscope.model.printed import Printed
@@ -103,10 +108,41 @@ class Header:
     clock: float = 0.0
     host: str = ""
 
+    @classmethod
+    def of_process(
+        cls, script: str, argv: Iterable[str], hooks: bool, torch: str = "", code: str | None = None
+    ) -> Header:
+        """Return the header of a program that starts now; before its import, ``torch`` is empty."""
+        try:
+            directory = os.getcwd()
+        except OSError:  # it was deleted
+            directory = ""
+        return cls(
+            gradscope=__version__,
+            torch=torch,
+            python=platform.python_version(),
+            script=script,
+            argv=tuple(argv),
+            started=time.time(),
+            hooks=hooks,
+            cwd=directory,
+            code=code,
+            rank=_number("RANK"),
+            ranks=_number("WORLD_SIZE") or 1,
+            pid=os.getpid(),
+            host=platform.node(),
+        )
+
     @property
     def process(self) -> str:
         """How a sentence names the process, among those of one run."""
         return f"process {self.pid}" if self.rank is None else f"rank {self.rank}"
+
+
+def _number(variable: str) -> int | None:
+    """Return a number that a launcher of several ranks has put into the environment."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 @dataclass(frozen=True, slots=True)

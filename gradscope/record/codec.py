@@ -23,11 +23,9 @@ Convert = Callable[[Any], Any]
 
 _KINDS = [kind for kind in vars(model).values() if isinstance(kind, type)]
 
-LAYOUT = {
-    kind.__name__: {field.name: field.type for field in fields(kind)}
-    for kind in _KINDS
-    if is_dataclass(kind)
-}
+_ROWS = [kind for kind in _KINDS if is_dataclass(kind)]
+
+LAYOUT = {kind.__name__: {field.name: field.type for field in fields(kind)} for kind in _ROWS}
 """The fields of every dataclass of the model with their types, in the order in which they are
 written.
 """

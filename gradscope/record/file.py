@@ -18,7 +18,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -209,17 +209,6 @@ class Head:
     version: bytes
 
 
-@dataclass(slots=True)
-class Found:
-    """The records of a log, and how many bytes of it could not be read, or are not there."""
-
-    payloads: dict[Key, bytes]
-    note: bytes = b""
-    head: Head | None = None
-    damaged: int = 0
-    missing: int = 0
-
-
 def head_of(page: bytes) -> Head | None:
     """Return what the beginning of a file says; None if that is no recording."""
     if len(page) < HEAD.size or not page.startswith(MAGIC):
@@ -227,7 +216,7 @@ def head_of(page: bytes) -> Head | None:
     return Head(*HEAD.unpack_from(page)[1:])
 
 
-def read_log(file: int) -> Found:
+def read_log(file: int) -> Log:
     """Return the records of a log, which may be written and moved meanwhile."""
     for _ in range(5):
         found = _found(file)
@@ -237,10 +226,10 @@ def read_log(file: int) -> Found:
     return found
 
 
-def _found(file: int) -> Found:
+def _found(file: int) -> Log:
     page = os.pread(file, PAGE, 0)
     head = head_of(page)
-    found = Found({}, _note(page), head)
+    found = Log({}, _note(page), head)
     size = os.fstat(file).st_size
     start = head.start if head is not None and PAGE <= head.start <= size else PAGE
     stop = head.stop if head is not None and head.stop > start else size
@@ -303,24 +292,30 @@ NOTED = ("count", "last_number", "ended", "live_bytes")
 _NAMES = {"graphs": "graph", "sources": "source file", "timeline": "part of the memory curve"}
 
 
-class LogReader:
-    """What the records of a log say; raises ValueError where it has no header."""
+@dataclass(slots=True)
+class Log:
+    """The records of a log, and what they say; ``damaged`` and ``missing`` bytes of it could not be
+    read, or are not there.
+    """
 
-    def __init__(self, found: Found) -> None:
-        self._found = found
-        self._room = dict(_MOST_TEXT)
-        self._left_out: Counter[str] = Counter()
-        self._tables: dict[str, list[tuple[int, bytes]]] = {table: [] for table in _MOST_TEXT}
-        for (table, key), payload in found.payloads.items():
-            self._tables[table].append((key, payload))
+    payloads: dict[Key, bytes]
+    note: bytes = b""
+    head: Head | None = None
+    damaged: int = 0
+    missing: int = 0
+    _room: dict[str, int] = field(default_factory=_MOST_TEXT.copy)
+    _left_out: Counter[str] = field(default_factory=Counter)
 
     def recording(self) -> Recording:
-        """Return all that can be read; the totals count the calls that the table shows."""
+        """Return all that can be read; the totals count the calls that the table shows.
+
+        Raise ValueError where there is no header.
+        """
         header = self._first("header", partial(loads, Header))
         if header is None:
             raise ValueError("it has no header")
         rows = dict(self._all("calls", partial(loads, BackwardCall)))
-        noted = self._found.note.partition(b"\n")[2] or b"[]"
+        noted = self.note.partition(b"\n")[2] or b"[]"
         for number, *since in loads(tuple[tuple[float, ...], ...], noted):
             index, changed = int(number), dict[str, Any](zip(NOTED, since, strict=True))
             if index in rows and changed["count"] > rows[index].count:
@@ -342,7 +337,7 @@ class LogReader:
 
     def open_calls(self) -> Iterator[str]:
         """Yield a sentence for each call that had begun, and not ended, when this was written."""
-        begun = loads(tuple[BackwardCall, ...], self._found.note.partition(b"\n")[0] or b"[]")
+        begun = loads(tuple[BackwardCall, ...], self.note.partition(b"\n")[0] or b"[]")
         for call in begun:
             what = f"backward call {call.number:,}"
             what += " (autograd.grad)" if call.kind == "grad" else ""
@@ -351,10 +346,10 @@ class LogReader:
 
     def losses(self) -> Iterator[str]:
         """Yield a sentence for each kind of loss."""
-        missing, lost = self._found.missing, nbytes(self._found.missing + self._found.damaged)
-        if missing:
+        lost = nbytes(self.missing + self.damaged)
+        if self.missing:
             yield f"the recording is cut off: {lost} at its end are missing, the rest is shown"
-        elif self._found.damaged:
+        elif self.damaged:
             yield f"the recording is damaged: {lost} of it cannot be read, the rest is shown"
         for table, count in (+self._left_out).items():
             what = counted(count, _NAMES.get(table, table.removesuffix("s")))
@@ -365,7 +360,8 @@ class LogReader:
 
     def _all(self, table: str, read: Callable[[bytes], T]) -> Iterator[tuple[int, T]]:
         """Yield the values of a table by their keys, without those that cannot be read."""
-        records, most = self._tables[table], _MOST_RECORDS[table]
+        payloads, most = self.payloads.items(), _MOST_RECORDS[table]
+        records = [(key, payload) for (name, key), payload in payloads if name == table]
         self._left_out[table] += max(0, len(records) - most)
         for key, payload in records[:most]:
             try:
@@ -449,25 +445,21 @@ def load(path: str | Path) -> Recording:
     GradscopeError for a file that is missing, of another format, or without a header.
     """
     path = Path(path)
-    file = _opened(path)
-    try:
-        return load_from(file, path)
-    finally:
-        os.close(file)
-
-
-def _opened(path: Path) -> int:
     try:
         if path.exists() and not path.is_file():  # to open a pipe may wait for ever
             kind = "a directory" if path.is_dir() else "not a regular file"
             raise _error(path, f"is {kind}: {_GIVE}")
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
         what = "no such file: record one with `gradscope run --save FILE SCRIPT`"
         raise _error(path, what) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise _error(path, f"cannot be read: {reason}") from error
+    try:
+        return load_from(file, path)
+    finally:
+        os.close(file)
 
 
 def load_from(file: int, path: Path | None = None) -> Recording:
@@ -489,18 +481,17 @@ def load_from(file: int, path: Path | None = None) -> Recording:
         raise _error(path, what) from error
 
 
-def _read(found: Found, head: Head, file: int) -> Recording:
+def _read(log: Log, head: Head, file: int) -> Recording:
     """Return a recording with notes about what is not in it."""
-    reading = LogReader(found)
-    recording = reading.recording()
+    recording = log.recording()
     notes: list[str] = []
     outcome, running = recording.outcome, ""
     if not outcome.finished:
-        notes += reading.open_calls()
+        notes += log.open_calls()
         running = _still_running(head, recording.header, file)
         outcome = replace(outcome, running=running)
     if not running:
-        notes += reading.losses()
+        notes += log.losses()
     summary = replace(recording.summary, notes=(*recording.summary.notes, *notes))
     return replace(recording, outcome=outcome, summary=summary)
 

@@ -89,15 +89,12 @@ def merged(recordings: Sequence[Recording]) -> Recording:
         }
         calls += [replace(c, process=name, graph=numbers.get(c.graph)) for c in recording.calls]
         for finding in recording.findings:
-            known = found.get(finding.cause)
-            if known is None:
-                graph = numbers.get(finding.graph)
-                nodes = () if graph is None else finding.graph_nodes
-                new = replace(finding, graph=graph, graph_nodes=nodes, processes=(name,))
-                found[finding.cause] = new
-            else:
-                processes, count = (*known.processes, name), known.count + finding.count
-                found[finding.cause] = replace(known, processes=processes, count=count)
+            graph = numbers.get(finding.graph)
+            nodes = () if graph is None else finding.graph_nodes
+            new = replace(finding, graph=graph, graph_nodes=nodes, count=0)
+            known = found.get(finding.cause, new)
+            processes, count = (*known.processes, name), known.count + finding.count
+            found[finding.cause] = replace(known, processes=processes, count=count)
     outcomes = [recording.outcome for recording in ordered]
     return replace(
         first,

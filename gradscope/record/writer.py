@@ -11,13 +11,13 @@ import os
 import tokenize
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, replace
-from functools import wraps
+from dataclasses import replace
+from functools import partial, wraps
 from operator import attrgetter
 from pathlib import Path
 from threading import RLock
 from time import monotonic
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, TypeAlias
 from weakref import finalize
 
 from gradscope.errors import GradscopeError
@@ -35,7 +35,7 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record import codec
-from gradscope.record.file import NOTED, Found, Key, LogReader, Store, create, pack, read_log
+from gradscope.record.file import NOTED, Key, Log, Store, create, pack, read_log
 
 ROWS = 2_000
 """Most rows of calls, without the one more for each kind of call at each site."""
@@ -211,6 +211,9 @@ MOST_NOTED = 20
 
 P = ParamSpec("P")
 
+AddLike: TypeAlias = Callable[[int, float, int], None]
+"""Adds a call to the row of those like it: its number, when it ended, and the bytes held then."""
+
 
 def _while_open(
     method: Callable[Concatenate[RecordingWriter, P], None],
@@ -324,7 +327,7 @@ class RecordingWriter:
             with self.lock:
                 self._note()
 
-    def call(self, call: BackwardCall) -> Like | None:
+    def call(self, call: BackwardCall) -> AddLike | None:
         """Add a backward call that has ended; return what adds more that are like it."""
         if self.is_idle:
             return None
@@ -333,7 +336,15 @@ class RecordingWriter:
             if row.count == call.count and call.site is not None:
                 self.source(call.site.file)
             self._counted(row)
-            return Like(self, row)
+            return partial(self._further, row)
+
+    def _further(self, row: FoldedCalls, number: int, ended: float, live_bytes: int) -> None:
+        if self._store is not None and self.is_idle:
+            return
+        with self.lock:
+            row.add(number, ended, live_bytes, row.figures)
+            self._calls.changed.add(row.index)
+            self._counted(row)
 
     def _counted(self, row: FoldedCalls) -> None:
         if self._store is None:
@@ -397,9 +408,9 @@ class RecordingWriter:
         with self.lock:
             self._commit()
             if self._store is not None:
-                return LogReader(read_log(self._store.fileno())).recording()
+                return read_log(self._store.fileno()).recording()
             records = {key: text for key, text in sorted(self._waiting.items()) if text}
-            return LogReader(Found(records)).recording()
+            return Log(records).recording()
 
     @_while_open
     def close(self) -> None:
@@ -462,24 +473,6 @@ class RecordingWriter:
             "backward calls counted only with others of their site": self._calls.mixed,
         }
         return [f"{what}: {number:,}" for what, number in counts.items() if number]
-
-
-@dataclass(frozen=True, slots=True)
-class Like:
-    """Adds calls to the row of one that was written."""
-
-    writer: RecordingWriter
-    row: FoldedCalls
-
-    def add(self, number: int, ended: float, live_bytes: int) -> None:
-        """Add a call that has ended."""
-        writer, row = self.writer, self.row
-        if writer._store is not None and writer.is_idle:
-            return
-        with writer.lock:
-            row.add(number, ended, live_bytes, row.figures)
-            writer._calls.changed.add(row.index)
-            writer._counted(row)
 
 
 def begun(kind: str, site: Site | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
@@ -37,8 +36,7 @@ class Saved(NamedTuple):
         return self.tensor.site or self.node.site
 
 
-@dataclass(frozen=True, slots=True)
-class Largest:
+class Largest(NamedTuple):
     """The backward call whose graph held most when the call began, and what that was."""
 
     call: BackwardCall

@@ -7,21 +7,19 @@ apart, darkened for a light page and lightened for a dark one until they read we
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gradscope.model import NodeState, SavedState, Severity
 
 
-@dataclass(frozen=True, slots=True)
-class Tone:
+class Tone(NamedTuple):
     """The colours on one page: ``ink`` for text and borders, ``fill`` behind ``Page.text``."""
 
     ink: str
     fill: str
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
+class Style(NamedTuple):
     """How one state or severity looks everywhere.
 
     ``symbol`` is one cell wide; ``terminal`` is a rich style; ``line`` is a line style of graphviz,
@@ -38,8 +36,7 @@ class Style:
     dash: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """Colours of the page itself: background, text, muted text, and rules or edges."""
 
     background: str

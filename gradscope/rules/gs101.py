@@ -258,8 +258,11 @@ def fix_for(facts: FreedGraph) -> Fix:
         return Fix(FixKind.RECOMPUTE, "build the graph again before this call")
     if call.parent is not None and call.parent == by.parent and not is_grad(call):
         return NOT_REENTRANT
+    if facts.same_root and by.inputs is not None:  # each asks for a part
+        return _retain(f"the first of the two calls, at {place(by.site)}", by)
     if facts.same_root:
-        return _fix_same_root(by)
+        again = "run the forward pass again before each call, or call backward once"
+        return Fix(FixKind.RECOMPUTE, again)
     later = facts.stepped_between and not (facts.freed_same_statement or is_grad(by))
     if (facts.made_again or later) and not facts.trains_anew:
         what = f"what {place(facts.made[0])} computes" if facts.made else "the graph"
@@ -276,14 +279,6 @@ def fix_for(facts: FreedGraph) -> Fix:
         first = f"if the call at {place(by.site)} should not train the shared part"
         return Fix(FixKind.DETACH, f"{first}, detach() it where that loss takes it")
     return _fix_sibling(call, by)
-
-
-def _fix_same_root(by: BackwardCall) -> Fix:
-    """One loss, two calls: keep the graph if each asks for a part, else build it again."""
-    if by.inputs is not None:
-        return _retain(f"the first of the two calls, at {place(by.site)}", by)
-    again = "run the forward pass again before each call, or call backward once"
-    return Fix(FixKind.RECOMPUTE, again)
 
 
 def _fix_made_once(facts: FreedGraph) -> Fix:

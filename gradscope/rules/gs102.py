@@ -241,11 +241,9 @@ def _of_total(facts: SharedGraph) -> Iterator[Fix]:
 
 def _of_probe(facts: SharedGraph) -> Iterator[Fix]:
     yield _retained(facts, "it asks for a gradient of a graph that is run once more")
-    yield Fix(
-        FixKind.CREATE_GRAPH,
-        "pass create_graph=True to this call if the later loss is to train through its result",
-        effects=("the later loss trains through the gradient as well, which it does not now",),
-    )
+    create = "pass create_graph=True to this call if the later loss is to train through its result"
+    effect = "the later loss trains through the gradient as well, which it does not now"
+    yield Fix(FixKind.CREATE_GRAPH, create, effects=(effect,))
     yield _forward_again(facts, "")
 
 
@@ -277,12 +275,9 @@ def _of_made_once(facts: SharedGraph) -> Iterator[Fix]:
     trained = facts.trained and not roles.constant
     lost = loses(grouped(roles.leaves), roles.second, f"through `{facts.holder}`")
     stored = f"detach() `{facts.holder}` where it is stored"
-    detach = Fix(
-        FixKind.DETACH,
-        f"{stored}; what it was computed from is then not trained through it",
-        effects=(lost,),
-        reason="" if trained else roles.constant,
-    )
+    untrained = f"{stored}; what it was computed from is then not trained through it"
+    why = "" if trained else roles.constant
+    detach = Fix(FixKind.DETACH, untrained, effects=(lost,), reason=why)
     without = f"compute `{facts.holder}` under torch.no_grad(): it keeps no graph at all"
     no_grad = Fix(FixKind.NO_GRAD, without, effects=(lost,))
     yield from (again, detach, no_grad) if trained else (detach, no_grad, again)
@@ -297,12 +292,9 @@ def _recomputed(facts: SharedGraph) -> Fix:
     made = f"what {place(facts.made[0])} computes" if facts.made else f"`{facts.holder}`"
     instead = f"or detach() `{facts.holder}` if it should not be trained"
     message = f"compute {made} again for each backward call; {instead}"
-    return Fix(
-        FixKind.RECOMPUTE,
-        _ONCE_EACH if facts.same_root else message,
-        effects=(*filter(None, (gets,)), "the shared part is computed each time"),
-        reason=reason,
-    )
+    message = _ONCE_EACH if facts.same_root else message
+    effects = (*filter(None, (gets,)), "the shared part is computed each time")
+    return Fix(FixKind.RECOMPUTE, message, effects=effects, reason=reason)
 
 
 def _of_siblings(facts: SharedGraph) -> Iterator[Fix]:

@@ -69,7 +69,6 @@ code may have worked yesterday.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
@@ -86,48 +85,36 @@ SETTING = "torch._functorch.config.donated_buffer"
 """Whether compiled code may give the memory of what it saved to its backward."""
 
 
-@dataclass(frozen=True, slots=True)
-class DonatedGraph:
-    """What is known when ``call`` is to keep a graph whose compiled ``nodes`` have donated buffers.
-
-    ``nodes`` begins with the one the engine will stop at.
+def finding(call: BackwardCall, nodes: tuple[Node, ...]) -> Finding:
+    """Return the finding for a call that is to keep a graph whose compiled ``nodes`` have donated
+    buffers; they begin with the one the engine will stop at.
     """
-
-    call: BackwardCall
-    nodes: tuple[Node, ...]
-
-
-def finding(facts: DonatedGraph) -> Finding:
-    """Return the finding, with what can be done about it, in words."""
-    saved = tuple(s for node in facts.nodes for s in node.saved)
-    flag = "create_graph=True" if facts.call.create_graph else "retain_graph=True"
-    calls = dict.fromkeys(node.site for node in facts.nodes if node.site is not None)
-    here = f"the compiled graph was built here: {listed(node.name for node in facts.nodes)}"
-    keep = f"asks to keep {counted(len(facts.nodes), 'compiled node')}"
+    saved = tuple(s for node in nodes for s in node.saved)
+    flag = "create_graph=True" if call.create_graph else "retain_graph=True"
+    calls = dict.fromkeys(node.site for node in nodes if node.site is not None)
+    here = f"the compiled graph was built here: {listed(node.name for node in nodes)}"
+    keep = f"asks to keep {counted(len(nodes), 'compiled node')}"
     return RULE.finding(
         f"{flag} on a compiled graph with donated buffers",
-        facts.call,
+        call,
         label=f"{keep} whose buffers its backward overwrites",
         related=[Related("created", site, here) for site in calls],
-        nodes=facts.nodes,
+        nodes=nodes,
         saved=saved,
-        fixes=tuple(_fixes(facts, activation_bytes(saved))),
+        fixes=tuple(_fixes(call, activation_bytes(saved))),
     )
 
 
-def _fixes(facts: DonatedGraph, keeps: int) -> Iterator[Fix]:
+def _fixes(call: BackwardCall, keeps: int) -> Iterator[Fix]:
     """Keep the graph without donating, build it anew, or do without the compiler where a second
     derivative is wanted.
     """
-    if facts.call.create_graph:
+    if call.create_graph:
         reason = "a compiled graph has no second derivative"
         yield Fix(FixKind.EAGER, f"call the function without torch.compile here: {reason}")
         return
     price = f" (costs up to {nbytes(keeps)})" if keeps else ""
-    yield Fix(
-        FixKind.DONATED_BUFFER_OFF,
-        f"leave retain_graph=True out, or set {SETTING} = False "
-        f"before the compiled function is first called{price}",
-    )
+    off = f"set {SETTING} = False before the compiled function is first called{price}"
+    yield Fix(FixKind.DONATED_BUFFER_OFF, f"leave retain_graph=True out, or {off}")
     again = "call the compiled function again for the later backward call, in place of keeping this"
     yield Fix(FixKind.RECOMPUTE, f"{again} graph", effects=("it runs twice",))

@@ -129,12 +129,9 @@ def finding_meanwhile(facts: StaleTensor) -> Finding:
     found = finding(replace(facts, modified=Modified()))
     notes = [one for one in found.related if one.role != "modified_by"]
     who = "modified while this call ran: by a hook, or by another thread"
-    return replace(
-        found,
-        certainty=Certainty.OBSERVED,
-        message="a saved tensor was modified in place while backward ran",
-        related=(*notes, Related("modified_by", None, who)),
-    )
+    message = "a saved tensor was modified in place while backward ran"
+    related = (*notes, Related("modified_by", None, who))
+    return replace(found, certainty=Certainty.OBSERVED, message=message, related=related)
 
 
 def _own(facts: StaleTensor) -> Iterator[Site | None]:

@@ -224,23 +224,19 @@ def _of_loss(facts: StaleSoon) -> tuple[Fix, ...]:
 def fix_of_state(holder: str, kept: Site) -> Fix:
     """Return the fix of a graph that is kept over a step although only its value is carried on."""
     what = f"`{holder}`" if holder else "what is carried on"
-    return Fix(
-        FixKind.DETACH,
-        f"detach() {what} after the backward call at {place(kept)}",
-        effects=("each loss trains through its own iteration, not through earlier ones",),
-        reason="a carried state, whose old graph the step has made stale",
-    )
+    message = f"detach() {what} after the backward call at {place(kept)}"
+    effects = ("each loss trains through its own iteration, not through earlier ones",)
+    why = "a carried state, whose old graph the step has made stale"
+    return Fix(FixKind.DETACH, message, effects=effects, reason=why)
 
 
 def _of_made_once(facts: StaleSoon) -> tuple[Fix, ...]:
     """Return what can be done with what was made before the loop, and is kept over its steps."""
     name, who = facts.holder, grouped(facts.tensors)
-    again = Fix(
-        FixKind.RECOMPUTE,
-        f"compute `{name}` again in each iteration: the step has changed what it is made from",
-        effects=(f"{who} would get gradient in each iteration, at its new value",),
-        reason="what it is computed from is trained",
-    )
+    made = f"compute `{name}` again in each iteration: the step has changed what it is made from"
+    gets = f"{who} would get gradient in each iteration, at its new value"
+    why = "what it is computed from is trained"
+    again = Fix(FixKind.RECOMPUTE, made, effects=(gets,), reason=why)
     stored = f"detach() `{name}` where it is stored"
     effects = (f"{who} would get no gradient through `{name}`",)
     return (again, Fix(FixKind.DETACH, stored, effects=effects))

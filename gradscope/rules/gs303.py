@@ -56,8 +56,6 @@ of what graphs held at the peak is counted under "not told".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.rules.base import called, rule
 from gradscope.units import counted, nbytes
@@ -65,28 +63,19 @@ from gradscope.units import counted, nbytes
 RULE = rule(__doc__, "GS303", "retain-graph-not-needed", Severity.ADVICE, Certainty.OBSERVED)
 
 
-@dataclass(frozen=True, slots=True)
-class KeptForNothing:
-    """What is known of the calls at one line: ``call`` is the last of them, ``nbytes`` the most
-    that one kept.
+def finding(call: BackwardCall, times: int, size: int) -> Finding:
+    """Return the finding for so many calls at one line, of which ``call`` is the last, and which
+    kept ``size`` bytes at the most.
     """
-
-    call: BackwardCall
-    times: int
-    nbytes: int
-
-
-def finding(facts: KeptForNothing) -> Finding:
-    """Return the finding."""
-    dropped = f"dropped unused {counted(facts.times, 'time')}"
-    note = f"kept by retain_graph=True in {called(facts.call)} and those before it"
+    dropped = f"dropped unused {counted(times, 'time')}"
+    note = f"kept by retain_graph=True in {called(call)} and those before it"
     leave = "leave retain_graph=True away"
     same = "the gradients are the same, the memory goes in the call"
     return RULE.finding(
         "retain_graph=True is not needed here",
-        facts.call,
-        label=f"{nbytes(facts.nbytes)} kept after each call, {dropped}",
-        related=(Related("retained_by", facts.call.site, note),),
-        bytes=facts.nbytes,
+        call,
+        label=f"{nbytes(size)} kept after each call, {dropped}",
+        related=(Related("retained_by", call.site, note),),
+        bytes=size,
         fixes=(Fix(FixKind.REMOVE_RETAIN, f"{leave}: {same}"),),
     )

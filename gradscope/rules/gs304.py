@@ -89,8 +89,6 @@ enough to go unseen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import at, rule
 from gradscope.units import counted
@@ -98,49 +96,37 @@ from gradscope.units import counted
 RULE = rule(__doc__, "GS304", "reference-cycle-keeps-graph", Severity.WARNING, Certainty.OBSERVED)
 
 
-@dataclass(frozen=True, slots=True)
-class KeptByCycle:
-    """What is known of a cycle: ``kind`` is ``ctx``, ``hook`` or ``grad``, ``site`` the line that
-    closed it.
-
-    ``iterations`` were seen to add to it, ``nodes_each`` nodes each.
+def finding(
+    call: BackwardCall | None, kind: str, name: str, site: Site | None, iterations: int, each: float
+) -> Finding:
+    """Return the finding for a cycle: ``kind`` is ``ctx``, ``hook`` or ``grad``, ``site`` the line
+    that closed it. ``iterations`` were seen to add to it, ``each`` so many nodes.
     """
-
-    call: BackwardCall | None
-    kind: str
-    name: str
-    site: Site | None
-    iterations: int
-    nodes_each: float
-
-
-def finding(facts: KeptByCycle) -> Finding:
-    """Return the finding, with what can be done about it, in words."""
-    site = facts.site or (facts.call.site if facts.call else None)
+    site = site or (call.site if call else None)
     how = {
-        "ctx": f"`{facts.name}` is an output stored on the ctx of its Function",
-        "hook": f"the hook `{facts.name}` keeps the tensor that it is registered on",
-        "grad": f"`{facts.name}` has a graph that leads back to its parameter",
-    }[facts.kind]
-    seen = f"{counted(facts.iterations, 'iteration')} seen"
-    kind = FixKind.DETACH if facts.kind == "hook" else FixKind.OTHER
+        "ctx": f"`{name}` is an output stored on the ctx of its Function",
+        "hook": f"the hook `{name}` keeps the tensor that it is registered on",
+        "grad": f"`{name}` has a graph that leads back to its parameter",
+    }[kind]
+    seen = f"{counted(iterations, 'iteration')} seen"
+    fix = FixKind.DETACH if kind == "hook" else FixKind.OTHER
     return RULE.finding(
         "a reference cycle keeps the graphs of earlier iterations alive",
-        facts.call,
+        call,
         site=site,
-        label=f"{seen}, {counted(round(facts.nodes_each), 'node')} more with each",
+        label=f"{seen}, {counted(round(each), 'node')} more with each",
         related=(Related("held_by", site, how),),
-        fixes=(Fix(kind, _words(facts, site)),),
+        fixes=(Fix(fix, _words(kind, site)),),
     )
 
 
-def _words(facts: KeptByCycle, site: Site | None) -> str:
+def _words(kind: str, site: Site | None) -> str:
     """Return what to do."""
     where = at(site)
-    if facts.kind == "ctx":
+    if kind == "ctx":
         instead = "instead of an attribute, and ctx.saved_tensors in backward"
         return f"use ctx.save_for_backward(){where} {instead}"
-    if facts.kind == "hook":
+    if kind == "hook":
         return f"let the hook{where} use what it is given, or a detach() of the tensor"
     grad = f"use torch.autograd.grad(..., create_graph=True){where}"
     return f"{grad}, or set .grad = None when done with it"

@@ -65,8 +65,6 @@ Where one line does both, in turn, it says nothing: run that line under
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import place, rule
 from gradscope.units import counted, nbytes
@@ -74,36 +72,25 @@ from gradscope.units import counted, nbytes
 RULE = rule(__doc__, "GS305", "forward-never-backpropagated", Severity.ADVICE, Certainty.OBSERVED)
 
 
-@dataclass(frozen=True, slots=True)
-class NeverBackpropagated:
-    """What is known: by way of the line ``made``, ``times`` forward passes saved ``nbytes`` each.
+def finding(
+    made: Site, built: Site | None, times: int, size: int, exactly: bool = True, after: int = 0
+) -> Finding:
+    """Return the finding for forward passes by way of the line ``made``, which saved ``size`` bytes
+    each.
 
     ``built`` is where their graphs are built, None if that line is also trained through; ``after``
     is the number of the last backward call. There may have been more passes where that is not
     ``exactly`` known.
     """
-
-    made: Site
-    built: Site | None
-    times: int
-    nbytes: int
-    exactly: bool = True
-    after: int = 0
-
-
-def finding(facts: NeverBackpropagated) -> Finding:
-    """Return the finding, with what can be done about it, in words."""
-    size = nbytes(facts.nbytes)
-    message = f"{size} saved for backward by each forward pass"
-    built = () if facts.built is None else (Related("created", facts.built, message),)
-    run = f"run {place(facts.made)} under torch.no_grad()"
-    times = f"{'' if facts.exactly else 'at least '}{counted(facts.times, 'time')}"
+    message = f"{nbytes(size)} saved for backward by each forward pass"
+    run = f"run {place(made)} under torch.no_grad()"
+    often = f"{'' if exactly else 'at least '}{counted(times, 'time')}"
     return RULE.finding(
         "graphs are built here and no backward call goes through them",
-        site=facts.made,
-        after=facts.after,
-        label=f"{size} saved and dropped, {times}; never run backward",
-        related=built,
-        bytes=facts.nbytes,
+        site=made,
+        after=after,
+        label=f"{nbytes(size)} saved and dropped, {often}; never run backward",
+        related=() if built is None else (Related("created", built, message),),
+        bytes=size,
         fixes=(Fix(FixKind.NO_GRAD, f"{run}; nothing then trains through it"),),
     )

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from gradscope.errors import GradscopeError, meant
 from gradscope.model import Finding, Recording, Severity, Suppression, SuppressionKind
 from gradscope.rules import by_code
-from gradscope.units import counted, line_at, short_path, source_lines
+from gradscope.units import Sources, counted, line_at, short_path, source_lines
 
 
 class FailOn(StrEnum):
@@ -57,24 +57,15 @@ class Settings:
     per_file: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     budget: float | None = None
 
-    def overridden(
-        self,
-        ignore: Iterable[str] | None = None,
-        fail_on: FailOn | None = None,
-        baseline: Path | None = None,
-        write_baseline: Path | None = None,
-        budget: float | None = None,
-    ) -> Settings:
-        """Return the settings with what options say; raise GradscopeError for unknown codes."""
+    def overridden(self, ignore: Iterable[str] | None = None, **options: Any) -> Settings:
+        """Return the settings with what options say, by the names of fields; those that are None
+        say nothing. Raise GradscopeError for unknown codes.
+        """
         codes = [code for part in ignore or () for code in part.split(",") if code.strip()]
-        return replace(
-            self,
-            ignored={**self.ignored, **{by_code(code).code: "--ignore" for code in codes}},
-            fail_on=fail_on or self.fail_on,
-            baseline=self.baseline if baseline is None else baseline.absolute(),
-            write_baseline=None if write_baseline is None else write_baseline.absolute(),
-            budget=self.budget if budget is None else budget,
-        )
+        ignored = {**self.ignored, **{by_code(code).code: "--ignore" for code in codes}}
+        given = {name: value for name, value in options.items() if value is not None}
+        files = {name: file.absolute() for name, file in given.items() if isinstance(file, Path)}
+        return replace(self, ignored=ignored, **given | files)
 
     def pattern_for(self, code: str, file: str) -> str | None:
         """Return the first pattern under which a code is ignored in a file."""
@@ -168,7 +159,6 @@ _KEYS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
 """Of each key the field, what it needs, and what reads it."""
 
 
-Sources = Mapping[str, str]
 _COMMENT = re.compile(r"#\s*gradscope:\s*ignore\b(?:\[(?P<codes>[^\]]*)\])?")
 
 
@@ -180,7 +170,7 @@ class Suppressor:
         file = None if settings.write_baseline else settings.baseline
         self._known = frozenset[KnownFinding]() if file is None else read_baseline(file)
 
-    def judged(self, finding: Finding, sources: Sources | None = None) -> Finding:
+    def judged(self, finding: Finding, sources: Sources = None) -> Finding:
         """Return the finding with the reason for which it does not count, if there is one."""
         found = finding.suppression or self._suppression(finding, sources)
         return replace(finding, suppression=found)
@@ -190,7 +180,7 @@ class Suppressor:
         findings = tuple(self.judged(one, recording.sources) for one in recording.findings)
         return replace(recording, findings=findings)
 
-    def _suppression(self, finding: Finding, sources: Sources | None) -> Suppression | None:
+    def _suppression(self, finding: Finding, sources: Sources) -> Suppression | None:
         site, code = finding.site, finding.code
         if site is not None:
             covered = range(site.line, max(site.line, site.end_line) + 1)
@@ -238,7 +228,7 @@ class KnownFinding(NamedTuple):
     line: str
 
 
-def _entry(finding: Finding, folder: Path, sources: Sources | None) -> KnownFinding:
+def _entry(finding: Finding, folder: Path, sources: Sources) -> KnownFinding:
     """Return a finding as an entry of a baseline in a folder."""
     site = finding.site
     if site is None:
@@ -250,7 +240,7 @@ def _entry(finding: Finding, folder: Path, sources: Sources | None) -> KnownFind
     return KnownFinding(file, finding.code, " ".join(text.split()))
 
 
-def write_baseline(file: Path, findings: Iterable[Finding], sources: Sources | None = None) -> str:
+def write_baseline(file: Path, findings: Iterable[Finding], sources: Sources = None) -> str:
     """Write a baseline of the findings that count; return a line that says so.
 
     Raise GradscopeError if that fails.

@@ -375,7 +375,7 @@ def test_what_fails_in_following_a_process_is_noted_once(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("gradscope.launch.children.command_of", fail)
     header = header_of(["train.py"], hooks=True)
-    with Children(ChildPlan("1-1", "{pid}.gscope"), header) as children:
+    with Children(ChildPlan("1-1", "{pid}.gscope", {}, "train.py", ()), header) as children:
         for _ in range(2):
             started = subprocess.run([sys.executable, "-c", "print(1)"], stdout=subprocess.PIPE)
             assert started.stdout.split() == [b"1"]

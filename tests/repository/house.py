@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 27_358
-FILES = 177
+CODE = 27_049
+FILES = 172
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -20,7 +20,6 @@ from gradscope.model import (
 )
 from gradscope.rules import gs101, gs104, gs201
 from gradscope.rules.gs101 import FreedGraph
-from gradscope.rules.gs104 import DonatedGraph
 from gradscope.rules.gs201 import Modified, StaleTensor
 from gradscope.rules.roles import grouped
 from tests import known
@@ -240,8 +239,7 @@ COMPILED = Node(2, "CompiledFunctionBackward", NodeState.LIVE, 1, (saved("", 64,
 
 
 def test_a_compiled_graph_that_must_not_be_kept() -> None:
-    facts = DonatedGraph(replace(SECOND, retain_graph=True), (COMPILED, COMPILED))
-    finding = gs104.finding(facts)
+    finding = gs104.finding(replace(SECOND, retain_graph=True), (COMPILED, COMPILED))
     assert finding.message == "retain_graph=True on a compiled graph with donated buffers"
     assert [(r.role, r.site) for r in finding.related] == [("created", MADE)]
     fix = fix_of(finding)
@@ -251,9 +249,8 @@ def test_a_compiled_graph_that_must_not_be_kept() -> None:
 
 
 def test_a_second_derivative_needs_an_uncompiled_function() -> None:
-    finding = gs104.finding(
-        DonatedGraph(replace(SECOND, retain_graph=True, create_graph=True), (COMPILED,))
-    )
+    call = replace(SECOND, retain_graph=True, create_graph=True)
+    finding = gs104.finding(call, (COMPILED,))
     check_wording(finding)
     assert finding.message == "create_graph=True on a compiled graph with donated buffers"
     assert known(finding.fix).kind == "eager"

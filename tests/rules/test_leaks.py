@@ -345,8 +345,8 @@ def test_gs302_gives_the_fix_for_what_is_held(facts: gs302.KeptAlive, kind: str)
 
 
 def test_gs303_and_gs305_say_bytes() -> None:
-    kept = gs303.finding(gs303.KeptForNothing(CALL, 5, 2048))
-    built = gs305.finding(gs305.NeverBackpropagated(STORED, STORED, 5, 4096, after=3))
+    kept = gs303.finding(CALL, 5, 2048)
+    built = gs305.finding(STORED, STORED, 5, 4096, after=3)
     assert (kept.bytes, built.bytes) == (2048, 4096)
     assert "2 KiB" in kept.label
     assert "4 KiB" in built.label
@@ -355,15 +355,14 @@ def test_gs303_and_gs305_say_bytes() -> None:
 
 
 def test_gs305_says_how_often_and_names_no_line_that_is_trained_through() -> None:
-    facts = gs305.NeverBackpropagated(STORED, None, 5, 4096, exactly=False)
-    finding = gs305.finding(facts)
+    finding = gs305.finding(STORED, None, 5, 4096, exactly=False)
     assert finding.label == "4 KiB saved and dropped, at least 5 times; never run backward"
     assert not finding.related
 
 
 @pytest.mark.parametrize("kind", ["ctx", "hook", "grad"])
 def test_gs304_says_how_many_iterations_it_saw(kind: str) -> None:
-    finding = gs304.finding(gs304.KeptByCycle(CALL, kind, "ctx.out", STORED, 8, 3.0))
+    finding = gs304.finding(CALL, kind, "ctx.out", STORED, 8, 3.0)
     assert finding.label == "8 iterations seen, 3 nodes more with each"
     assert finding.related[0].site == STORED
 

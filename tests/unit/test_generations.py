@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradscope.collect import generations
-from gradscope.collect.generations import Generations
-from gradscope.collect.thread_numbers import OTHER
+from gradscope.collect.generations import OTHER, Generations
 
 
 def test_old_calls_are_told_less_exactly_and_new_ones_exactly(

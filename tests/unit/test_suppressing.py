@@ -18,8 +18,8 @@ from gradscope.model import (
     Site,
     Summary,
 )
+from gradscope.render.forms import report_text
 from gradscope.render.machine import Format, writer
-from gradscope.render.text.forms import report_text
 from gradscope.rules.settings import DEFAULTS, FailOn, Suppressor, settings_at, write_baseline
 
 

@@ -21,12 +21,12 @@ from gradscope.code.bytecode import MISSING
 from gradscope.code.statements import data_lines
 from gradscope.collect.backward import Backward
 from gradscope.collect.calls import Call
+from gradscope.collect.generations import this_thread
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import raised_by_program
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
-from gradscope.collect.thread_numbers import this_thread
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.ahead.questions import values_of

@@ -18,10 +18,10 @@ from torch import Tensor
 from gradscope.code.statements import data_lines
 from gradscope.code.stores import Bound, bound_of, store_of
 from gradscope.collect.calls import Call
+from gradscope.collect.generations import this_thread
 from gradscope.collect.look import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
-from gradscope.collect.thread_numbers import this_thread
 from gradscope.detect.leaks.suspects import Scan, Spans, Suspect
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.model.paths import Origin, Path
@@ -312,8 +312,7 @@ class Growth(Observer):
             sightings = max((s for _, s in grads), key=lambda s: s.newest.nodes)
             suspect = sightings.newest
             nodes, name = suspect.each[0], suspect.names[0].text
-            kept = gs304.KeptByCycle(loop.record, "grad", name, None, suspect.iterations, nodes)
-            yield gs304.finding(kept)
+            yield gs304.finding(loop.record, "grad", name, None, suspect.iterations, nodes)
             return
         for key, sightings in grown:
             loop.done = True
@@ -330,7 +329,7 @@ class Growth(Observer):
             if (cycle := _find_cycle(creates=self._creates)) is not None:
                 loop.done = True
                 each = (now - before) / (last - first_seen)
-                yield gs304.finding(gs304.KeptByCycle(loop.record, *cycle, last, each))
+                yield gs304.finding(loop.record, *cycle, last, each)
 
     def _has_grown(self, loop: CallLoop, sightings: Sightings, *, ended: bool) -> bool:
         """Return whether a holder was seen to grow, and nothing in the code says that it will stop.

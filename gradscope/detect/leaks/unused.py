@@ -132,7 +132,7 @@ class Unused(Observer):
             return
         built_at = built.site if _line(built) not in trained else None
         known = times, nbytes, not self._repeated, self.watch.calls
-        yield gs305.finding(gs305.NeverBackpropagated(sites[line], built_at, *known))
+        yield gs305.finding(sites[line], built_at, *known)
 
     def _trained(self) -> set[_Line]:
         """Return the lines that are trained through."""
@@ -246,8 +246,7 @@ class Waste(Observer):
             if len(sizes) < _OFTEN_ENOUGH or any(kept.used for kept in of_site):
                 continue
             if self.watch.is_worth_telling(site, max(sizes)):
-                record, nbytes = of_site[-1].record, max(sizes)
-                yield gs303.finding(gs303.KeptForNothing(record, len(sizes), nbytes))
+                yield gs303.finding(of_site[-1].record, len(sizes), max(sizes))
 
 
 def _is_of_the_user(record: BackwardCall) -> bool:

@@ -9,7 +9,6 @@ import base64
 import hashlib
 import html
 import zlib
-from dataclasses import asdict
 from importlib.resources import files
 from string import Template
 from typing import Any
@@ -82,20 +81,16 @@ def _all_looks() -> dict[str, theme.Style]:
 
 def _looks() -> dict[str, Any]:
     """Return words, symbols and line styles of the states; the style sheet has their colours."""
-    return {
-        "looks": {
-            key: {name: getattr(look, name) for name in ("word", "symbol", "dash", "meaning")}
-            for key, look in _all_looks().items()
-        },
-        "nodeStates": [state.value for state in NodeState],
-    }
+    told, styles = ("word", "symbol", "dash", "meaning"), _all_looks().items()
+    looks = {key: {name: getattr(look, name) for name in told} for key, look in styles}
+    return {"looks": looks, "nodeStates": [state.value for state in NodeState]}
 
 
 def _state_colours() -> str:
     """Return the colours as custom properties for both page backgrounds; paper is always light."""
 
     def properties(name: str, page: theme.Page) -> str:
-        values: dict[str, str] = asdict(page)
+        values: dict[str, str] = page._asdict()
         for key, look in _all_looks().items():
             tone: theme.Tone = getattr(look, name)
             values |= {f"{key}-ink": tone.ink, f"{key}-fill": tone.fill}

@@ -29,6 +29,9 @@ from gradscope.render.memory import Largest, Saved, by, largest
 from gradscope.render.text.report import tally
 from gradscope.units import counted, line_at, lines_of
 
+_WHOLE = ("header", "outcome", "summary", "findings")
+"""The parts of a recording that are on the page as they are."""
+
 MAX_LARGEST = 25
 MAX_LINE = 240
 CONTEXT_LINES = 2
@@ -92,10 +95,7 @@ def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
     sites = Sites(recording.sources, CONTEXT_LINES)
     graph = largest(recording)
     return {
-        **{
-            name: sites.plain(getattr(recording, name))
-            for name in ("header", "outcome", "summary", "findings")
-        },
+        **{name: sites.plain(getattr(recording, name)) for name in _WHOLE},
         "verdict": verdict(recording),
         "tracks": [_track(*part, sites) for part in by_process(recording)],
         "graphs": {str(number): len(graph.nodes) for number, graph in recording.graphs.items()},
@@ -225,17 +225,10 @@ def by_process(recording: Recording) -> Iterator[tuple[str, Recording]]:
     if not recording.processes:
         yield "", recording
     for process in recording.processes:
-        yield (
-            process.name,
-            replace(
-                recording,
-                header=replace(recording.header, clock=process.clock),
-                outcome=process.outcome,
-                summary=process.summary,
-                calls=tuple(call for call in recording.calls if call.process == process.name),
-                timeline=process.timeline,
-            ),
-        )
+        own = {name: getattr(process, name) for name in ("outcome", "summary", "timeline")}
+        header = replace(recording.header, clock=process.clock)
+        calls = tuple(call for call in recording.calls if call.process == process.name)
+        yield process.name, replace(recording, header=header, calls=calls, **own)
 
 
 def run_end(recording: Recording) -> float:

@@ -52,15 +52,13 @@ def _memory(recording: Recording) -> dict[str, Any] | None:
     def sizes(saved: int, alone: int | None) -> dict[str, int | None]:
         return {"saved_bytes": saved, "alone_bytes": None if graph.alone is None else alone}
 
+    devices = by(lambda one: one.tensor.device, graph.saved)
     return {
         "backward_call": graph.call.number,
         "process": graph.call.process,
         **sizes(graph.nbytes, graph.alone),
         **{f"by_{kind}": rows(kind) for kind in GroupBy},
-        "by_device": {
-            name: size.nbytes
-            for name, size in by(lambda one: one.tensor.device, graph.saved).items()
-        },
+        "by_device": {name: size.nbytes for name, size in devices.items()},
     }
 
 

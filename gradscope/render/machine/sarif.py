@@ -97,14 +97,10 @@ def _result(finding: Finding) -> dict[str, Any]:
 
 
 def _fix(fix: Fix) -> dict[str, Any]:
-    files = dict.fromkeys(edit.file for edit in fix.edits)
-    changes = [
-        {
-            "artifactLocation": _artifact(file),
-            "replacements": [_replacement(e) for e in fix.edits if e.file == file],
-        }
-        for file in files
-    ]
+    changes = []
+    for file in dict.fromkeys(edit.file for edit in fix.edits):
+        replacements = [_replacement(edit) for edit in fix.edits if edit.file == file]
+        changes.append({"artifactLocation": _artifact(file), "replacements": replacements})
     said = [f"{word}: {text}" for word, text in reasons(fix)]
     safety = [f"applicability: {safety_of(fix)}"] if safety_of(fix) else []
     description = "\n".join([fix.message, *said, *safety])
@@ -128,10 +124,8 @@ def _location(site: Site) -> dict[str, Any]:
     region = {"startLine": site.line, "startColumn": site.column}
     if site.end_line and site.end_column:
         region |= {"endLine": site.end_line, "endColumn": site.end_column}
-    return {
-        "physicalLocation": {"artifactLocation": _artifact(site.file), "region": region},
-        "logicalLocations": [function],
-    }
+    place = {"artifactLocation": _artifact(site.file), "region": region}
+    return {"physicalLocation": place, "logicalLocations": [function]}
 
 
 def _artifact(file: str) -> dict[str, Any]:

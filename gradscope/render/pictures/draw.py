@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -42,8 +43,7 @@ _MOST_MARKED = 8
 """Of more nodes than these only the first is marked, or the marks would be all one sees."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """Graphs for one picture, oldest first; the last one is that of the call asked for.
 
     ``focus`` is what to look at where the user does not say.
@@ -88,11 +88,8 @@ def select(recording: Recording, call: int | None = None, *, of_finding: bool = 
         marked = marked if len(marked) <= _MOST_MARKED else marked[:1]
         stops = finding.certainty is not Certainty.PREDICTED and not finding.missed
     large = len(set.union(*map(_identities, shown))) > COMFORTABLE
-    return Selection(
-        tuple(shown),
-        Marking(marked, stops, _moment(row, call)),
-        focus="finding" if marked and large else None,
-    )
+    focus = "finding" if marked and large else None
+    return Selection(tuple(shown), Marking(marked, stops, _moment(row, call)), focus)
 
 
 def _finding(recording: Recording, call: int | None) -> Finding | None:
@@ -214,8 +211,7 @@ _MOST = 20_000
 ElementTree.register_namespace("", _SVG)
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
+class Scene(NamedTuple):
     """A drawn picture: an SVG document, and its size."""
 
     svg: str
@@ -292,11 +288,8 @@ def _png(picture: Picture) -> tuple[bytes, list[str]]:
     import resvg_py
 
     scene = to_svg(picture)
-    zoom = min(
-        _SHARPNESS,
-        (_MOST_PIXELS / (scene.width * scene.height)) ** 0.5,
-        _LONGEST_SIDE / max(scene.width, scene.height),
-    )
+    longest = _LONGEST_SIDE / max(scene.width, scene.height)
+    zoom = min(_SHARPNESS, longest, (_MOST_PIXELS / (scene.width * scene.height)) ** 0.5)
     notes = []
     if zoom < 1:
         notes = [f"the PNG is drawn at {zoom:.0%} of its size: use .svg or .pdf to read all of it"]

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from itertools import chain, groupby
+from typing import NamedTuple
 
 from gradscope.errors import GradscopeError, meant
 from gradscope.render.pictures.merging import Merged
@@ -35,8 +35,7 @@ _LONGEST = 4096
 _CANDIDATES = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(NamedTuple):
     """Nodes that share a box, or one alone: ``why`` they do, how often the same piece is there."""
 
     heads: tuple[int, ...]
@@ -46,8 +45,7 @@ class Fold:
     sample: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
+class Folded(NamedTuple):
     """The parts in linear order.
 
     ``inlined`` has the leaves written into each head's box.
@@ -235,7 +233,7 @@ class _Folding:
         pieces = _split(parts, lambda part: self.merged.nodes[part.heads[0]].built_after)
         folded = self._repeats(pieces, saving=2)
         # The newest is folded further: it is no sample.
-        return [part if part.why else replace(part, sample=None) for part in folded]
+        return [part if part.why else part._replace(sample=None) for part in folded]
 
     def _repeats(self, pieces: list[list[Fold]], saving: int = 8) -> list[Fold]:
         """Of pieces that repeat themselves keep the newest, unless that is a single box anyway."""
@@ -250,7 +248,7 @@ class _Folding:
                 folded.append(Fold(_heads(newest + rest), "repeat", times=repeat.times))
             else:
                 sample = newest[0].heads[0]
-                folded += [replace(part, sample=sample) for part in newest]
+                folded += [part._replace(sample=sample) for part in newest]
                 folded.append(Fold(_heads(rest), "repeat", times=repeat.times - 1, sample=sample))
             done = repeat.stop
         return folded + _flat(pieces[done:])
@@ -331,8 +329,7 @@ def _inlined_leaves(merged: Merged, kept: Set[int], *, users: int) -> dict[int, 
     return inlined
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(NamedTuple):
     """From ``start`` on, the same ``period`` tokens follow each other ``times`` times."""
 
     start: int
@@ -362,20 +359,20 @@ def find_repeats(tokens: Sequence[Hashable], saving: int = 8) -> list[Repeat]:
     repeats = []
     place = 0
     while place < len(values):
-        found = [
-            repeat
-            for repeat in _repeats_at(values, following, place)
-            if repeat.times >= 3 and (repeat.times - 1) * repeat.period >= saving
-        ]
+        found = _repeats_at(values, following, place, saving)
         best = max(found, key=lambda repeat: repeat.stop, default=Repeat(place, 1, 1))
-        if found:
+        if best.times > 1:
             repeats.append(best)
         place = best.stop
     return repeats
 
 
-def _repeats_at(values: list[int], following: list[int], start: int) -> Iterator[Repeat]:
-    """Yield the repeat of each period that the next occurrences of the first token allow."""
+def _repeats_at(
+    values: list[int], following: list[int], start: int, saving: int
+) -> Iterator[Repeat]:
+    """Yield the repeat of each period that the next occurrences of the first token allow, if it is
+    long enough.
+    """
     other = start
     for _ in range(_CANDIDATES):
         other = following[other]
@@ -386,6 +383,7 @@ def _repeats_at(values: list[int], following: list[int], start: int) -> Iterator
         times = 1
         while values[start + times * period : start + (times + 1) * period] == block:
             times += 1
-        yield Repeat(start, period, times)
+        if times >= 3 and (times - 1) * period >= saving:
+            yield Repeat(start, period, times)
         if start + period * times == len(values):
             return

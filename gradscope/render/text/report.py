@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -34,16 +34,13 @@ from gradscope.render.text.terminal import (
 )
 from gradscope.render.theme import SEVERITIES
 from gradscope.render.wording import alternative, notes, reasons
-from gradscope.units import counted, listed, nbytes
+from gradscope.units import Sources, counted, listed, nbytes
 
 _EXPLAIN_INDENT = " " * 6
 
 
 def print_finding(
-    finding: Finding,
-    console: Console,
-    sources: Mapping[str, str] | None = None,
-    before: Sequence[Finding] = (),
+    finding: Finding, console: Console, sources: Sources = None, before: Sequence[Finding] = ()
 ) -> None:
     """Print one finding: its place, the places it names, what to do, and where to read more.
 
@@ -113,12 +110,8 @@ def tally(findings: Iterable[Finding]) -> list[str]:
     """Return the findings counted: ``1 error``, ``2 warnings``, ``3 advice``, ``1 suppressed``."""
     found = list(findings)
     standing = Counter(finding.severity for finding in found if finding.counts)
-    parts = [
-        # Advice has no plural.
-        f"{standing[one]:,} {one}" if one is Severity.ADVICE else counted(standing[one], one)
-        for one in Severity
-        if standing[one]
-    ]
+    plural = {Severity.ADVICE: "advice"}  # it has none
+    parts = [counted(standing[one], one, plural.get(one, "")) for one in Severity if standing[one]]
     if withdrawn := sum(bool(one.withdrawn) and not one.suppression for one in found):
         parts.append(f"{counted(withdrawn, 'prediction')} withdrawn")
     if suppressed := sum(one.suppression is not None for one in found):
@@ -366,15 +359,11 @@ def print_diff(before: Recording, after: Recording, console: Console) -> None:
     saved = [graph.saved if graph else () for graph in graphs]
     for kind in (GroupBy.MODULE, GroupBy.OPERATION):  # lines move with the change that is looked at
         tables = (_by(kind, one, console).items() for one in saved)
-        sums = [{name: size.nbytes for name, size in table} for table in tables]
-        changed = {
-            name: (sums[0].get(name, 0), sums[1].get(name, 0))
-            for name in (*sums[0], *sums[1])
-            if sums[0].get(name) != sums[1].get(name)
-        }
-        order = sorted(changed, key=lambda name: -abs(changed[name][1] - changed[name][0]))
-        if order:
-            rows = [(name, _change(*changed[name]), 0) for name in order]
+        was, now = (Counter({name: size.nbytes for name, size in table}) for table in tables)
+        changed = [name for name in was | now if was[name] != now[name]]
+        if changed:
+            changed.sort(key=lambda name: -abs(now[name] - was[name]))
+            rows = [(name, _change(was[name], now[name]), 0) for name in changed]
             _print_table(f"largest graph, by {kind}", ("", "", ""), rows, console)
     _print_findings(before, after, console)
 

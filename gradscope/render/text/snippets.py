@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
@@ -11,12 +9,12 @@ from rich.text import Text
 from gradscope.model import Site
 from gradscope.render.text.terminal import ELLIPSIS, cut, drawn, plain, prose, shorten, wrapped
 from gradscope.render.wording import opened_as
-from gradscope.units import line_at, source_lines
+from gradscope.units import Sources, line_at, source_lines
 
 _NARROWEST_LABEL = 24
 
 
-def source_line(site: Site, sources: Mapping[str, str] | None) -> str | None:
+def source_line(site: Site, sources: Sources) -> str | None:
     """Return the line of a site, None if it is missing or blank."""
     return line_at(source_lines(site.file, sources), site.line).rstrip() or None
 
@@ -32,13 +30,7 @@ def gutter_width(*sites: Site | None) -> int:
 
 
 def pointed(
-    site: Site,
-    label: str,
-    console: Console,
-    sources: Mapping[str, str] | None,
-    *,
-    style: str,
-    gutter: int,
+    site: Site, label: str, console: Console, sources: Sources, *, style: str, gutter: int
 ) -> list[Text]:
     """Return the place of a finding, its line, and carets with a label under it.
 
@@ -61,9 +53,7 @@ def pointed(
     return lines
 
 
-def mentioned(
-    site: Site, console: Console, sources: Mapping[str, str] | None, *, gutter: int
-) -> list[Text]:
+def mentioned(site: Site, console: Console, sources: Sources, *, gutter: int) -> list[Text]:
     """Return a related place and its line, beside it if there is room, else below."""
     where = Text.assemble((" " * gutter + "--> ", "dim"), location(site, console))
     line = source_line(site, sources)

@@ -19,15 +19,14 @@ from gradscope.units import counted, nbytes, short_path
 
 _MOST_OUTPUT_LINES = 15
 _MOST_TEXT = 40
+_MORE_TIME = "give it more time (--timeout)"
 
 
 def print_trial(trial: Trial, script: str, console: Console) -> None:
     """Print what the runs have shown: all that was tried, then the verdict on what is chosen."""
     verdict = trial.verdict
-    until = (
-        f"{counted(verdict.bounds.calls, 'backward call')} each, and for"
-        f" {counted(round(verdict.bounds.seconds), 'second')} in all"
-    )
+    calls = counted(verdict.bounds.calls, "backward call")
+    until = f"{calls} each, and for {counted(round(verdict.bounds.seconds), 'second')} in all"
     what = "each fix" if len(trial.tried) > 1 else "the fix"
     if verdict.before.is_rank:
         what += ", as the only rank of a launcher"
@@ -140,27 +139,20 @@ def why(verdict: Verdict, proposals: Sequence[Proposal] = ()) -> str:
     for proposal in proposals or verdict.plan.applied:
         if verdict.met(proposal) is None:
             if verdict.before.is_rank and not verdict.before.calls:
-                return (
-                    "the program made no backward call as the only rank of a launcher; what starts"
-                    " its ranks itself is tried in its first process alone"
-                )
-            return (
-                "the hazard did not show this time without the fix either, so its absence says"
-                " nothing"
-            )
+                none = "the program made no backward call as the only rank of a launcher"
+                return f"{none}; what starts its ranks itself is tried in its first process alone"
+            gone = "the hazard did not show this time without the fix either"
+            return f"{gone}, so its absence says nothing"
         if verdict.left(proposal) is not None:
             return f"the hazard of finding {proposal.number} is still there"
     if verdict.comparison is None:
-        return "what it trains is not known: the rehearsal failed; give it more time (--timeout)"
+        return f"what it trains is not known: the rehearsal failed; {_MORE_TIME}"
     if verdict.refused:
         return _refusal(verdict.refused[0], verdict.comparison)
     if verdict.fails:
         return "with the fix the program fails in another way"
     if not verdict.reached:
-        return (
-            "with the fix the program did not reach the place of the hazard; give it more"
-            " time (--timeout)"
-        )
+        return f"with the fix the program did not reach the place of the hazard; {_MORE_TIME}"
     new = ", ".join(dict.fromkeys(f"{each.severity} {each.code}" for each in verdict.new))
     return f"with the fix there is another finding: {new}"
 

@@ -94,7 +94,7 @@ def attach(process: int, duration: float | None, save: Path | None, settings: Se
                 ask(process, "end")
         finally:
             recording = Suppressor(settings).of_findings(load(file))
-            printer(Format.TEXT)(recording, console_on(sys.stdout), save and str(save))
+            printer(Format.TEXT)(recording, console_on(sys.stdout), str(save) if save else None)
     return 0
 
 

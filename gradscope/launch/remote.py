@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import sys
 import tempfile
 import threading
@@ -50,22 +52,31 @@ def ask(process: int, what: str, *args: str) -> str:
             f"Python {version} has no way into a process that runs (3.14 has): start the program"
             f" with `gradscope run`, and `gradscope report {process}` shows what it has done so far"
         )
-    with tempfile.TemporaryDirectory(prefix="gradscope-") as folder:
-        answer, script = Path(folder, "answer"), Path(folder, "asked.py")
-        script.write_text(
-            _ASKED.format(home=_HOME, what=what, args=args, answer=str(answer)), encoding="utf-8"
-        )
+    folder = Path(tempfile.mkdtemp(prefix="gradscope-"))
+    answer, script = folder / "answer", folder / "asked.py"
+    asked = _ASKED.format(home=_HOME, what=what, args=args, answer=str(answer))
+    script.write_text(asked, encoding="utf-8")
+    try:
         _send(process, script)
         until = time.monotonic() + PATIENCE
         while not answer.exists():
             if time.monotonic() > until:
-                raise GradscopeError(
-                    f"process {process} has not answered in {PATIENCE:g} s, as its main thread runs"
-                    " no Python now: it waits, or the engine runs;"
-                    f" if gradscope watches it, `gradscope report {process}` shows more"
-                )
+                raise TimeoutError
             time.sleep(0.05)
         told = answer.read_text(encoding="utf-8")
+    except (TimeoutError, KeyboardInterrupt) as given_up:
+        script.write_text("")  # it may be read yet, and would be missed
+        if not isinstance(given_up, TimeoutError):
+            raise
+        raise GradscopeError(
+            f"process {process} has not answered in {PATIENCE:g} s, as its main thread runs no"
+            " Python now: it waits, or the engine runs;"
+            f" if gradscope watches it, `gradscope report {process}` shows more"
+        ) from None
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    shutil.rmtree(folder)
     if told.startswith("!"):
         raise GradscopeError(f"process {process} cannot do that: {told[1:]}")
     return told
@@ -95,11 +106,13 @@ def begin(save: str) -> str:
     if current() is not None:
         raise GradscopeError("gradscope watches it already: `gradscope top` shows it")
     _watching.enter_context(watch(save=save))
+    atexit.register(_watching.close)
     return save
 
 
 def end() -> str:
     """Watch no longer."""
+    atexit.unregister(_watching.close)
     _watching.close()
     return ""
 

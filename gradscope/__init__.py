@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 from gradscope._version import __version__
 
 if TYPE_CHECKING:
+    from gradscope.api.asserts import assert_freed as assert_freed
+    from gradscope.api.asserts import assert_no_growth as assert_no_growth
+    from gradscope.api.asserts import assert_trains as assert_trains
     from gradscope.api.draw import draw as draw
     from gradscope.api.draw import to_dot as to_dot
     from gradscope.api.graphs import check as check
@@ -32,9 +35,11 @@ if TYPE_CHECKING:
 
 _ERRORS = {"FreedGraphError", "GradscopeError", "StaleSavedTensorError"}
 _OF_GRAPHS = ("check", "compare", "follow", "holders", "saved_tensors", "snapshot", "uses")
+_ASSERTS = ("assert_freed", "assert_no_growth", "assert_trains")
 _WHERE = {
     **dict.fromkeys(sorted(_ERRORS), "gradscope.errors"),
     **dict.fromkeys(_OF_GRAPHS, "gradscope.api.graphs"),
+    **dict.fromkeys(_ASSERTS, "gradscope.api.asserts"),
     **{name: f"gradscope.api.{name}" for name in ("draw", "time_graph", "watch")},
     "to_dot": "gradscope.api.draw",
 }

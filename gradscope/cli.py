@@ -251,6 +251,33 @@ def top(
     return partial(command.top, file, every, settings)
 
 
+ProcessArgument = Annotated[
+    int,
+    typer.Argument(metavar="PID", min=1, help="A process, of Python 3.14 or newer."),
+]
+
+
+@app.command()
+def dump(process: ProcessArgument) -> Job:
+    """Ask a running program for its stacks, its backward calls, and who holds which graphs."""
+    return partial(report_command.dump, process)
+
+
+@app.command()
+def attach(
+    process: ProcessArgument,
+    duration: Annotated[
+        float | None, typer.Option(help="End after S seconds.", metavar="S", min=0.1)
+    ] = None,
+    save: Annotated[Path | None, _file("Save the recording in this file.")] = None,
+    ignore: IgnoreOption = None,
+    baseline: BaselineOption = None,
+) -> Job:
+    """Watch a running program from now on, until Ctrl-C or for a while, and print a report."""
+    settings = settings_at().overridden(ignore, baseline=baseline)
+    return partial(report_command.attach, process, duration, save, settings)
+
+
 @app.command()
 def diff(
     before: RecordingArgument,

@@ -56,13 +56,14 @@ from gradscope.model import (
 from gradscope.model.printed import Printed
 from gradscope.program.sites import forget_codes, place_in, site_of, user_frame
 from gradscope.program.standing import forget_wholes
-from gradscope.program.undisturbed import unprofiled
+from gradscope.program.undisturbed import Uncollected, Untraced, unprofiled
 from gradscope.program.variables import turn_off
 from gradscope.record.writer import Like, RecordingWriter, begun
 from gradscope.render.wording import whole_message
 from gradscope.rules.settings import Suppressor
 from gradscope.torch_private import (
     SAVED_TENSORS_ARE_READABLE,
+    DisableTorchFunction,
     device_peaks,
     has_default_hooks,
     hide_package_from_compiler,
@@ -103,7 +104,8 @@ class Session:
         state, lines = self.state, self._lines
         growth, later = Growth(state), FreedWatch(state, lines)
         foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
-        self.observers.add(*foresight, growth, Unused(state, growth), Waste(state))
+        self._waste = Unused(state, growth), Waste(state)
+        self.observers.add(*foresight, growth, *self._waste)
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
         self._handles = Handle()
         try:
@@ -264,9 +266,14 @@ class Session:
             scope.called(call)
 
     def explained(self, error: BaseException) -> Finding | None:
-        """Return what is known of an exception that ended the program outside of a backward
-        call.
+        """Return what is known of an exception that ended the program outside of a backward call,
+        or for want of memory.
         """
+        if self.state.looks and hazards.is_out_of_memory(error):
+            explain = unprofiled(partial(hazards.explain_memory, error, *self._waste))
+            what = "explaining an error failed in gradscope"
+            with DisableTorchFunction(), Untraced(), Uncollected():
+                return self.state.notes.attempt(what, explain, None)
         is_known = id(error) == self.state.explained
         return None if is_known else hazards.explain_read(error, self.state.calls)
 

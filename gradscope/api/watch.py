@@ -111,6 +111,9 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         global _session
         scope, session = self._entered.pop()
+        if scope.outcome is None and error is not None:
+            for finding in filter(None, [session.explained(error)]):
+                unprofiled(scope.report)(finding)
         if session.scopes == [scope]:
             session.observers.tell(Observer.at_end)
         session.scopes.remove(scope)
@@ -120,8 +123,6 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             if _session is session:
                 _session = None
         if scope.outcome is None:
-            if error is not None and (finding := session.explained(error)) is not None:
-                unprofiled(scope.report)(finding)
             text = None if error is None else f"{type(error).__name__}: {error}"
             scope.outcome = Outcome(None, text, finished=True, ended=time.time())
         else:

@@ -68,7 +68,7 @@ RULE = rule(__doc__, "GS303", "retain-graph-not-needed", Severity.ADVICE, Certai
 @dataclass(frozen=True, slots=True)
 class KeptForNothing:
     """What is known of the calls at one line: ``call`` is the last of them, ``nbytes`` the most
-    that one kept.
+    that one kept. What was kept so many ``times`` is gone; 0 if it still is there.
     """
 
     call: BackwardCall
@@ -78,14 +78,14 @@ class KeptForNothing:
 
 def finding(facts: KeptForNothing) -> Finding:
     """Return the finding."""
-    dropped = f"dropped unused {counted(facts.times, 'time')}"
+    after = f"after each call, dropped unused {counted(facts.times, 'time')}"
     note = f"kept by retain_graph=True in {called(facts.call)} and those before it"
     leave = "leave retain_graph=True away"
     same = "the gradients are the same, the memory goes in the call"
     return RULE.finding(
         "retain_graph=True is not needed here",
         facts.call,
-        label=f"{nbytes(facts.nbytes)} kept after each call, {dropped}",
+        label=f"{nbytes(facts.nbytes)} kept {after if facts.times else 'and not run again'}",
         related=(Related("retained_by", facts.call.site, note),),
         bytes=facts.nbytes,
         fixes=(Fix(FixKind.REMOVE_RETAIN, f"{leave}: {same}"),),

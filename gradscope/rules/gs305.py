@@ -80,7 +80,7 @@ class NeverBackpropagated:
 
     ``built`` is where their graphs are built, None if that line is also trained through; ``after``
     is the number of the last backward call. There may have been more passes where that is not
-    ``exactly`` known.
+    ``exactly`` known; 0 if what they saved still is there.
     """
 
     made: Site
@@ -97,12 +97,12 @@ def finding(facts: NeverBackpropagated) -> Finding:
     message = f"{size} saved for backward by each forward pass"
     built = () if facts.built is None else (Related("created", facts.built, message),)
     run = f"run {place(facts.made)} under torch.no_grad()"
-    times = f"{'' if facts.exactly else 'at least '}{counted(facts.times, 'time')}"
+    dropped = f" and dropped, {'' if facts.exactly else 'at least '}{counted(facts.times, 'time')}"
     return RULE.finding(
         "graphs are built here and no backward call goes through them",
         site=facts.made,
         after=facts.after,
-        label=f"{size} saved and dropped, {times}; never run backward",
+        label=f"{size} saved{dropped if facts.times else ''}; never run backward",
         related=built,
         bytes=facts.nbytes,
         fixes=(Fix(FixKind.NO_GRAD, f"{run}; nothing then trains through it"),),

@@ -16,13 +16,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from gradscope._version import __version__
 from gradscope.commands import doctor as doctor_command
 from gradscope.commands import explain as explain_command
 from gradscope.commands import report as report_command
 from gradscope.commands.outputs import tell
 from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import Command, program_of
+from gradscope.record.version import __version__
 from gradscope.render.machine import Format
 from gradscope.render.pictures.picture import Options
 from gradscope.rules.settings import FailOn, settings_at

@@ -24,7 +24,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from gradscope._version import __version__
 from gradscope.errors import GradscopeError
 from gradscope.model import (
     BackwardCall,
@@ -37,6 +36,7 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record.codec import FORMAT, loads, parse
+from gradscope.record.version import __version__
 from gradscope.units import counted, nbytes
 
 with suppress(ImportError):  # not on Windows, where no file can be written at a place either

@@ -6,8 +6,8 @@ import os
 import platform
 import time
 
-from gradscope._version import __version__
 from gradscope.model import Header
+from gradscope.record.version import __version__
 
 
 def header_of(

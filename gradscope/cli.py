@@ -101,13 +101,23 @@ def _torch() -> str:
         return "no torch"
 
 
-def _option(help: str, *names: str, metavar: str | None = None, at_least: int | None = None) -> Any:  # noqa: A002
-    return typer.Option(*names, help=help, metavar=metavar, min=at_least)
+def _option(help: str, *names: str, at_least: int | None = None, **more: Any) -> Any:  # noqa: A002
+    return typer.Option(*names, help=help, min=at_least, **more)
+
+
+def _tensorboard(text: str) -> Path:
+    """Return the folder that ``--log`` names."""
+    tool, _, folder = text.partition(":")
+    if tool != "tensorboard" or not folder:
+        raise typer.BadParameter(f"{text!r} names no tool and folder; say tensorboard:DIR")
+    return Path(folder)
 
 
 _BUDGET = "Look at fewer calls, to take no more than this share of the program's time."
 _file = partial(_option, metavar="FILE")
+_figures = partial(_option, metavar="tensorboard:DIR", parser=_tensorboard)
 _count = partial(_option, metavar="N", at_least=1)
+
 
 FormatOption = Annotated[Format, _option("Format of the report.")]
 IgnoreOption = Annotated[
@@ -160,6 +170,10 @@ def run(
     draw: Annotated[
         Path | None, _file("Draw the graph of the worst finding, or the last: .svg .png .pdf .dot")
     ] = None,
+    log: Annotated[Path | None, _figures("Write figures for TensorBoard, once a second.")] = None,
+    metrics: Annotated[
+        Path | None, _file("Write figures for Prometheus to this file, once a second.")
+    ] = None,
     stop_after: Annotated[int | None, _count("End the program after N backward calls.")] = None,
     guard: Annotated[bool, _option("Raise an error before the engine would.", "--guard")] = False,
     no_hooks: Annotated[
@@ -195,7 +209,7 @@ def run(
     settings = settings_at().overridden(ignore, fail_on, baseline, write_baseline, budget)
     options = command.RunOptions(
         *(format, output, save, html, draw, stop_after, guard, not no_hooks),
-        *(not no_rehearsal, settings),
+        *(not no_rehearsal, settings, log, metrics),
     )
     return partial(command.run, target, options)
 

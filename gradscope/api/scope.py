@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
+from time import monotonic
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -16,7 +17,7 @@ from gradscope.collect.backward import Backward
 from gradscope.collect.calls import Call
 from gradscope.collect.facts import Part
 from gradscope.collect.looker import Looker
-from gradscope.collect.notes import Notes, take
+from gradscope.collect.notes import Notes, came_by_signal, take
 from gradscope.collect.observers import Observer
 from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.slots import begin_watch, foreign
@@ -58,6 +59,7 @@ from gradscope.program.sites import forget_codes, place_in, site_of, user_frame
 from gradscope.program.standing import forget_wholes
 from gradscope.program.undisturbed import Uncollected, Untraced, unprofiled
 from gradscope.program.variables import turn_off
+from gradscope.record.scalars import EVERY, FIGURES, Sink
 from gradscope.record.writer import Like, RecordingWriter, begun
 from gradscope.render.wording import whole_message
 from gradscope.rules.settings import Suppressor
@@ -311,6 +313,7 @@ class Asked(NamedTuple):
     on_finding: Callable[[Finding], None] | None = None
     on_call: Callable[[BackwardCall], None] | None = None
     suppressor: Suppressor | None = None
+    sinks: tuple[Sink, ...] = ()
 
 
 class Scope(Printed):
@@ -325,6 +328,8 @@ class Scope(Printed):
         self._first_call = 0
         self.is_stopped = False
         self._notes: tuple[str, ...] = ()
+        self._tells = bool(asked.on_call or asked.sinks)
+        self._sinks, self._handed_on, self._retained = dict.fromkeys(asked.sinks), 0.0, 0
 
     def join(self, session: Session) -> None:
         """Begin to take what a session of watches sees."""
@@ -478,8 +483,8 @@ class Scope(Printed):
 
     def called(self, call: Call) -> None:
         """Take note of a backward call that has ended."""
-        if self._asked.on_call is not None:
-            self._asked.on_call(call.record)
+        if self._tells:
+            self._tell(call.record)
         most = self._asked.stop_after
         if most is None or not call.completed or call.number - self._first_call < most:
             return
@@ -487,6 +492,38 @@ class Scope(Printed):
         made = counted(most, "backward call")
         self._notes = (f"the program was stopped after {made}, as --stop-after asked",)
         raise StopRun
+
+    def _tell(self, call: BackwardCall) -> None:
+        self._retained = call.retained_bytes
+        if self._asked.on_call is not None:
+            self._asked.on_call(call)
+        if monotonic() - self._handed_on >= EVERY:
+            self.hand_on()
+
+    def hand_on(self) -> None:
+        """Hand figures on; a tool that fails is told of in a note, and gets no more."""
+        session = self._session
+        if session is None or self.writer.is_idle or not session.state.calls:
+            return
+        self._handed_on = monotonic()
+        for sink in tuple(self._sinks):
+            try:
+                with Untraced(), Uncollected():
+                    sink(self._figures(), session.state.calls)
+            except Exception as failure:
+                if came_by_signal(failure):
+                    raise
+                self._sinks.pop(sink, None)  # as another thread may have done
+                why = f"{type(failure).__name__}: {failure}"
+                session.state.notes.add(f"logging failed, and is not tried again ({why})")
+        self._handed_on = monotonic()
+
+    def _figures(self) -> dict[str, int]:
+        total = self.summary
+        alive = total.nodes - total.nodes_destroyed
+        found = sum(finding.counts for finding in self._findings)
+        figures = (total.backward_calls, found, total.live_bytes, alive, self._retained)
+        return dict(zip(FIGURES, figures, strict=True))
 
 
 def _rank() -> tuple[int, int] | None:

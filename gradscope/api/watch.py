@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,6 +19,7 @@ from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.program.undisturbed import unprofiled
 from gradscope.record.file import Store
 from gradscope.record.header import header_of
+from gradscope.record.scalars import sinks_of
 from gradscope.record.writer import RecordingWriter
 from gradscope.rules.settings import Suppressor, percent, settings_at
 
@@ -32,7 +34,9 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
     ``.grad``. ``hooks=False`` installs no saved-tensor hooks: graphs are then looked at only when a
     backward call is made. ``save`` writes a recording to a file as it happens. ``on_finding`` is
     called with each :class:`gradscope.model.Finding` the moment it is made, and ``on_call`` with
-    each :class:`gradscope.model.BackwardCall` when it has ended. ``stop_after`` raises ``StopRun``,
+    each :class:`gradscope.model.BackwardCall` when it has ended. ``log`` gets figures of the watch
+    about once a second and at its end: a ``SummaryWriter``, a run of W&B, the module ``mlflow``, a
+    function of a name, a value and a step, or a list of such. ``stop_after`` raises ``StopRun``,
     which no ``except Exception`` stops, after so many backward calls. ``budget``, in percent, is
     the share of the time that the watch may take: a call that comes when it is spent is not looked
     at, and what the engine raises there is told after the error. By default it is that of the
@@ -45,8 +49,9 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
     ``suppression``; they raise nothing, and ``on_finding`` is not called with them. ``ignore``
     names more codes, ``baseline`` another file; with ``settings=False`` every finding counts.
 
-    Raises GradscopeError where ``save`` cannot be written or the settings are wrong, ValueError for
-    another ``raise_on`` than a severity, and where ``settings=False`` comes with settings.
+    Raises GradscopeError where ``save`` cannot be written, ``log`` takes no figures or the settings
+    are wrong, ValueError for another ``raise_on`` than a severity, and where ``settings=False``
+    comes with settings.
 
     Example::
 
@@ -65,6 +70,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         budget: float | None = None,
         on_finding: Callable[[Finding], None] | None = None,
         on_call: Callable[[BackwardCall], None] | None = None,
+        log: Any = None,
         header: Header | None = None,
         ignore: Iterable[str] = (),
         baseline: str | os.PathLike[str] | None = None,
@@ -81,7 +87,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         suppressor = _suppressor(settings, ignore, baseline)
         of_project = suppressor.settings.budget if suppressor and settings is True else None
         self._budget = _budget(budget, of_project, reads_environment=settings is not False)
-        self._asked = Asked(lowest, stop_after, on_finding, on_call, suppressor)
+        self._asked = Asked(lowest, stop_after, on_finding, on_call, suppressor, sinks_of(log))
         self._entered: list[tuple[Scope, Session]] = []
 
     def __enter__(self) -> Scope:
@@ -127,8 +133,11 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             scope.outcome = Outcome(None, text, finished=True, ended=time.time())
         else:
             scope.withdraw()
-        scope.writer.finish(scope.outcome, scope.with_predictions(session.summary()))
-        scope.leave()
+        try:
+            scope.hand_on()
+        finally:
+            scope.writer.finish(scope.outcome, scope.with_predictions(session.summary()))
+            scope.leave()
 
 
 def _suppressor(

@@ -36,6 +36,7 @@ from gradscope.launch.standby import is_possible, standing_by
 from gradscope.model import Finding, Header, Outcome, Recording, Severity
 from gradscope.record.file import Store, create, load_from
 from gradscope.record.processes import merged
+from gradscope.record.scalars import EventFile, MetricsFile
 from gradscope.render.machine import Format
 from gradscope.render.text.fixes import print_tried
 from gradscope.render.text.report import print_finding, print_report
@@ -69,6 +70,8 @@ class RunOptions:
     hooks: bool = True
     rehearse: bool = True
     settings: Settings = DEFAULTS
+    log: Path | None = None
+    metrics: Path | None = None
 
 
 _FOR_CHILDREN = ("hooks", "guard", "stop_after")
@@ -85,11 +88,16 @@ def run(target: Target, options: RunOptions) -> int:
     program = {"script": header.script, "argv": header.argv}
     children = Children(ChildPlan.of(options.save, **chosen, **program), header)
     header = replace(header, run=children.plan.run)
-    files = ("output", "save", "html", "draw")
+    files = ("output", "save", "html", "draw", "log", "metrics")
     own: dict[str, Any] = {name: own_file(getattr(options, name), header) for name in files}
     options = replace(options, **own)
     views = [] if options.html is None else [page(options.html, "--html")]
     views += [] if options.draw is None else [image(options.draw, "--draw")]
+    tools: dict[str, Any] = {
+        "--log": options.log and EventFile(options.log),
+        "--metrics": options.metrics and MetricsFile(options.metrics),
+    }
+    log = [tool for option, tool in tools.items() if tool and writable(tool.file, option)]
     # Made now, so that failing to write shows, and for the standby.
     store = None
     if options.save is not None or is_possible():
@@ -104,8 +112,8 @@ def run(target: Target, options: RunOptions) -> int:
             report = _Report(
                 options, header, suppressor, children, store, views, streams, live, show
             )
-            watch, found = children.plan.watch, live.found if live else None
-            start = partial(watch, header, save=store, on_finding=found, settings=suppressor)
+            watch = partial(children.plan.watch, header, save=store, log=log)
+            start = partial(watch, on_finding=live.found if live else None, settings=suppressor)
             with standing_by(report.of_killed, report.files), children:
                 try:
                     ended = run_program(target, start)
@@ -306,7 +314,8 @@ def _print_unwatched(
     options: RunOptions, console: Console, failure: Exception | None, notes: Sequence[str]
 ) -> None:
     """Print the report of a program that never imported torch, or could not be watched."""
-    files = [str(file) for file in (options.save, options.html, options.draw) if file is not None]
+    asked = (options.save, options.html, options.draw, options.log, options.metrics)
+    files = [str(file) for file in asked if file is not None]
     text = "gradscope: the program never imported torch: there was nothing to watch"
     if failure is not None:
         text = f"gradscope: the program ran unwatched: {_words(failure)}"

@@ -134,7 +134,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         else:
             scope.withdraw()
         try:
-            scope.hand_on()
+            unprofiled(scope.hand_on)()
         finally:
             scope.writer.finish(scope.outcome, scope.with_predictions(session.summary()))
             scope.leave()

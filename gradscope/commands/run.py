@@ -225,6 +225,8 @@ class _Report:
         failed = "following a process failed in gradscope"
         notes = [f"{started}: {command}" for command in children.unwatched]
         notes += [f"{failed} ({failure}); please report this" for failure in children.failures]
+        if written and (self.options.log or self.options.metrics):
+            notes.append("the figures that were logged are of this process, and of none it started")
         summary = replace(together.summary, notes=(*together.summary.notes, *notes))
         kept = children.plan.is_kept and files
         return replace(together, summary=summary), " ".join(map(str, files)) if kept else None

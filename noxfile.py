@@ -18,17 +18,23 @@ FRAMEWORKS = (
     "gymnasium",
     "higher",
     "lightning",
+    "mlflow-skinny",
     "opacus",
     "peft",
     "pytorch-ignite",
     "skorch",
     "stable-baselines3",
+    "tensorboard",
     "tensordict",
     "torch_geometric",
     "torchopt",
     "torchrl",
     "transformers",
+    "wandb",
 )
+
+IN_FRAMEWORKS = ("tests/frameworks/test_callbacks.py", "tests/frameworks/test_recipes.py")
+WITH_TOOLS = ("tests/unit/test_scalars.py", "tests/integration/test_handing_on.py")
 
 MATRIX = (
     ("3.11", "2.4.1"),
@@ -130,7 +136,8 @@ def frameworks(session: nox.Session) -> None:
     """
     session.install("-c", "constraints.txt", ".[test]", *FRAMEWORKS)
     session.run("python", "-m", "tests.frameworks.table", *session.posargs)
-    session.run("pytest", "-q", "-m", "frameworks", "tests/frameworks/test_recipes.py")
+    session.run("pytest", "-q", "-m", "frameworks", *IN_FRAMEWORKS)
+    session.run("pytest", "-q", *WITH_TOOLS)
 
 
 @nox.session

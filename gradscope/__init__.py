@@ -12,9 +12,12 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gradscope._version import __version__
+from gradscope.model.version import __version__
 
 if TYPE_CHECKING:
+    from gradscope.api.asserts import assert_freed as assert_freed
+    from gradscope.api.asserts import assert_no_growth as assert_no_growth
+    from gradscope.api.asserts import assert_trains as assert_trains
     from gradscope.api.graphs import check as check
     from gradscope.api.graphs import compare as compare
     from gradscope.api.graphs import draw as draw
@@ -35,9 +38,11 @@ _OF_GRAPHS = (
     *("check", "compare", "draw", "follow", "holders", "saved_tensors"),
     *("snapshot", "to_dot", "uses"),
 )
+_ASSERTS = ("assert_freed", "assert_no_growth", "assert_trains")
 _WHERE = {
     **dict.fromkeys(sorted(_ERRORS), "gradscope.errors"),
     **dict.fromkeys(_OF_GRAPHS, "gradscope.api.graphs"),
+    **dict.fromkeys(_ASSERTS, "gradscope.api.asserts"),
     **{name: f"gradscope.api.{name}" for name in ("time_graph", "watch")},
 }
 

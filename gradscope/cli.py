@@ -16,13 +16,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from gradscope._version import __version__
 from gradscope.commands import doctor as doctor_command
 from gradscope.commands import explain as explain_command
 from gradscope.commands import report as report_command
 from gradscope.commands.outputs import tell
 from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import Command, program_of
+from gradscope.model.version import __version__
 from gradscope.render.machine import Format
 from gradscope.render.pictures.picture import Options
 from gradscope.rules.settings import FailOn, settings_at
@@ -103,11 +103,21 @@ def _argument(help: str, metavar: str = "FILE") -> Any:  # noqa: A002
     return typer.Argument(help=help, metavar=metavar)
 
 
+def _tensorboard(text: str) -> Path:
+    """Return the folder that ``--log`` names."""
+    tool, _, folder = text.partition(":")
+    if tool != "tensorboard" or not folder:
+        raise typer.BadParameter(f"{text!r} names no tool and folder; say tensorboard:DIR")
+    return Path(folder)
+
+
 _BUDGET = "Look at fewer calls, to take no more than this share of the program's time."
 _IGNORE = "Do not count findings of this code, or several: GS303,GS305; repeatable."
 _NO_REHEARSAL = "Do not run the program once more to find its fixes."
 _file = partial(_option, metavar="FILE")
+_figures = partial(_option, metavar="tensorboard:DIR", parser=_tensorboard)
 _count = partial(_option, metavar="N", min=1)
+
 
 FormatOption = Annotated[Format, _option("Format of the report.")]
 IgnoreOption = Annotated[list[str] | None, _option(_IGNORE, metavar="CODE")]
@@ -141,6 +151,10 @@ def run(
     html: Annotated[Path | None, _file("Write an interactive report to this file.")] = None,
     draw: Annotated[
         Path | None, _file("Draw the graph of the worst finding, or the last: .svg .png .pdf .dot")
+    ] = None,
+    log: Annotated[Path | None, _figures("Write figures for TensorBoard, once a second.")] = None,
+    metrics: Annotated[
+        Path | None, _file("Write figures for Prometheus to this file, once a second.")
     ] = None,
     stop_after: Annotated[int | None, _count("End the program after N backward calls.")] = None,
     guard: Annotated[bool, _option("Raise an error before the engine would.", "--guard")] = False,
@@ -178,7 +192,7 @@ def run(
     settings = settings.overridden(write_baseline=write_baseline, budget=budget)
     options = command.RunOptions(
         *(format, output, save, html, draw, stop_after, guard, not no_hooks),
-        *(not no_rehearsal, settings),
+        *(not no_rehearsal, settings, log, metrics),
     )
     return partial(command.run, target, options)
 
@@ -228,6 +242,33 @@ def top(
 
     settings = settings_at().overridden(ignore, baseline=baseline)
     return partial(command.top, file, every, settings)
+
+
+ProcessArgument = Annotated[
+    int,
+    typer.Argument(metavar="PID", min=1, help="A process, of Python 3.14 or newer."),
+]
+
+
+@app.command()
+def dump(process: ProcessArgument) -> Job:
+    """Ask a running program for its stacks, its backward calls, and who holds which graphs."""
+    return partial(report_command.dump, process)
+
+
+@app.command()
+def attach(
+    process: ProcessArgument,
+    duration: Annotated[
+        float | None, typer.Option(help="End after S seconds.", metavar="S", min=0.1)
+    ] = None,
+    save: Annotated[Path | None, _file("Save the recording in this file.")] = None,
+    ignore: IgnoreOption = None,
+    baseline: BaselineOption = None,
+) -> Job:
+    """Watch a running program from now on, until Ctrl-C or for a while, and print a report."""
+    settings = settings_at().overridden(ignore, baseline=baseline)
+    return partial(report_command.attach, process, duration, save, settings)
 
 
 @app.command()

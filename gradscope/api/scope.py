@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
+from time import monotonic
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -16,7 +17,7 @@ from gradscope.collect.backward import Backward
 from gradscope.collect.calls import Call
 from gradscope.collect.facts import Part
 from gradscope.collect.looker import Looker
-from gradscope.collect.notes import Notes, take
+from gradscope.collect.notes import Notes, came_by_signal, take
 from gradscope.collect.observers import Observer
 from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.slots import begin_watch, foreign
@@ -55,13 +56,15 @@ from gradscope.model import (
 )
 from gradscope.program.sites import forget_codes, place_in, site_of, user_frame
 from gradscope.program.standing import forget_wholes
-from gradscope.program.undisturbed import unprofiled
+from gradscope.program.undisturbed import Uncollected, Untraced, unprofiled
 from gradscope.program.variables import turn_off
+from gradscope.record.scalars import EVERY, FIGURES, Sink
 from gradscope.record.writer import AddLike, RecordingWriter, begun
 from gradscope.render.wording import whole_message
 from gradscope.rules.settings import Suppressor
 from gradscope.torch_private import (
     SAVED_TENSORS_ARE_READABLE,
+    DisableTorchFunction,
     device_peaks,
     has_default_hooks,
     hide_package_from_compiler,
@@ -100,7 +103,8 @@ class Session:
         self._lines = lines = LineWatch(state)
         growth, later = Growth(state), FreedWatch(state, lines)
         foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
-        state.observers.add(*foresight, growth, Unused(state, growth), Waste(state))
+        self._waste = Unused(state, growth), Waste(state)
+        state.observers.add(*foresight, growth, *self._waste)
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
         self._handles = Handle()
         try:
@@ -257,9 +261,14 @@ class Session:
             scope.called(call)
 
     def explained(self, error: BaseException) -> Finding | None:
-        """Return what is known of an exception that ended the program outside of a backward
-        call.
+        """Return what is known of an exception that ended the program outside of a backward call,
+        or for want of memory.
         """
+        if self.state.looks and hazards.is_out_of_memory(error):
+            explain = unprofiled(partial(hazards.explain_memory, error, *self._waste))
+            what = "explaining an error failed in gradscope"
+            with DisableTorchFunction(), Untraced(), Uncollected():
+                return self.state.notes.attempt(what, explain, None)
         is_known = id(error) == self.state.explained
         return None if is_known else hazards.explain_read(error, self.state.calls)
 
@@ -297,6 +306,7 @@ class Asked(NamedTuple):
     on_finding: Callable[[Finding], None] | None = None
     on_call: Callable[[BackwardCall], None] | None = None
     suppressor: Suppressor | None = None
+    sinks: tuple[Sink, ...] = ()
 
 
 class Scope:
@@ -310,6 +320,8 @@ class Scope:
         self._session: Session | None = None
         self._first_call = 0
         self.is_stopped = False
+        self._tells = bool(asked.on_call or asked.sinks)
+        self._sinks, self._handed_on, self._retained = dict.fromkeys(asked.sinks), 0.0, 0
 
     def join(self, session: Session) -> None:
         """Begin to take what a session of watches sees."""
@@ -465,13 +477,45 @@ class Scope:
 
     def called(self, call: Call) -> None:
         """Take note of a backward call that has ended."""
-        if self._asked.on_call is not None:
-            self._asked.on_call(call.record)
+        if self._tells:
+            self._tell(call.record)
         most = self._asked.stop_after
         if most is None or not call.completed or call.number - self._first_call < most:
             return
         self.is_stopped = True
         raise StopRun
+
+    def _tell(self, call: BackwardCall) -> None:
+        self._retained = call.retained_bytes
+        if self._asked.on_call is not None:
+            self._asked.on_call(call)
+        if monotonic() - self._handed_on >= EVERY:
+            self.hand_on()
+
+    def hand_on(self) -> None:
+        """Hand figures on; a tool that fails is told of in a note, and gets no more."""
+        session = self._session
+        if session is None or self.writer.is_idle or not session.state.calls:
+            return
+        self._handed_on = monotonic()
+        for sink in tuple(self._sinks):
+            try:
+                with Untraced(), Uncollected():
+                    sink(self._figures(), session.state.calls)
+            except Exception as failure:
+                if came_by_signal(failure):
+                    raise
+                self._sinks.pop(sink, None)  # as another thread may have done
+                why = f"{type(failure).__name__}: {failure}"
+                session.state.notes.add(f"logging failed, and is not tried again ({why})")
+        self._handed_on = monotonic()
+
+    def _figures(self) -> dict[str, int]:
+        total = self.summary
+        alive = total.nodes - total.nodes_destroyed
+        found = sum(finding.counts for finding in self._findings)
+        figures = (total.backward_calls, found, total.live_bytes, alive, self._retained)
+        return dict(zip(FIGURES, figures, strict=True))
 
 
 def _rank() -> tuple[int, int] | None:

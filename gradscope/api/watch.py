@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,6 +18,7 @@ from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.program.undisturbed import unprofiled
 from gradscope.record.file import Store
+from gradscope.record.scalars import sinks_of
 from gradscope.record.writer import RecordingWriter
 from gradscope.rules.settings import Suppressor, percent, settings_at
 
@@ -31,7 +33,9 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
     ``.grad``. ``hooks=False`` installs no saved-tensor hooks: graphs are then looked at only when a
     backward call is made. ``save`` writes a recording to a file as it happens. ``on_finding`` is
     called with each :class:`gradscope.model.Finding` the moment it is made, and ``on_call`` with
-    each :class:`gradscope.model.BackwardCall` when it has ended. ``stop_after`` raises ``StopRun``,
+    each :class:`gradscope.model.BackwardCall` when it has ended. ``log`` gets figures of the watch
+    about once a second and at its end: a ``SummaryWriter``, a run of W&B, the module ``mlflow``, a
+    function of a name, a value and a step, or a list of such. ``stop_after`` raises ``StopRun``,
     which no ``except Exception`` stops, after so many backward calls. ``budget``, in percent, is
     the share of the time that the watch may take: a call that comes when it is spent is not looked
     at, and what the engine raises there is told after the error. By default it is that of the
@@ -44,8 +48,9 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
     ``suppression``; they raise nothing, and ``on_finding`` is not called with them. ``ignore``
     names more codes, ``baseline`` another file; with ``settings=False`` every finding counts.
 
-    Raises GradscopeError where ``save`` cannot be written or the settings are wrong, ValueError for
-    another ``raise_on`` than a severity, and where ``settings=False`` comes with settings.
+    Raises GradscopeError where ``save`` cannot be written, ``log`` takes no figures or the settings
+    are wrong, ValueError for another ``raise_on`` than a severity, and where ``settings=False``
+    comes with settings.
 
     Example::
 
@@ -64,6 +69,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         budget: float | None = None,
         on_finding: Callable[[Finding], None] | None = None,
         on_call: Callable[[BackwardCall], None] | None = None,
+        log: Any = None,
         header: Header | None = None,
         ignore: Iterable[str] = (),
         baseline: str | os.PathLike[str] | None = None,
@@ -80,7 +86,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         suppressor = _suppressor(settings, ignore, baseline)
         of_project = suppressor.settings.budget if suppressor and settings is True else None
         self._budget = _budget(budget, of_project, reads_environment=settings is not False)
-        self._asked = Asked(lowest, stop_after, on_finding, on_call, suppressor)
+        self._asked = Asked(lowest, stop_after, on_finding, on_call, suppressor, sinks_of(log))
         self._entered: list[tuple[Scope, Session]] = []
 
     def __enter__(self) -> Scope:
@@ -108,6 +114,9 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         global _session
         scope, session = self._entered.pop()
+        if scope.outcome is None and error is not None:
+            for finding in filter(None, [session.explained(error)]):
+                unprofiled(scope.report)(finding)
         if session.scopes == [scope]:
             session.state.observers.tell(Observer.at_end)
         session.scopes.remove(scope)
@@ -117,14 +126,15 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             if _session is session:
                 _session = None
         if scope.outcome is None:
-            if error is not None and (finding := session.explained(error)) is not None:
-                unprofiled(scope.report)(finding)
             text = None if error is None else f"{type(error).__name__}: {error}"
             scope.outcome = Outcome(None, text, finished=True, ended=time.time())
         else:
             scope.withdraw()
-        scope.writer.finish(scope.outcome, scope.with_predictions(session.summary()))
-        scope.leave()
+        try:
+            unprofiled(scope.hand_on)()
+        finally:
+            scope.writer.finish(scope.outcome, scope.with_predictions(session.summary()))
+            scope.leave()
 
 
 def _suppressor(

@@ -612,7 +612,7 @@ class Past:
 
     def recall(self, token: Token) -> None:
         """Fill in which call ran a node that was built without hooks, and where it was made."""
-        call = self._find(token.sequence_nr)
+        call = self.find(token.sequence_nr)
         if call is None:
             return
         token.call = call
@@ -627,7 +627,7 @@ class Past:
             if node is not None and node.module is not None:
                 token.module = (node.module, node.module_class or "")
 
-    def _find(self, number: int) -> Call | None:
+    def find(self, number: int) -> Call | None:
         """Find the call that ran the node with this number.
 
         It is one of those that ended after it was built, and had it in its graph: the last that

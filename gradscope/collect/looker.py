@@ -204,7 +204,7 @@ class Looker:
             else:
                 unseen.append((name.split("[", 1)[0], data))
         if lifted:
-            look.unhooked += [_weight(each) for _, each in unseen if isinstance(each, torch.Tensor)]
+            look.unhooked += [weight(each) for _, each in unseen if isinstance(each, torch.Tensor)]
         token.packs = self._claim(token, packs)
         token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
         are_numbers = all(_may_be_number(data) for _, data in unseen)
@@ -335,12 +335,13 @@ class Looker:
         return look
 
 
-def _weight(tensor: torch.Tensor) -> tuple[int, int]:
+def weight(tensor: torch.Tensor) -> tuple[int, int]:
     """Return address and bytes of a saved tensor; 0 for a parameter, which costs no memory."""
     if not is_parameter(tensor):
         # Sparse and opaque tensors have no storage of their own.
         with suppress(NotImplementedError, RuntimeError):
-            return tensor.data_ptr(), tensor.nbytes
+            storage = tensor.untyped_storage()
+            return storage.data_ptr(), storage.nbytes()
     return 0, 0
 
 

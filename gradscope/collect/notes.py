@@ -59,6 +59,15 @@ def raised_by_program(error: BaseException) -> bool:
     return any(owner_of(frame.f_code) == USER for frame in frames)
 
 
+def came_by_signal(error: BaseException) -> bool:
+    """Return whether an exception from what we have called, which may be the program's own code, is
+    none of its own: it is that of a signal's handler.
+    """
+    codes = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
+    called = next((code for code in codes if not code.co_filename.startswith(OWN)), None)
+    return called is not None and owner_of(called) != USER and raised_by_program(error)
+
+
 postponed: list[BaseException] = []
 """What a signal's handler raised in a destructor of ours, until it can be raised.
 

@@ -169,6 +169,11 @@ class State:
         return number
 
     @property
+    def passes(self) -> bool:
+        """Whether there were backward calls that were not looked at, as the budget was spent."""
+        return self.budget is not None and self.budget.passed > 0
+
+    @property
     def totals(self) -> dict[str, int]:
         """What was saved, freed and dropped in all; what guarded calls did is reckoned."""
         both = zip(COUNTS, self.ledger.counts(), self.recognizer.reckoned, strict=True)

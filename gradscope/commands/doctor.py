@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import ModuleType
 
-from gradscope._version import __version__
 from gradscope.commands.outputs import console_on
+from gradscope.model.version import __version__
 
 
 class Grade(StrEnum):

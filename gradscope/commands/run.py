@@ -36,6 +36,7 @@ from gradscope.launch.standby import is_possible, standing_by
 from gradscope.model import Finding, Outcome, Recording, Severity
 from gradscope.record.file import Store, create, load_from
 from gradscope.record.processes import merged
+from gradscope.record.scalars import EventFile, MetricsFile
 from gradscope.render.machine import Format
 from gradscope.render.text.fixes import print_tried
 from gradscope.render.text.report import print_finding, print_report
@@ -69,6 +70,8 @@ class RunOptions:
     hooks: bool = True
     rehearse: bool = True
     settings: Settings = DEFAULTS
+    log: Path | None = None
+    metrics: Path | None = None
 
 
 def run(target: Target, options: RunOptions) -> int:
@@ -82,11 +85,16 @@ def run(target: Target, options: RunOptions) -> int:
     plan = ChildPlan.of(began, options.save, watched)
     header = replace(began, run=plan.run)
     children = Children(plan, header)
-    files = ("output", "save", "html", "draw")
+    files = ("output", "save", "html", "draw", "log", "metrics")
     own: dict[str, Any] = {name: own_file(getattr(options, name), header) for name in files}
     options = replace(options, **own)
     views = [] if options.html is None else [page(options.html, "--html")]
     views += [] if options.draw is None else [image(options.draw, "--draw")]
+    tools: dict[str, Any] = {
+        "--log": options.log and EventFile(options.log),
+        "--metrics": options.metrics and MetricsFile(options.metrics),
+    }
+    log = [tool for option, tool in tools.items() if tool and writable(tool.file, option)]
     # Made now, so that failing to write shows, and for the standby.
     store = None
     if options.save is not None or is_possible():
@@ -99,8 +107,8 @@ def run(target: Target, options: RunOptions) -> int:
             live = _Live(streams[0], stderr) if options.format is Format.TEXT else None
             show = live.report if live else printer(options.format)
             report = _Report(options, suppressor, children, store, views, streams, live, show)
-            found = live.found if live else None
-            start = partial(plan.watch, header, save=store, on_finding=found, settings=suppressor)
+            watch = partial(plan.watch, header, save=store, log=log)
+            start = partial(watch, on_finding=live.found if live else None, settings=suppressor)
             with standing_by(report.of_killed, report.files), children:
                 try:
                     ended = run_program(target, start)
@@ -160,6 +168,7 @@ class _Report:
         took = time.time() - (self.children.header.started or 0)
         findings = self.suppressor.of_findings(recording).findings
         due = any(f.counts and f.severity is not Severity.ADVICE for f in findings)
+        due &= all(f.code != "GS401" for f in findings)  # memory would run out again
         if not (self.options.rehearse and due) or took > _SOON or ended.interrupted:
             return recording
         if recording.header.rank is not None or self.options.stop_after is not None:
@@ -206,6 +215,8 @@ class _Report:
         failed = "following a process failed in gradscope"
         notes = [f"{started}: {command}" for command in children.unwatched]
         notes += [f"{failed} ({failure}); please report this" for failure in children.failures]
+        if written and (self.options.log or self.options.metrics):
+            notes.append("the figures that were logged are of this process, and of none it started")
         summary = replace(together.summary, notes=(*together.summary.notes, *notes))
         kept = children.plan.is_kept and files
         return replace(together, summary=summary), " ".join(map(str, files)) if kept else None
@@ -295,7 +306,8 @@ def _print_unwatched(
     options: RunOptions, console: Console, failure: Exception | None, notes: Sequence[str]
 ) -> None:
     """Print the report of a program that never imported torch, or could not be watched."""
-    files = [str(file) for file in (options.save, options.html, options.draw) if file is not None]
+    asked = (options.save, options.html, options.draw, options.log, options.metrics)
+    files = [str(file) for file in asked if file is not None]
     text = "gradscope: the program never imported torch: there was nothing to watch"
     if failure is not None:
         text = f"gradscope: the program ran unwatched: {_words(failure)}"

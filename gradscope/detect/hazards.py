@@ -5,40 +5,64 @@ findings.
 from __future__ import annotations
 
 import heapq
+import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from types import FrameType
+from operator import itemgetter
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch.autograd.graph import Node as AutogradNode
 
+from gradscope.code.stores import store_of
 from gradscope.collect.backward import Evidence
 from gradscope.collect.calls import Call, EngineCall
 from gradscope.collect.generations import OTHER
 from gradscope.collect.look import Look
-from gradscope.collect.looker import Looker
+from gradscope.collect.looker import Looker, weight
 from gradscope.collect.marks import Stale, token_of
+from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
-from gradscope.collect.walk import reachable
+from gradscope.collect.walk import Walker, reachable, targets_of
+from gradscope.detect.leaks.suspects import LAST
+from gradscope.detect.leaks.unused import Unused, Waste
 from gradscope.detect.node_facts import built_at, needs_saved, node_at
 from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor
+from gradscope.model.paths import Path
+from gradscope.program.containers import look_at
+from gradscope.program.reach import named_tensors
 from gradscope.program.sites import (
     USER,
     Place,
+    Route,
     owner_of,
     place_in,
     site_of,
     user_frame,
     user_frames,
 )
-from gradscope.program.tensors import describe, nbytes_of, shape_of, storage_of, version_of
-from gradscope.program.variables import variables
-from gradscope.rules import gs101, gs104, gs201, gs202, unannounced
-from gradscope.torch_private import DisableTorchFunction, FunctionNode, has_donated_buffers
+from gradscope.program.tensors import (
+    describe,
+    held_node,
+    nbytes_of,
+    shape_of,
+    storage_of,
+    version_of,
+)
+from gradscope.program.variables import local_variables, variables
+from gradscope.rules import gs101, gs104, gs201, gs202, gs303, gs305, gs401, unannounced
+from gradscope.torch_private import (
+    NO_SEQUENCE_NR,
+    DisableTorchFunction,
+    FunctionNode,
+    has_donated_buffers,
+)
+from gradscope.units import common_module
 
 _MOST_NODES_NAMED = 50
 _WARNINGS = {"GS101": ("GS102", "GS103"), "GS201": ("GS202",)}
@@ -184,19 +208,16 @@ def explain_read(error: BaseException, calls: int) -> Finding | None:
     """
     if FREED_TEXT not in str(error):
         return None
-    entry, innermost = error.__traceback__, None
-    while entry is not None:
-        innermost = entry if owner_of(entry.tb_frame.f_code) == USER else innermost
-        entry = entry.tb_next
+    innermost = next((each for each in _way(error) if owner_of(each[1].code) == USER), None)
     if innermost is None:
         return None
-    site = Place(innermost.tb_frame.f_code, innermost.tb_lasti).site
-    for _, value in variables(innermost.tb_frame):
+    frame, place = innermost
+    for _, value in variables(frame):
         token = token_of(value) if issubclass(type(value), (FunctionNode, AutogradNode)) else None
         if token is not None and token.freed_by is not None:
             by = _record_of(token.freed_by)
-            return gs101.finding_of_read(site, calls, value.name(), site_of(token.place), by)
-    return gs101.finding_of_read(site, calls)
+            return gs101.finding_of_read(place.site, calls, value.name(), site_of(token.place), by)
+    return gs101.finding_of_read(place.site, calls)
 
 
 def explain(evidence: Evidence, unexpected: Finding) -> Finding:
@@ -308,3 +329,161 @@ def _names_of(tensor: torch.Tensor, known: str | None) -> frozenset[str]:
             if issubclass(type(value), torch.Tensor) and storage and storage_of(value) == storage:
                 found.add(name)
     return frozenset(name for name in found if name)
+
+
+_ALLOCATORS = re.compile(r"DefaultCPUAllocator: (can't|not enough)|backend out of memory")
+_SIZE = r"(\d[\d,.]*) ?(bytes|[KMGT]i?B)"
+_MOST_ALIVE, _MOST_HELD = 300_000, 3  # nodes that are looked at, and named holders of others
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an allocator of torch's has raised this, on whatever device."""
+    is_plain = type(error) is RuntimeError and _ALLOCATORS.search(_words(error)) is not None
+    return is_plain or isinstance(error, torch.cuda.OutOfMemoryError)
+
+
+def explain_memory(error: BaseException, unused: Unused, waste: Waste) -> Finding:
+    """Return the finding for an error of an allocator, by the graphs that are alive then. It looks
+    from the variables of the functions that the error came through, and keeps nothing.
+    """
+    watch, way = waste.watch, _way(error)
+    if watch.budget is not None:
+        watch.generations.pass_to(watch.budget.ended)
+    frames, places = [f for f, _ in way], [p for _, p in way if owner_of(p.code) == USER]
+    users = user_frames(frames[0] if frames else None)
+    starts = _starts(users, frames)
+    alive = _Alive(watch, starts, {place.code for place in places})
+    in_call, evaluates = watch.explained == id(error), _evaluates(frames)
+    # What was built since the last call ended, or since that before the one in which it failed.
+    times = [*map(watch.generations.as_own, alive.numbers)]
+    last = max(times, default=0) if in_call else watch.generations.own_next
+    since, _ = watch.generations.around(last)
+    newest = {i for i, time in enumerate(times) if time >= (since[0] if since else 0)}
+    routes = [] if in_call else [alive.routes[i] for i in newest & alive.routes.keys()]
+    if evaluates and not (routes or in_call or watch.passes):
+        routes = [Route((*places,), in_call=False)]  # nothing is known of what was built
+    untrained = dict(unused.untrained({*routes}))
+    if untrained.keys() != {*routes} or not (watch.calls or evaluates):
+        untrained = {}  # some of it is trained, or may yet be
+    kept: list[Finding] = []
+    for found, roots in unused.growth.held_in(users, untrained=bool(untrained)):
+        part = alive.take(i for i, number in enumerate(alive.numbers) if number in roots)
+        kept += [replace(found, bytes=gs401.total_of(part))] if part else []
+    needed, own = {*reachable(alive.targets, newest)}, alive.take(newest, among=newest)
+    # Of a first pass in training mode the backward call may have been still to come.
+    if own and untrained and (evaluates or unused.lost.keys() >= {*routes}):
+        site = Counter(untrained[route] for route in routes).most_common(1)[0][0]
+        kept.append(gs305.finding(site, None, 0, gs401.total_of(own)))
+    ends = [(alive.index[n], path) for n, path in starts.items() if path and n in alive.index]
+    sizes = [(gs401.total_of(alive.take([i])), i, path) for i, path in ends]
+    largest = [each for each in heapq.nlargest(_MOST_HELD, sizes, key=itemgetter(0)) if each[0]]
+    for size, i, _ in () if watch.passes else largest:
+        token, number = token_of(alive.nodes[i]), alive.numbers[i]
+        record = waste.kept_by(watch.past.find(number) if token is None else token.call)
+        if record is not None and i not in needed:
+            kept.append(gs303.finding(record, 0, size))
+    files = {place.site.file for place in places}
+    others = [(path.text, store_of((path,), files)[0], size) for size, _, path in largest]
+    total = gs401.total_of(one for of_node in alive.saved.values() for one in of_node)
+    most = total if watch.lifting.on else max(total, watch.ledger.peak_bytes)
+    told = own, in_call, kept, others, total, most, watch.calls
+    failed, (asked, allocated) = site_of(next(iter(places), None)), _sizes(error)
+    return gs401.finding(gs401.OutOfMemory(failed, asked, allocated, *told))
+
+
+class _Alive:
+    """The graphs that are alive when memory runs out: the nodes, and where the edges of each lead;
+    its number, -1 of a leaf, what it was the first to save, and on which route. ``codes`` are those
+    that the error came through.
+    """
+
+    def __init__(self, watch: State, roots: Iterable[AutogradNode], codes: Set[CodeType]) -> None:
+        room_for = watch.stack_limit.room_for
+        walker = Walker(room_for(0), lambda: min(room_for(_MOST_ALIVE), _MOST_ALIVE))
+        self.index = walker.walk(roots)
+        watch.stack_limit.keep()
+        if walker.left:
+            watch.notes.add(
+                f"when memory ran out, {len(self.index):,} nodes were looked at, not all"
+            )
+        self.nodes = [*self.index]
+        self.targets = targets_of(self.nodes, self.index)
+        self.numbers = [-1 if n == NO_SEQUENCE_NR else n for n in map(watch.number_of, self.nodes)]
+        self.routes: dict[int, Route] = {}
+        self.saved = defaultdict[int, list[gs401.Saved]](list)
+        self._taken: set[int] = set()
+        first: dict[int, gs401.Saved] = {}
+        made: Sequence[Place | None] = ()
+        if watch.past.was_lifted(max(self.numbers, default=0)):
+            made = watch.recognizer.places_of(tuple(map(type, self.nodes)), None)
+        # Where a node was made that no hook has seen is told by its like, if that runs now.
+        likely = {i: place for i, place in enumerate(made) if place and place.code in codes}
+        for i in sorted(range(len(self.nodes)), key=self.numbers.__getitem__):
+            kind = kind_of(type(self.nodes[i]))
+            packs = watch.saved_by(self.nodes[i]) if kind.saves else []
+            if packs and packs[0].route:
+                self.routes[i] = packs[0].route
+            found = [(p.storage, p.nbytes, p.place, p.module, p.tensor) for p in packs] or [
+                (*weight(data), likely.get(i), None, data)
+                for _, data in held(self.nodes[i], kind)
+                if isinstance(data, torch.Tensor)
+            ]
+            for key, nbytes, place, of, tensor in found:
+                module = of[0] if of else ""
+                if (known := first.get(key)) is not None and known.module != module:
+                    known.module = common_module((known.module, module))
+                elif known is None and key and nbytes:
+                    shape = (tensor is not None and shape_of(tensor)) or (0,)
+                    what = type(self.nodes[i]).__name__, module, site_of(place), shape[0]
+                    first[key] = one = gs401.Saved(self.numbers[i], nbytes, *what)
+                    self.saved[i].append(one)
+
+    def take(self, starts: Iterable[int], among: Set[int] | None = None) -> list[gs401.Saved]:
+        """Take what nodes lead to, ``among`` some nodes, and return what it saved."""
+        led = reachable(self.targets, starts, cut=self._taken)
+        new = [i for i in led if among is None or i in among]
+        self._taken.update(new)
+        return [one for i in new for one in self.saved[i]]
+
+
+def _starts(
+    users: Sequence[FrameType], frames: Iterable[FrameType]
+) -> dict[AutogradNode, Path | None]:
+    """Return the nodes of tensors that variables of the user's frames lead to, with a name of each;
+    and of those that others' variables are, or tuples and lists there have.
+    """
+    values: list[Any] = [value for frame in frames for _, value in local_variables(frame)]
+    values += [one for each in values if type(each) in (tuple, list) for one in each]
+    tensors = [(e, None) for e in values if issubclass(type(e), torch.Tensor) and look_at(e)[0]]
+    named = [(tensor, paths[0]) for tensor, paths in named_tensors(users, LAST)]
+    found = [(held_node(tensor), name) for tensor, name in (*tensors, *reversed(named))]
+    return {node: name for node, name in found if node is not None}
+
+
+def _evaluates(frames: Sequence[FrameType]) -> bool:
+    """Return whether the outermost module that runs is in evaluation mode."""
+    owners = (dict(local_variables(frame)).get("self") for frame in frames[::-1])
+    modules = (vars(each) for each in owners if issubclass(type(each), torch.nn.Module))
+    return not next(modules, {}).get("training", True)
+
+
+def _way(error: BaseException) -> list[tuple[FrameType, Place]]:
+    """Return the frames that an error came through, the innermost first, and where each stood."""
+    way, entry = [], error.__traceback__
+    while entry is not None:
+        way.append((entry.tb_frame, Place(entry.tb_frame.f_code, entry.tb_lasti)))
+        entry = entry.tb_next
+    return way[::-1]
+
+
+def _words(error: BaseException) -> str:
+    """Return what an error says, without any code of the program's running."""
+    return " ".join(each for each in error.args if type(each) is str)
+
+
+def _sizes(error: BaseException) -> Iterator[int]:
+    """Yield how many bytes an allocator was asked for, and has given; 0 where that is not said."""
+    for pattern in (rf"allocate {_SIZE}", rf"{_SIZE} is allocated by PyTorch"):
+        said = re.search(pattern, _words(error))
+        number, unit = said.groups() if said else ("0", "b")
+        yield round(float(number.replace(",", "")) * 1024.0 ** "bKMGT".index(unit[0]))

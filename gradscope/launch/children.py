@@ -123,8 +123,8 @@ def filled(pattern: str, rank: object, process: object) -> str:
 
 def own_file(file: Path | None, header: Header) -> Path | None:
     """Return the file of this process: of several ranks that were told the same, each has one."""
-    if file is None:
-        return None
+    if file is None or not file.name:
+        return file
     if "{" not in file.name and header.rank is not None and header.ranks > 1:
         file = file.with_stem(file.stem + "-{rank}")
     rank = os.getpid() if header.rank is None else header.rank

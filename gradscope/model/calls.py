@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gradscope._version import __version__
 from gradscope.model.finding import Finding, by_weight
 from gradscope.model.graph import Graph, Root, Site
 from gradscope.model.printed import Printed
+from gradscope.model.version import __version__
 
 SCHEMA = 1
 """Version of the JSON output; grows when an old reader would misread the new."""

@@ -47,6 +47,7 @@ class FixKind(StrEnum):
     CLONE = "clone"
     EAGER = "eager"
     DONATED_BUFFER_OFF = "donated_buffer_off"
+    SMALLER_BATCH = "smaller_batch"
     REPORT = "report"
     OTHER = "other"
 
@@ -185,7 +186,8 @@ class Finding(Printed):
 
     def is_fulfilled_by(self, later: Finding) -> bool:
         """Return whether ``later`` is the error that this finding predicts."""
-        if not self.predicts_error or later.severity is not Severity.ERROR:
+        is_failure = (later.severity, later.certainty) == (Severity.ERROR, Certainty.CERTAIN)
+        if not (self.predicts_error and is_failure):
             return False
         return self.expects(later.site) or self.announces(later)
 

@@ -24,7 +24,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from gradscope._version import __version__
 from gradscope.errors import GradscopeError
 from gradscope.model import (
     BackwardCall,
@@ -36,6 +35,7 @@ from gradscope.model import (
     Sample,
     Summary,
 )
+from gradscope.model.version import __version__
 from gradscope.record.codec import FORMAT, loads, parse
 from gradscope.units import counted, nbytes
 

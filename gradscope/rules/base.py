@@ -115,9 +115,10 @@ class Grown:
         return f"{nbytes(self.nbytes)} saved" if self.nbytes else "no saved bytes"
 
     def __str__(self) -> str:
-        each = counted(round(self.nodes_each), "node")
+        held, each = f"{counted(self.nodes, 'node')}, {self.saved}", round(self.nodes_each)
         more = f" and {nbytes(round(self.nbytes_each))}" if self.counts_bytes else ""
-        return f"{counted(self.nodes, 'node')}, {self.saved}; {each}{more} more with each iteration"
+        told = f"{held}; {counted(each, 'node')}{more} more with each iteration"
+        return told if self.nodes_each else held
 
 
 def called(call: BackwardCall) -> str:

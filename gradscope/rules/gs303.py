@@ -65,16 +65,16 @@ RULE = rule(__doc__, "GS303", "retain-graph-not-needed", Severity.ADVICE, Certai
 
 def finding(call: BackwardCall, times: int, size: int) -> Finding:
     """Return the finding for so many calls at one line, of which ``call`` is the last, and which
-    kept ``size`` bytes at the most.
+    kept ``size`` bytes at the most. What was kept so many times is gone; 0 if it still is there.
     """
-    dropped = f"dropped unused {counted(times, 'time')}"
+    after = f"after each call, dropped unused {counted(times, 'time')}"
     note = f"kept by retain_graph=True in {called(call)} and those before it"
     leave = "leave retain_graph=True away"
     same = "the gradients are the same, the memory goes in the call"
     return RULE.finding(
         "retain_graph=True is not needed here",
         call,
-        label=f"{nbytes(size)} kept after each call, {dropped}",
+        label=f"{nbytes(size)} kept {after if times else 'and not run again'}",
         related=(Related("retained_by", call.site, note),),
         bytes=size,
         fixes=(Fix(FixKind.REMOVE_RETAIN, f"{leave}: {same}"),),

@@ -80,16 +80,16 @@ def finding(
 
     ``built`` is where their graphs are built, None if that line is also trained through; ``after``
     is the number of the last backward call. There may have been more passes where that is not
-    ``exactly`` known.
+    ``exactly`` known; 0 if what they saved still is there.
     """
     message = f"{nbytes(size)} saved for backward by each forward pass"
     run = f"run {place(made)} under torch.no_grad()"
-    often = f"{'' if exactly else 'at least '}{counted(times, 'time')}"
+    dropped = f" and dropped, {'' if exactly else 'at least '}{counted(times, 'time')}"
     return RULE.finding(
         "graphs are built here and no backward call goes through them",
         site=made,
         after=after,
-        label=f"{nbytes(size)} saved and dropped, {often}; never run backward",
+        label=f"{nbytes(size)} saved{dropped if times else ''}; never run backward",
         related=() if built is None else (Related("created", built, message),),
         bytes=size,
         fixes=(Fix(FixKind.NO_GRAD, f"{run}; nothing then trains through it"),),

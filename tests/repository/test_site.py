@@ -15,7 +15,10 @@ import gradscope
 from gradscope.rules import ALL_RULES, Rule
 from tests.command import ROOT, ran, ran_well
 
-COMMANDS = ("diff", "doctor", "draw", "explain", "fix", "report", "rules", "run", "top")
+COMMANDS = (
+    *("attach", "diff", "doctor", "draw", "dump", "explain"),
+    *("fix", "report", "rules", "run", "top"),
+)
 
 pytest.importorskip("material", reason="mkdocs-material is not installed: the extra `docs`")
 pytestmark = pytest.mark.full

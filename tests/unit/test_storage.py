@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from canned import canned_recording
+from gradscope._version import __version__
 from recorded import HEADER, call_of, chain, rewrite
 
-from gradscope._version import __version__
 from gradscope.errors import GradscopeError
 from gradscope.model import Edge, Finding, Recording
 from gradscope.record.file import PAGE, create, load, read_log

@@ -411,6 +411,23 @@ class Growth(Observer):
 
     # both
 
+    def held_in(
+        self, frames: list[FrameType], *, untrained: bool
+    ) -> Iterator[tuple[Finding, frozenset[int]]]:
+        """Yield what the variables of frames keep of several iterations of the busiest loop, or of
+        what is ``untrained`` through, with the numbers of the tensors' nodes. Where calls were not
+        looked at, much that was built before the last one is of many iterations, too.
+        """
+        newest = self.watch.generations.newest
+        busiest = sorted(self._loops.values(), key=lambda each: -each.count)[:1]
+        for loop in [*busiest, None] if untrained or self.watch.passes else busiest:
+            ticks = () if loop is None else loop.ticks
+            scanned = self._scan(frames, ticks, frozenset(), between_calls=not loop, last=True)
+            for suspect in scanned or ():
+                is_old = suspect.iterations >= _ENOUGH_AT_THE_END and min(suspect.roots) < newest
+                if loop or untrained or is_old:
+                    yield _finding(_facts(self.watch, Sightings(0, suspect), loop)), suspect.roots
+
     def _is_cheap(self, following: dict[Key, Sightings]) -> bool:
         """Whether scans took a small share of the run's time; more to confirm a sighting."""
         share = _SHARE_TO_CONFIRM if following else _SHARE
@@ -483,8 +500,10 @@ def _finding(facts: _Facts) -> Finding:
 
 def _grown(watch: State, sightings: Sightings) -> Grown:
     """Return what a holder holds now, and how much more with each iteration."""
+    # Where calls were not looked at, there were more iterations than are known.
     now = sightings.newest
-    return Grown(now.iterations, now.nodes, now.nbytes, *now.each, watch.hooked, now.cut)
+    each, at_least = (0.0, 0.0) if watch.passes else now.each, now.cut or watch.passes
+    return Grown(now.iterations, now.nodes, now.nbytes, *each, watch.hooked, at_least)
 
 
 def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:

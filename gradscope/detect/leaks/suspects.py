@@ -17,13 +17,14 @@ from torch.autograd.graph import Node
 
 from gradscope.code import source
 from gradscope.code.stores import store_of
+from gradscope.collect.looker import weight
 from gradscope.collect.marks import token_of
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.state import State
 from gradscope.model import Site
 from gradscope.model.paths import Origin, Path, Step
 from gradscope.program.reach import Budget, named_tensors
-from gradscope.program.tensors import held_node, is_parameter, nbytes_of, storage_of
+from gradscope.program.tensors import held_node
 from gradscope.torch_private import NO_SEQUENCE_NR, DisableTorchFunction
 
 _OLDEST = 127  # iterations told apart in one graph
@@ -134,8 +135,9 @@ class Spans:
                     storages[packed.storage] = packed.nbytes, iteration
             if token_of(node) is None and self._watch.past.was_lifted(number):
                 for _, data in held(node, kind_of(type(node))):
-                    if isinstance(data, torch.Tensor) and not is_parameter(data):
-                        storages[storage_of(data)] = nbytes_of(data), iteration
+                    if isinstance(data, torch.Tensor):
+                        key, nbytes = weight(data)
+                        storages[key] = nbytes, iteration
             stack += self._following(node)
         found.nbytes = sum(nbytes for nbytes, _ in storages.values())
         found.nodes, found.iterations = later.total(), len(later)
@@ -210,7 +212,7 @@ class Spans:
 
 _WINDOW = 200  # iterations that a bounded deque may keep on purpose
 _BUDGET = Budget(5_000, max_seconds=0.01, max_depth=12, max_items=100, window=_WINDOW)
-_LAST = Budget(100_000, max_seconds=0.2, max_depth=12, max_items=10_000, window=_WINDOW)
+LAST = Budget(100_000, max_seconds=0.2, max_depth=12, max_items=10_000, window=_WINDOW)
 _FEWEST = 3  # iterations that must be seen together before anything is suspected
 _MOST_CHAINS = 16
 
@@ -271,7 +273,7 @@ class Scan:
 
     def run(self) -> list[Suspect]:
         """Return what is held."""
-        budget = _LAST if self.last else _BUDGET
+        budget = LAST if self.last else _BUDGET
         for tensor, paths in named_tensors(self.frames, budget):
             if (node := held_node(tensor)) is not None:
                 self.found[id(tensor)] = tensor, node, paths

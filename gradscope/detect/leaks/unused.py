@@ -8,8 +8,8 @@ import ast
 import inspect
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import CodeType, FrameType
 
@@ -21,7 +21,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.leaks.growth import Growth
 from gradscope.model import BackwardCall, Finding, Site
-from gradscope.program.sites import Place, Route
+from gradscope.program.sites import Place, Route, site_of
 from gradscope.rules import gs303, gs305
 
 _OFTEN_ENOUGH = 3
@@ -57,8 +57,8 @@ class Unused(Observer):
 
     def __init__(self, watch: State, growth: Growth) -> None:
         self.watch = watch
-        self._growth = growth
-        self._dropped: dict[Route, _Dropped] = {}
+        self.growth = growth
+        self.lost: dict[Route, _Dropped] = {}
         self._met: set[Route | None] = set()
         self._places: set[Place | None] = set()
         self._repeated: set[int] = set()
@@ -71,9 +71,9 @@ class Unused(Observer):
         route = packed.route
         if packed.token is not None or route is None or route.in_call or not route.places:
             return
-        dropped = self._dropped.get(route)
+        dropped = self.lost.get(route)
         if dropped is None:
-            dropped = self._dropped[route] = _Dropped()
+            dropped = self.lost[route] = _Dropped()
         dropped.nbytes += nbytes
         saved = self.watch.ledger.saved_tensors
         if saved != dropped.last:
@@ -98,29 +98,20 @@ class Unused(Observer):
 
     def at_end(self) -> Iterator[Finding]:
         """Judge what there was."""
-        if self._dropped and not (self._growth.told_between_calls or self.watch.saving.routes.cut):
+        if self.lost and not self.growth.told_between_calls:
             yield from self._judge()
 
     def _judge(self) -> Iterator[Finding]:
-        often = {r: d for r, d in self._dropped.items() if d.times >= _OFTEN_ENOUGH}
+        often = {r: d for r, d in self.lost.items() if d.times >= _OFTEN_ENOUGH}
         floor = max(_FEWEST_BYTES, _SHARE * self.watch.totals["saved_bytes"])
         if sum(d.nbytes for d in often.values()) < floor:
             return
-        trained, made = self._trained(), [r.places for r in self._around if r.places]
-        ran = {_line(places[0]) for places in made}
-        files = {place.site.file for route in often for place in route.places}
-        waiting = {file for file in files if _may_come(file, ran)}
-        calls = {
-            (inner.code, _shape(outer)) for places in made for inner, outer in pairwise(places)
-        }
+        trained = self._trained()
         lines: dict[_Line, list[Route]] = {}
         sites: dict[_Line, Site] = {}
-        for route in often:
-            site = _outermost(route, trained, calls)
-            is_over = waiting.isdisjoint(place.site.file for place in route.places)
-            if site is not None and is_over:
-                sites.setdefault((site.file, site.line), site)
-                lines.setdefault((site.file, site.line), []).append(route)
+        for route, site in self.untrained(often):
+            sites.setdefault((site.file, site.line), site)
+            lines.setdefault((site.file, site.line), []).append(route)
         sizes = {line: sum(often[r].nbytes for r in routes) for line, routes in lines.items()}
         if sum(sizes.values()) < floor:
             return
@@ -133,6 +124,25 @@ class Unused(Observer):
         built_at = built.site if _line(built) not in trained else None
         known = times, nbytes, not self._repeated, self.watch.calls
         yield gs305.finding(sites[line], built_at, *known)
+
+    def untrained(self, routes: Collection[Route]) -> Iterator[tuple[Route, Site]]:
+        """Yield those of the routes that nothing is trained through, nor will be, each with its
+        outermost line of which that is true; none where the hooks have not seen all of them.
+        """
+        if self.watch.saving.routes.cut or not self.watch.hooked:
+            return
+        trained, made = self._trained(), [r.places for r in self._around if r.places]
+        ran = {_line(places[0]) for places in made}
+        files = {place.site.file for route in routes for place in route.places}
+        waiting = {file for file in files if _may_come(file, ran)}
+        calls = {
+            (inner.code, _shape(outer)) for places in made for inner, outer in pairwise(places)
+        }
+        for route in routes:
+            site = _outermost(route, trained, calls)
+            is_over = waiting.isdisjoint(place.site.file for place in route.places)
+            if site is not None and is_over:
+                yield route, site
 
     def _trained(self) -> set[_Line]:
         """Return the lines that are trained through."""
@@ -247,6 +257,16 @@ class Waste(Observer):
                 continue
             if self.watch.is_worth_telling(site, max(sizes)):
                 yield gs303.finding(of_site[-1].record, len(sizes), max(sizes))
+
+    def kept_by(self, call: Call | None) -> BackwardCall | None:
+        """Return the record of a call that kept its graph, if none of those that its line kept was
+        run again.
+        """
+        site = site_of(call.place) if call is not None and call.keep else None
+        kept = [kept for kept in self._kept.values() if kept.record.site == site]
+        if call is None or not kept or any(each.used for each in kept):
+            return None
+        return replace(kept[-1].record, number=call.number)
 
 
 def _is_of_the_user(record: BackwardCall) -> bool:

@@ -1,0 +1,85 @@
+"""Assertions about graphs, for unittest, scripts and notebooks as for pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge
+
+from gradscope.api.graphs import room, snapshot, start_nodes
+from gradscope.api.watch import watch
+from gradscope.collect.nodes import kind_of
+from gradscope.collect.walk import Walker
+from gradscope.model import Severity
+from gradscope.torch_private import DisableTorchFunction
+from gradscope.units import counted, listed, nbytes
+
+_MOST_NAMES = 10
+
+
+def assert_freed(*roots: torch.Tensor | GradientEdge) -> None:
+    """Raise AssertionError unless the graph of these tensors has let go of all that it saved, so
+    that backward through it would fail.
+
+    Raises GradscopeError for a root that has no graph.
+    """
+    graph = snapshot(*roots)
+    keeps = [node for node in graph.nodes if any(not saved.state.is_gone for saved in node.saved)]
+    if keeps:
+        raise AssertionError(
+            f"{counted(len(keeps), 'node')} of the graph ({listed(n.name for n in keeps)}) hold"
+            f" {nbytes(graph.saved_bytes)} of saved tensors: no backward call has gone through,"
+            " or it was made with retain_graph=True"
+        )
+
+
+@contextmanager
+def assert_no_growth() -> Iterator[None]:
+    """Watch a block of code, and raise AssertionError if it keeps the graphs of iterations alive.
+
+    The message is that of the findings, which name the holder (GS301, GS302, GS304). It takes some
+    8 backward calls at one place to see what grows.
+    """
+    with watch() as scope:
+        yield
+    grown = [
+        str(one)
+        for one in scope.findings
+        if one.code.startswith("GS3") and one.severity is not Severity.ADVICE and one.counts
+    ]
+    if grown:
+        raise AssertionError("\n".join(grown))
+
+
+def assert_trains(
+    loss: torch.Tensor, model: torch.nn.Module, by: torch.optim.Optimizer | None = None
+) -> list[str]:
+    """Raise AssertionError unless a backward call on ``loss`` gives a gradient to all parameters of
+    ``model`` that require grad; ``by``: and the optimizer has them. Return their names.
+
+    Nothing is run. A parameter that the loss depends on only through a ``no_grad`` block, a
+    ``detach()`` or a number gets none. Raises GradscopeError for a loss without a graph.
+    """
+    nodes = start_nodes((loss,))
+    with DisableTorchFunction():
+        walked: dict[Any, int] = Walker(room()).walk(nodes)
+        reached = {id(node.variable) for node in walked if kind_of(type(node)).is_leaf}
+    wanted = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    groups = () if by is None else by.param_groups
+    stepped = {id(each) for group in groups for each in group["params"]}
+    without = [name for name, p in wanted.items() if id(p) not in reached]
+    left = [name for name, p in wanted.items() if by is not None and id(p) not in stepped]
+    told = [
+        f"{what}: {listed((f'`{name}`' for name in names), _MOST_NAMES)}"
+        for what, names in (
+            ("no gradient comes from this loss to", without),
+            (f"{type(by).__name__} does not have", left),
+        )
+        if names
+    ]
+    if told:
+        raise AssertionError("; ".join(told))
+    return list(wanted)

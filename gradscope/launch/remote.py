@@ -1,0 +1,176 @@
+"""Reaches into a program that runs: to ask what it does and holds, or to watch it from now on."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from gradscope.errors import GradscopeError
+from gradscope.units import counted, nbytes
+
+PATIENCE = 10.0
+"""Seconds within which a program answers that runs Python code."""
+_NEEDS = (3, 14)
+_MOST_GRAPHS, _MOST_HOLDERS = 10, 3
+_MOST_NODES = 100_000
+_HOME = str(Path(__file__).parents[2])
+
+_ASKED = """\
+import os, sys
+sys.path.append({home!r})
+try:
+    from gradscope.launch import remote
+    told = remote.{what}(*{args!r})
+except BaseException as error:
+    told = f"!{{type(error).__name__}}: {{error}}"
+finally:
+    sys.path.remove({home!r})
+with open({answer!r} + ".part", "w", encoding="utf-8", errors="replace") as file:
+    file.write(told)
+os.replace({answer!r} + ".part", {answer!r})
+"""
+
+
+def ask(process: int, what: str, *args: str) -> str:
+    """Have another process call a function of this module, and return what that told.
+
+    Raise GradscopeError where the process cannot be reached, or does not answer.
+    """
+    if sys.version_info < _NEEDS:
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise GradscopeError(
+            f"Python {version} has no way into a process that runs (3.14 has): start the program"
+            f" with `gradscope run`, and `gradscope report {process}` shows what it has done so far"
+        )
+    folder = Path(tempfile.mkdtemp(prefix="gradscope-"))
+    answer, script = folder / "answer", folder / "asked.py"
+    asked = _ASKED.format(home=_HOME, what=what, args=args, answer=str(answer))
+    script.write_text(asked, encoding="utf-8")
+    try:
+        _send(process, script)
+        until = time.monotonic() + PATIENCE
+        while not answer.exists():
+            if time.monotonic() > until:
+                raise TimeoutError
+            time.sleep(0.05)
+        told = answer.read_text(encoding="utf-8")
+    except (TimeoutError, KeyboardInterrupt) as given_up:
+        script.write_text("")  # it may be read yet, and would be missed
+        if not isinstance(given_up, TimeoutError):
+            raise
+        raise GradscopeError(
+            f"process {process} has not answered in {PATIENCE:g} s, as its main thread runs no"
+            " Python now: it waits, or the engine runs;"
+            f" if gradscope watches it, `gradscope report {process}` shows more"
+        ) from None
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    shutil.rmtree(folder)
+    if told.startswith("!"):
+        raise GradscopeError(f"process {process} cannot do that: {told[1:]}")
+    return told
+
+
+def _send(process: int, script: Path) -> None:
+    try:
+        sys.remote_exec(process, str(script))  # type: ignore[attr-defined]
+    except PermissionError:
+        raise GradscopeError(
+            f"process {process} may not be reached: be the same user, and allowed to trace it"
+            " (in a container --cap-add=SYS_PTRACE; else /proc/sys/kernel/yama/ptrace_scope = 0)"
+        ) from None
+    except (OSError, RuntimeError) as error:
+        raise GradscopeError(f"process {process} cannot be reached: {error}") from None
+
+
+# In the program. What these need is imported when they are called, as it needs torch.
+
+_watching = ExitStack()
+
+
+def begin(save: str) -> str:
+    """Watch from now on."""
+    from gradscope.api.watch import current, watch
+
+    if current() is not None:
+        raise GradscopeError("gradscope watches it already: `gradscope top` shows it")
+    _watching.enter_context(watch(save=save))
+    atexit.register(_watching.close)
+    return save
+
+
+def end() -> str:
+    """Watch no longer."""
+    atexit.unregister(_watching.close)
+    _watching.close()
+    return ""
+
+
+def dump() -> str:
+    """Return the stacks of all threads, the backward calls that run, and the graphs that live."""
+    return "\n".join([*_threads(), *_calls(), *_graphs()])
+
+
+def _threads() -> Iterator[str]:
+    from gradscope.program.variables import frames_of_threads
+
+    asked = sys._getframe()
+    while asked.f_back is not None and asked.f_code.co_name != "<module>":
+        asked = asked.f_back
+    frames = {**frames_of_threads(), threading.get_ident(): asked.f_back}
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in frames.items():
+        yield f"thread {names.get(ident, ident)}"
+        yield "".join(traceback.format_stack(frame))
+
+
+def _calls() -> Iterator[str]:
+    from gradscope.api.watch import current
+
+    session = current()
+    if session is None:
+        return
+    for call in session.state.running:
+        at = f" at {call.record.site.place}" if call.record.site else ""
+        seconds = session.state.elapsed() - call.started
+        yield f"backward call {call.number:,}{at} has run for {seconds:.1f} s"
+    yield f"backward calls so far: {session.state.calls:,}"
+
+
+def _graphs() -> Iterator[str]:
+    """Yield a line for each graph that lives, the one built last first, and who holds it."""
+    from gradscope.api.graphs import holders, room, snapshot
+    from gradscope.collect.walk import Walker
+    from gradscope.program.reach import tensors_with_graph
+    from gradscope.program.tensors import describe, held_node
+
+    walker = Walker(room(_MOST_NODES))
+    met: set[Any] = set()
+    tensors = [(node, t) for t in tensors_with_graph() if (node := held_node(t)) is not None]
+    tensors.sort(key=lambda pair: pair[0]._sequence_nr(), reverse=True)
+    roots = []
+    for node, tensor in tensors:
+        if node not in met:
+            met.update(walker.walk([node], enter=lambda node: node not in met))
+            roots.append(tensor)
+    yield f"{counted(len(roots), 'backward graph')} alive, of {counted(len(met), 'node')}"
+    for root in roots[:_MOST_GRAPHS]:
+        graph = snapshot(root)
+        nodes, held = counted(len(graph.nodes), "node"), nbytes(graph.saved_bytes)
+        yield f"  {graph.nodes[0].name} {describe(root)}: {nodes}, {held} saved"
+        theirs = (one for one in holders(root) if one.site is None or one.site.file != __file__)
+        for holder in islice(theirs, _MOST_HOLDERS):
+            yield f"    {holder}"
+    if len(roots) > _MOST_GRAPHS:
+        yield f"  and {len(roots) - _MOST_GRAPHS:,} more"

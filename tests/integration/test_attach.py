@@ -1,0 +1,133 @@
+"""`gradscope dump` and `attach` reach into a program that was started without gradscope."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gradscope.errors import GradscopeError
+from gradscope.launch import remote
+from tests.command import ENVIRONMENT, command, ran, ran_well, refused
+
+PROGRAM = """
+import sys, time, torch
+from pathlib import Path
+
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+kept = []
+go_on = Path(sys.argv[1])
+steps = 0
+while go_on.exists():
+    loss = net(torch.ones(2, 4)).mean()
+    loss.backward()
+    kept.append(net(torch.ones(2, 4)))
+    steps += 1
+    if steps == 1:
+        Path(sys.argv[1] + ".begun").touch()
+    time.sleep(0.01)
+from torch.autograd import graph
+print(steps > 1, graph._engine_run_backward.__name__, type(graph._engine_run_backward).__name__)
+"""
+
+reaches = pytest.mark.skipif(
+    sys.version_info < (3, 14), reason="Python has a way into a process since 3.14"
+)
+PLAIN = "True _engine_run_backward function\n"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a program, until the file ``go-on`` is deleted."""
+    script, go_on = tmp_path / "train.py", tmp_path / "go-on"
+    script.write_text(PROGRAM)
+    go_on.touch()
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [sys.executable, str(script), str(go_on)]
+    with subprocess.Popen(words, env=own, stdout=subprocess.PIPE, stderr=-2, text=True) as started:
+        until = time.monotonic() + 60
+        while not (tmp_path / "go-on.begun").exists():
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        try:
+            yield started
+        finally:
+            go_on.unlink(missing_ok=True)
+
+
+def printed(program: subprocess.Popen[str], tmp_path: Path) -> str:
+    """End the program, and return all that it has printed."""
+    (tmp_path / "go-on").unlink()
+    return program.communicate(timeout=60)[0]
+
+
+@reaches
+def test_it_is_watched_for_a_while(program: subprocess.Popen[str], tmp_path: Path) -> None:
+    file = tmp_path / "run.gscope"
+    words = command("attach", str(program.pid), "--duration", "1", "--save", file)
+    told = ran_well(*words).stdout
+    assert "warning[GS302]: `kept` keeps the graphs of earlier iterations alive" in told
+    assert f"gradscope report --memory {file}" in told
+    told = ran_well(*command("attach", str(program.pid), "--duration", "0.5")).stdout
+    assert "GS302" in told
+    assert "report --memory" not in told
+    assert printed(program, tmp_path) == PLAIN
+
+
+@reaches
+def test_a_program_that_ends_meanwhile_is_reported_on(
+    program: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    words = command("attach", str(program.pid))
+    with subprocess.Popen(words, env=ENVIRONMENT, stdout=-1, stderr=-1, text=True) as attached:
+        assert attached.stderr is not None
+        assert "watching process" in attached.stderr.readline()
+        time.sleep(0.5)
+        printed(program, tmp_path)
+        told = attached.stdout.read() if attached.stdout else ""
+    assert "GS302" in told
+    assert "the recording ends here" not in told
+
+
+@reaches
+def test_it_is_asked_for_stacks_and_graphs(program: subprocess.Popen[str], tmp_path: Path) -> None:
+    told = ran_well(*command("dump", str(program.pid))).stdout
+    assert "thread MainThread\n" in told
+    assert "remote.py" not in told
+    assert f'File "{tmp_path / "train.py"}", line ' in told
+    assert "from a global variable in train.py, holds this tensor" in told
+    assert " backward graphs alive, of " in told
+    assert printed(program, tmp_path) == PLAIN
+
+
+@reaches
+def test_a_program_that_does_not_answer_is_left_alone(
+    program: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(4); print('ended')"],
+        stdout=-1,
+        stderr=-2,
+        text=True,
+    ) as sleeps:
+        time.sleep(1)
+        monkeypatch.setattr(remote, "PATIENCE", 0.5)
+        with pytest.raises(GradscopeError, match="has not answered"):
+            remote.ask(sleeps.pid, "dump")
+        assert sleeps.communicate(timeout=60)[0] == "ended\n"
+
+
+@reaches
+def test_what_cannot_be_reached_is_said() -> None:
+    refused(ran(*command("dump", "4194000")), "process 4194000 cannot be reached")
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="there it can")
+def test_an_older_python_says_what_to_do() -> None:
+    for word in ("dump", "attach"):
+        refused(ran(*command(word, str(os.getpid()))), "has no way into a process that runs")

@@ -24,14 +24,12 @@ def explain(code: str) -> int:
 
 def rules() -> int:
     """List all findings with their severities."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from gradscope.rules import ALL_RULES
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("code", no_wrap=True)
-    table.add_column("severity", no_wrap=True)
-    table.add_column("name and meaning")
+    columns = Column("code", no_wrap=True), Column("severity", no_wrap=True)
+    table = Table(*columns, "name and meaning", box=None, header_style="bold", pad_edge=False)
     for rule in ALL_RULES:
         table.add_row(rule.code, rule.severity.value, f"{rule.name}: {rule.summary}")
     console_on(sys.stdout).print(table)

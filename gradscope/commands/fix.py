@@ -118,11 +118,12 @@ def _rehearsed(
     of that if it came to its end.
     """
     from gradscope.fixing.ranking import with_options
-    from gradscope.fixing.runs import Bounds, rehearse
+    from gradscope.fixing.runs import Bounds, Program
 
     tell("rehearses the run")
     try:
-        record = rehearse(recording, Bounds(0, options.timeout), guarded=options.guarded)
+        program = Program(recording.header, options.guarded)
+        record = program.rehearse(Bounds(0, options.timeout))
     except GradscopeError as failure:
         print_line(console, f"not rehearsed: {failure}")
         return recording, None

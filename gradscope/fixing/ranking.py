@@ -15,7 +15,7 @@ from gradscope.fixing.edits import text_at, with_call
 from gradscope.fixing.pieces import all_of
 from gradscope.fixing.plan import Plan, plan, replanned
 from gradscope.fixing.rehearsal import Record, Spot
-from gradscope.fixing.runs import REFUSED, Bounds, Run, Start, check, rehearse, run, start_process
+from gradscope.fixing.runs import REFUSED, Bounds, Program, Run, Start, start_process
 from gradscope.fixing.trials import CONSTANT, MOST, OTHER, SPOILT, TARGET, UNSPOILT
 from gradscope.fixing.verify import Verdict, compared, default_calls
 from gradscope.model import Applicability, Finding, Fix, FixKind, Recording, Severity
@@ -136,18 +136,19 @@ def improved(
 
     ``tell`` is called with what begins. Raise GradscopeError if the program cannot be run again.
     """
-    check(recording)
+    program = Program(recording.header, guarded=True, start=start)
+    program.check()
     end = time.monotonic() + seconds
     tell("rehearses the run, to find a fix")
     record = None
     try:
-        record = rehearse(recording, Bounds(0, seconds), guarded=True, start=start)
+        record = program.rehearse(Bounds(0, seconds))
         recording = with_options(recording, record)
         if record.stopped:
             tell(f"the rehearsal {record.ended}")
     except GradscopeError as failure:
         tell(str(failure))
-    return _tried(recording, record, end, tell, start)
+    return _tried(recording, record, end, tell, program)
 
 
 def _tried(
@@ -155,7 +156,7 @@ def _tried(
     record: Record | None,
     end: float,
     tell: Callable[[str], None],
-    start: Start,
+    program: Program,
 ) -> Recording:
     """Return the recording with the first fix of each finding that holds as its first one."""
     proposed = plan(recording)
@@ -175,15 +176,13 @@ def _tried(
             tell(f"tries fix {candidate.number}")
             alone = replace(proposal, chosen=candidate, problem="")
             with_it = replanned(recording, Plan((alone,), ()), [candidate.number])
-            within = Bounds(bounds.calls, left)
-            after = run(recording, with_it.changes, within, guarded=True, start=start)
+            after = program.run(with_it.changes, Bounds(bounds.calls, left))
             verdict = Verdict(with_it, bounds, before, after)
             if after.exit_status in (None, REFUSED) or not verdict.mends(proposal):
                 continue
             fix = candidate.fix
             if record is not None and after.exit_status == 0:
-                left = end - time.monotonic()
-                verdict = compared(verdict, recording, record, left, guarded=True, start=start)
+                verdict = compared(verdict, program, record, end - time.monotonic())
             if verdict.refused and TARGET not in fix.effects:  # it would train something else
                 continue
             # What comes after a bounded run may want a tensor where there is a number now.

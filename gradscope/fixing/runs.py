@@ -21,7 +21,7 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Patch, bare, read
 from gradscope.fixing.plan import CODE
 from gradscope.fixing.rehearsal import Line, Record, Spot
-from gradscope.model import Finding, Header, Outcome, Recording
+from gradscope.model import Finding, Header, Recording
 from gradscope.record.file import load
 
 MEAN_OF = 10
@@ -156,21 +156,6 @@ class Run:
         return self.recording.findings if self.recording is not None else ()
 
 
-def check(recording: Recording) -> None:
-    """Raise GradscopeError if the program of a recording cannot be run again."""
-    header = recording.header
-    if not header.cwd or not header.script:
-        raise GradscopeError(
-            "the recording does not say how the program was started: record it again, then --verify"
-        )
-    if header.script == "-":
-        raise GradscopeError("the program came from standard input: run it from a file")
-    if not os.path.isdir(header.cwd):
-        raise GradscopeError(
-            f"cannot run {header.script}: {header.cwd}, where it was started, is not there any more"
-        )
-
-
 def start_process(
     module: str, job: Path, folder: str, environment: dict[str, str], output: Any
 ) -> subprocess.Popen[bytes]:
@@ -186,50 +171,76 @@ def start_process(
     )
 
 
-@contextmanager
-def _done(
-    module: str,
-    recording: Recording,
-    changes: Sequence[Patch],
-    bounds: Bounds,
-    guarded: bool,
-    start: Start,
-) -> Iterator[tuple[tuple[Path, Path], int | None, str]]:
-    """Have a module of ``launch`` run the program of a recording with changes to its sources; give
-    the files of its recording and its notes, its exit status, and what it printed.
-    """
-    header = recording.header
-    sources = {change.file: change.after.data for change in changes if change.file != CODE}
-    codes = ("".join(change.after.lines) for change in changes if change.file == CODE)
-    with tempfile.TemporaryDirectory(prefix="gradscope-") as folder:
-        place = Path(folder)
-        files = place / "run.gscope", place / "notes"
-        what = header.script, header.argv, next(codes, header.code), header.hooks, bounds.calls
-        (place / "job").write_bytes(pickle.dumps(Job(*what, *files, sources, guarded)))
-        with (place / "output").open("wb") as output:
-            environment = os.environ | _only_rank(header)
-            process = start(module, place / "job", header.cwd, environment, output)
-            status = _ended(process, bounds.seconds)
-        text = (place / "output").read_bytes()[-_MOST_OUTPUT:].decode(errors="replace")
-        yield files, status, text
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A recorded program, to be run again; see Job for ``guarded``."""
 
+    header: Header
+    guarded: bool = False
+    start: Start = start_process
 
-def run(
-    recording: Recording,
-    changes: Sequence[Patch],
-    bounds: Bounds,
-    *,
-    guarded: bool = False,
-    start: Start = start_process,
-) -> Run:
-    """Run the program of a recording with changes to its sources; see Job for the flag."""
-    with _done("trial", recording, changes, bounds, guarded, start) as (files, status, output):
-        found = None
-        with suppress(GradscopeError):  # a program that never imports torch leaves none
-            found = load(files[0])
-        noted = read_notes(files[1])
-    losses = _losses(noted, {change.file: change for change in changes})
-    return Run(found, losses, status, output, bounds.seconds)
+    def check(self) -> None:
+        """Raise GradscopeError if it cannot be run again."""
+        script, folder = self.header.script, self.header.cwd
+        if not folder or not script:
+            raise GradscopeError(
+                "the recording does not say how the program was started: "
+                "record it again, then --verify"
+            )
+        if script == "-":
+            raise GradscopeError("the program came from standard input: run it from a file")
+        if not os.path.isdir(folder):
+            raise GradscopeError(
+                f"cannot run {script}: {folder}, where it was started, is not there any more"
+            )
+
+    def run(self, changes: Sequence[Patch], bounds: Bounds) -> Run:
+        """Run it with changes to its sources."""
+        with self._done("trial", changes, bounds) as (files, status, output):
+            found = None
+            with suppress(GradscopeError):  # a program that never imports torch leaves none
+                found = load(files[0])
+            noted = read_notes(files[1])
+        losses = _losses(noted, {change.file: change for change in changes})
+        return Run(found, losses, status, output, bounds.seconds)
+
+    def rehearse(self, bounds: Bounds, changes: Sequence[Patch] = ()) -> Record:
+        """Run it with changes to its sources and every place marked; return what that showed. Of
+        ``bounds.calls`` 0 means: for some calls after one that would fail.
+
+        Raise GradscopeError if it cannot be run, or shows nothing.
+        """
+        self.check()
+        with self._done("rehearsing", changes, bounds) as (files, _, output):
+            try:
+                record: Record = pickle.loads(files[1].read_bytes())
+            except (OSError, EOFError, pickle.UnpicklingError):
+                last = (output.strip().splitlines() or ["it ran out of time"])[-1]
+                text = f"the rehearsal of {self.header.script} failed: {last}"
+                raise GradscopeError(text) from None
+        return record
+
+    @contextmanager
+    def _done(
+        self, module: str, changes: Sequence[Patch], bounds: Bounds
+    ) -> Iterator[tuple[tuple[Path, Path], int | None, str]]:
+        """Have a module of ``launch`` run it with changes to its sources; give the files of its
+        recording and its notes, its exit status, and what it printed.
+        """
+        header = self.header
+        sources = {change.file: change.after.data for change in changes if change.file != CODE}
+        codes = ("".join(change.after.lines) for change in changes if change.file == CODE)
+        with tempfile.TemporaryDirectory(prefix="gradscope-") as folder:
+            place = Path(folder)
+            files = place / "run.gscope", place / "notes"
+            what = header.script, header.argv, next(codes, header.code), header.hooks, bounds.calls
+            (place / "job").write_bytes(pickle.dumps(Job(*what, *files, sources, self.guarded)))
+            with (place / "output").open("wb") as output:
+                environment = os.environ | _only_rank(header)
+                process = self.start(module, place / "job", header.cwd, environment, output)
+                status = _ended(process, bounds.seconds)
+            text = (place / "output").read_bytes()[-_MOST_OUTPUT:].decode(errors="replace")
+            yield files, status, text
 
 
 def recorded(header: Header, seconds: float) -> Recording:
@@ -237,35 +248,11 @@ def recorded(header: Header, seconds: float) -> Recording:
 
     Raise GradscopeError if it never imports torch.
     """
-    ran = run(Recording(header, Outcome()), (), Bounds(_MOST_CALLS, seconds))
+    ran = Program(header).run((), Bounds(_MOST_CALLS, seconds))
     if ran.recording is None:
         last = (ran.output.strip().splitlines() or ["it never imported torch"])[-1]
         raise GradscopeError(f"{header.script} showed nothing to fix: {last}")
     return ran.recording
-
-
-def rehearse(
-    recording: Recording,
-    bounds: Bounds,
-    changes: Sequence[Patch] = (),
-    *,
-    guarded: bool,
-    start: Start = start_process,
-) -> Record:
-    """Run the program of a recording once more, with changes to its sources and every place marked;
-    return what it showed. Of ``bounds.calls`` 0 means: for some calls after one that would fail.
-
-    Raise GradscopeError if it cannot be run, or shows nothing.
-    """
-    check(recording)
-    with _done("rehearsing", recording, changes, bounds, guarded, start) as (files, _, output):
-        try:
-            record: Record = pickle.loads(files[1].read_bytes())
-        except (OSError, EOFError, pickle.UnpicklingError):
-            last = (output.strip().splitlines() or ["it ran out of time"])[-1]
-            script = recording.header.script
-            raise GradscopeError(f"the rehearsal of {script} failed: {last}") from None
-    return record
 
 
 def _only_rank(header: Header) -> dict[str, str]:
@@ -313,11 +300,10 @@ def read_notes(file: Path) -> dict[Line, list[float]]:
 
 def _losses(values: dict[Line, list[float]], changes: dict[str, Patch]) -> tuple[LossLog, ...]:
     """Return the values of the calls that started from a single number, by their lines."""
-    losses = []
-    for line, found in values.items():
-        file, number = told_place(line, values)
-        losses.append(LossLog(line, file, number, text_at(file, number, changes), tuple(found)))
-    return tuple(losses)
+    places = [(line, told_place(line, values)) for line in values]
+    return tuple(
+        LossLog(line, *at, text_at(*at, changes), tuple(values[line])) for line, at in places
+    )
 
 
 def told_place(line: Line, lines: Iterable[Line]) -> Spot:

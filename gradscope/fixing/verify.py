@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +14,7 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Patch, old_place
 from gradscope.fixing.plan import Candidate, Plan, Proposal, replanned, without
 from gradscope.fixing.rehearsal import Record
-from gradscope.fixing.runs import Bounds, Run, Start, check, rehearse, run, start_process
+from gradscope.fixing.runs import Bounds, Program, Run
 from gradscope.fixing.training import Comparison, Difference, TrainingChange, said_by
 from gradscope.model import Certainty, Finding, Recording, Severity
 
@@ -48,13 +48,11 @@ class Verdict:
 
     def met(self, proposal: Proposal) -> Finding | None:
         """Return the finding as the program has it now; None where it did not show this time."""
-        keys = _keys(proposal.findings, ())
-        return next((f for f in self.before.findings if _key(f, ()) in keys), None)
+        return next(_among(proposal, self.before.findings), None)
 
     def never_came(self, proposal: Proposal) -> bool:
         """Whether it is about errors that were foretold, in this run as well, and none came."""
-        keys = _keys(proposal.findings, ())
-        met = [f for f in self.before.findings if _key(f, ()) in keys]
+        met = [*_among(proposal, self.before.findings)]
         return bool(met) and not any(map(self._came, met))
 
     def _came(self, finding: Finding) -> bool:
@@ -65,14 +63,13 @@ class Verdict:
 
     def left(self, proposal: Proposal) -> Finding | None:
         """Return the finding as the changed program still has it."""
-        keys = _keys(proposal.findings, ())
-        return next((f for f in self.after.findings if _key(f, self.plan.changes) in keys), None)
+        return next(_among(proposal, self.after.findings, self.plan.changes), None)
 
     @property
     def new(self) -> tuple[Finding, ...]:
         """The findings of the changed program that the unchanged one did not show."""
-        known = _keys(self.before.findings, ())
-        known |= _keys(chain.from_iterable(proposal.findings for proposal in self.plan.applied), ())
+        own = (proposal.findings for proposal in self.plan.applied)
+        known = set(map(_key, chain(self.before.findings, *own)))
         return tuple(f for f in self.after.findings if _key(f, self.plan.changes) not in known)
 
     @property
@@ -159,20 +156,11 @@ class Trial:
         return any(p.chosen.number == candidate.number for p in self.verdict.plan.applied)
 
 
-def compared(
-    verdict: Verdict,
-    recording: Recording,
-    record: Record,
-    seconds: float,
-    *,
-    guarded: bool,
-    start: Start = start_process,
-) -> Verdict:
+def compared(verdict: Verdict, program: Program, record: Record, seconds: float) -> Verdict:
     """Return the verdict with what the changed program trains, if its rehearsal can be had."""
     changes, calls = verdict.plan.changes, min(len(record.calls), MOST_REHEARSED)
     with suppress(GradscopeError):  # it was killed before its record was written
-        within = Bounds(calls, seconds)
-        after = rehearse(recording, within, changes, guarded=guarded, start=start)
+        after = program.rehearse(Bounds(calls, seconds), changes)
         return replace(verdict, comparison=Comparison(record, after, changes))
     return verdict
 
@@ -191,25 +179,24 @@ class _Trials:
 
     def __init__(
         self,
-        recording: Recording,
+        program: Program,
         record: Record | None,
         bounds: Bounds,
         picked: Iterable[int],
         tell: Callable[[str], None],
     ) -> None:
-        self._recording = recording
+        self._program = program
         self._bounds = bounds
         self._picked = frozenset(picked)
         self._tell = tell
         self._end = time.monotonic() + bounds.seconds
         self._done: dict[Any, Verdict] = {}
         tell("runs the program as it is")
-        self._before = run(recording, (), self._within())
+        self._before = program.run((), self._within())
         if record is None:
             tell("rehearses it")
             with suppress(GradscopeError):  # it was killed before its record was written
-                bounds = replace(self._within(), calls=0)
-                record = rehearse(recording, bounds, guarded=False)
+                record = program.rehearse(replace(self._within(), calls=0))
         self._record = record
 
     @property
@@ -226,11 +213,11 @@ class _Trials:
             if self._left < _LEAST_SECONDS and self._done:
                 return None
             self._tell(f"runs the program with {names}")
-            verdict = self._of(plan, run(self._recording, plan.changes, self._within()))
+            verdict = self._of(plan, self._program.run(plan.changes, self._within()))
             if self._record is not None and not any(map(verdict.left, plan.applied)):
                 self._tell("rehearses it")
                 within = self._within().seconds
-                verdict = compared(verdict, self._recording, self._record, within, guarded=False)
+                verdict = compared(verdict, self._program, self._record, within)
             self._done[key] = verdict
         return replace(self._done[key], plan=plan)
 
@@ -258,8 +245,9 @@ def try_out(
     of other findings that are tried with it are those taken so far. Raise GradscopeError if the
     program cannot be run again.
     """
-    check(recording)
-    trials = _Trials(recording, record, bounds, picks, tell)
+    program = Program(recording.header)
+    program.check()
+    trials = _Trials(program, record, bounds, picks, tell)
     unchanged = trials.as_it_is(plan)
     plan = without(recording, plan, filter(unchanged.never_came, plan.proposals), NEVER_CAME)
     taken = {p.number: p.chosen.number for p in plan.proposals}
@@ -291,11 +279,15 @@ def _to_try(proposal: Proposal, picks: Sequence[int]) -> list[Candidate]:
     return [c for c in picked or proposal.candidates if c.can_be_tried]
 
 
-def _keys(findings: Any, changes: Sequence[Patch]) -> set[_Key]:
-    return {_key(finding, changes) for finding in findings}
+def _among(
+    proposal: Proposal, findings: Iterable[Finding], changes: Sequence[Patch] = ()
+) -> Iterator[Finding]:
+    """Yield those of the findings of a changed program that a proposal is about."""
+    keys = set(map(_key, proposal.findings))
+    return (finding for finding in findings if _key(finding, changes) in keys)
 
 
-def _key(finding: Finding, changes: Sequence[Patch]) -> _Key:
+def _key(finding: Finding, changes: Sequence[Patch] = ()) -> _Key:
     """Return what identifies a finding: its code, and its line in the unchanged program."""
     if finding.site is None:
         return finding.code, "", 0

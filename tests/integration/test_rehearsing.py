@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from gradscope.fixing.rehearsal import Simulation
-from gradscope.fixing.runs import Bounds, rehearse
+from gradscope.fixing.runs import Bounds, Program
 from gradscope.launch.interpreter import header_of
-from gradscope.model import Outcome, Recording
 from tests.command import gradscope, ran_well
 from tests.zygote import python
 
@@ -859,7 +858,7 @@ def test_the_first_fix_is_the_right_one(program: str, text: str, tmp_path: Path)
 def test_a_step_uses_what_its_closure_has_made(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LBFGS)
     header = header_of([str(tmp_path / "train.py")], hooks=True)
-    record = rehearse(Recording(header, Outcome()), Bounds(0, 60), guarded=True)
+    record = Program(header, guarded=True).rehearse(Bounds(0, 60))
     assert record.ended == "end"
     assert record.optimizers == ["LBFGS"]
     assert {record.leaves[leaf]: at for leaf, at in record.owners.items()} == {

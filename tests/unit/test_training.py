@@ -15,7 +15,7 @@ from gradscope.fixing.marks import Span
 from gradscope.fixing.patch import Patch, Source, apply, split
 from gradscope.fixing.plan import plan
 from gradscope.fixing.rehearsal import Event, Line, Record
-from gradscope.fixing.runs import Bounds, Run, read_notes, told_place
+from gradscope.fixing.runs import Bounds, Program, Run, read_notes, told_place
 from gradscope.fixing.training import Comparison, owners
 from gradscope.model import (
     Edit,
@@ -295,18 +295,18 @@ def test_no_run_is_begun_when_the_time_is_up(
     clock = [0.0]
     given: list[float] = []
 
-    def run(recording: Recording, changes: object, bounds: Bounds, **options: object) -> Run:
+    def run(program: Program, changes: object, bounds: Bounds) -> Run:
         given.append(bounds.seconds)
         clock[0] += 40
         return Run(replace(recording, findings=(finding,)), (), 0, "")
 
-    def rehearse(recording: object, bounds: Bounds, *changes: object, **options: object) -> Record:
+    def rehearse(program: Program, bounds: Bounds, *changes: object) -> Record:
         given.append(bounds.seconds)
         clock[0] += 10
         return rounds().record
 
-    monkeypatch.setattr(verify, "run", run)
-    monkeypatch.setattr(verify, "rehearse", rehearse)
+    monkeypatch.setattr(Program, "run", run)
+    monkeypatch.setattr(Program, "rehearse", rehearse)
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     trial = verify.try_out(plan(recording), recording, Bounds(5, 100), lambda doing: None)
     assert given == [50, 30, 25, 5]

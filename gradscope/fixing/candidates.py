@@ -20,6 +20,7 @@ from gradscope.fixing.edits import (
     entered_anew,
     expression_at,
     fields_of,
+    functions_around,
     is_in,
     is_target,
     loop_around,
@@ -422,8 +423,7 @@ class Search(Trial):
                 opened = [each.context_expr for each in node.items]
                 yield from self._put(file, opened, node.body[0], pieces)
         for file, node in self._stored:
-            functions = [e for e in source.enclosing(file, node.lineno) if isinstance(e, FUNCTIONS)]
-            if functions and (pieces := unguarded(file, node)):
+            if (functions := functions_around(file, node)) and (pieces := unguarded(file, node)):
                 yield from self._put(file, [node], functions[-1], pieces)
 
     def _put(
@@ -568,19 +568,14 @@ class Search(Trial):
         names: dict[str, set[int]] = defaultdict(set)
         calls = self._meant or record.calls
         leading = record.reached(r for i in calls for r in record.events[i].roots)
-        for node, number in record.identities.items():
-            behind, at = record.after[node], bisect_right(begun, node) - 1
-            is_old = behind and at >= 0 and behind[0] < begun[at]
-            if number in read and is_old and node in leading:
-                names[read[number]].add(number)
+        given = ((n, node, record.after[node][:1]) for node, n in record.identities.items())
+        led = [each for each in given if each[1] in leading]
         for number in read.keys() & record.held.keys():
-            for time, sources in record.held[number]:
-                at = bisect_right(begun, time) - 1
-                if at >= 0 and any(s < begun[at] and s in leading for s in sources):
-                    names[read[number]].add(number)
-        for (own, old), number in record.added.items():
-            at = bisect_right(begun, own) - 1
-            if number in read and at >= 0 and old < begun[at] and own in leading:
+            led += [(number, t, [*leading.intersection(of)]) for t, of in record.held[number]]
+        led += [(n, own, [old]) for (own, old), n in record.added.items() if own in leading]
+        for number, time, sources in led:
+            at = bisect_right(begun, time) - 1
+            if number in read and at >= 0 and any(source < begun[at] for source in sources):
                 names[read[number]].add(number)
         bound = self._bound_at(head, place, names)
         kept = [name for name in names if bound is None or name.partition(".")[0] in bound]

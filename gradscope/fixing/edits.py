@@ -45,11 +45,8 @@ _REPEATABLE = {"zip", "enumerate", "range", "reversed", "list", "tuple", "items"
 _IN_PLACE_ALONE = {"zero_", "copy_", "set_", "fill_", "normal_", "uniform_", "random_"}
 """Methods of a tensor that have no form that leaves it as it is."""
 _CACHES = ("cache", "lru_cache", "cached_property")
-_POSITIONS = {
-    "torch.autograd.grad": ("retain_graph", 3),
-    "torch.autograd.backward": ("retain_graph", 2),
-}
-"""Where a call takes a flag that is not named."""
+_POSITIONS = {"torch.autograd.grad": 3, "torch.autograd.backward": 2}
+"""Where a call takes ``retain_graph`` if that is not named."""
 
 
 def expression_at(place: Span) -> ast.expr | None:
@@ -207,7 +204,7 @@ def out_of_place(place: Span) -> Pieces:
             new = f"{name} = {name}.{method[:-1]}{whole[whole.index('(') :]}"
         case _:
             return ()
-    around = _functions_around(file, node)
+    around = functions_around(file, node)
     region = around[-1] if around else source.tree(file)
     given_names = _loop_variables(region)
     returned = (each for each in ast.walk(region) if isinstance(each, ast.Return))
@@ -222,7 +219,7 @@ def rebinding(
     """Return the edit that detaches variables before the statement at a place, or behind it."""
     lines, method = [], "detach().requires_grad_" if is_leaf else "detach"
     at = statement_around(place)[1]
-    around = [each for each in _functions_around(place.file, at) if each is not at]
+    around = [each for each in functions_around(place.file, at) if each is not at]
     known = _own_names(around[-1]) if around else set()
     region = around[-1] if around else source.tree(place.file)
     given = _loop_variables(region)
@@ -273,8 +270,8 @@ def with_flag(place: Span, name: str, value: str = "True") -> Pieces:
     if any(isinstance(each, ast.Starred) for each in call.args):
         return ()
     given = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
-    known, at = _POSITIONS.get(ast.unparse(call.func), ("retain_graph", 1))
-    by_place = call.args[at] if name == known and at < len(call.args) else None
+    at = _POSITIONS.get(ast.unparse(call.func), 1)
+    by_place = call.args[at] if name == "retain_graph" and at < len(call.args) else None
     if given is None and isinstance(by_place, ast.Constant):
         given = by_place
     if given is not None:
@@ -373,7 +370,7 @@ def summed_loop(place: Span) -> Pieces:
     rest = block_with(file, loop)[block_with(file, loop).index(loop) + 1 :]
     is_read = any(_reads(each, stored_names(loop)) for each in rest)
     if not isinstance(loop, ast.For) or loop.body != [last] or is_read:
-        scope = next(reversed(_functions_around(file, last)), source.tree(file))
+        scope = next(reversed(functions_around(file, last)), source.tree(file))
         known = {each.id for each in ast.walk(scope) if isinstance(each, ast.Name)}
         known |= _arguments(scope)
         name = next((n for n in ("losses", "all_losses", "to_sum") if n not in known), "")
@@ -465,7 +462,7 @@ def computed_at(file: str, node: ast.Assign, place: Span, within: Pieces = ()) -
     is_one = isinstance(node.targets[0], PATHS) and not _draws(node)
     if place.file != file or not isinstance(read, PATHS) or not is_one:
         return ()
-    functions = [_functions_around(file, at) for at in (node, read)]
+    functions = [functions_around(file, at) for at in (node, read)]
     here, there = ({name for each in own for name in _own_names(each)} for own in functions)
     names, known = _read_names(value), there or stored_names(source.tree(file))
     is_same = names & here <= known and not (names - here) & there
@@ -480,7 +477,7 @@ def computed_at(file: str, node: ast.Assign, place: Span, within: Pieces = ()) -
 
 def reads_of(file: str, node: ast.Assign) -> list[ast.Attribute]:
     """Return where the attribute is read that a statement stores, but for the function around."""
-    around = {each for own in _functions_around(file, node)[:1] for each in ast.walk(own)}
+    around = {each for own in functions_around(file, node)[:1] for each in ast.walk(own)}
     reads = (e for e in ast.walk(source.tree(file)) if isinstance(e, ast.Attribute))
     return [e for e in reads if e not in around and ast.unparse(e) == ast.unparse(node.targets[0])]
 
@@ -524,7 +521,7 @@ def _is_seen_outside(
     file: str, names: set[str], nodes: Sequence[ast.stmt], owner: Function
 ) -> bool:
     """Return whether anything reads some names but these statements and the function ``owner``."""
-    scope = next(reversed(_functions_around(file, nodes[0])), source.tree(file))
+    scope = next(reversed(functions_around(file, nodes[0])), source.tree(file))
     waiting: list[tuple[ast.AST, set[str]]] = [(scope, names)]
     while waiting:
         node, seen = waiting.pop()
@@ -575,7 +572,8 @@ def _body(function: Function) -> list[ast.stmt]:
     return function.body[ast.get_docstring(function) is not None :] or function.body
 
 
-def _functions_around(file: str, node: ast.AST) -> list[Function]:
+def functions_around(file: str, node: ast.AST) -> list[Function]:
+    """Return the functions around a node, from the outermost in."""
     around = source.enclosing(file, getattr(node, "lineno", 0))
     return [each for each in around if isinstance(each, FUNCTIONS)]
 
@@ -598,8 +596,8 @@ def _arguments(function: ast.AST) -> set[str]:
 
 def _may_change(kinds: frozenset[Kind]) -> bool:
     """Return whether a value of some kinds is, or has in it, what others may put something into."""
-    containers = [kind for kind in kinds if isinstance(kind, tuple)]
-    return any(name in ("list", "dict") or _may_change(parts) for name, parts in containers)
+    containers = _containers(kinds)
+    return bool({"list", "dict"} & containers.keys()) or any(map(_may_change, containers.values()))
 
 
 def _draws(node: ast.AST) -> bool:

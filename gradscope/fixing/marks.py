@@ -24,6 +24,7 @@ _LEFT = (
     *(ast.Compare, ast.Delete, ast.pattern),
 )
 """What stays as it is: names, texts, and what asks for an object's identity."""
+_MARKED = (ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Name, ast.Attribute, ast.Subscript)
 _OF_TENSOR = frozenset({"data", "grad", "requires_grad", "grad_fn", "_version", "is_leaf", "shape"})
 _BY_OBJECT = frozenset({"retain_grad", "register_hook", "is_tensor", "id", "isinstance", "type"})
 """Calls that mean the object that they are handed, not its value."""
@@ -79,7 +80,12 @@ class Marker(ast.NodeTransformer):
         """Return a node with all that is read in it wrapped."""
         if isinstance(node, _LEFT):
             return node
-        if isinstance(node, ast.BinOp | ast.UnaryOp | ast.IfExp):
+        if isinstance(node, _MARKED):
+            is_read = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+            if isinstance(node, ast.Subscript) and not is_read:  # of one that is set, the index
+                node.slice = self.visit(node.slice)  # type: ignore[assignment]
+            if not is_read or getattr(node, "attr", "") in _OF_TENSOR:
+                return node  # the object whose attribute is set stays
             self.generic_visit(node)
             return self._mark(node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -148,25 +154,6 @@ class Marker(ast.NodeTransformer):
             for keyword in node.keywords:
                 if keyword.arg not in ("out", "inputs"):
                     keyword.value = self.visit(keyword.value)  # type: ignore[assignment]
-        return self._mark(node)
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        """Mark a name that is read."""
-        return self._mark(node) if isinstance(node.ctx, ast.Load) else node
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """Mark an attribute that is read; the object whose attribute is set stays."""
-        if not isinstance(node.ctx, ast.Load) or node.attr in _OF_TENSOR:
-            return node
-        self.generic_visit(node)
-        return self._mark(node)
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """Mark an element that is read; of one that is set, the index."""
-        if not isinstance(node.ctx, ast.Load):
-            node.slice = self.visit(node.slice)  # type: ignore[assignment]
-            return node
-        self.generic_visit(node)
         return self._mark(node)
 
     def _number(self, node: ast.expr, *, is_added: bool = False) -> int:

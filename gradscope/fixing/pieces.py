@@ -198,11 +198,8 @@ def _stands_alone(node: ast.stmt, file: str) -> bool:
 
 def block_with(file: str, statement: ast.stmt) -> list[ast.stmt]:
     """Return the block that a statement stands in."""
-    for region in ast.walk(source.tree(file)):
-        for block in blocks_of(region):
-            if statement in block:
-                return block
-    return []
+    blocks = chain.from_iterable(map(blocks_of, ast.walk(source.tree(file))))
+    return next((block for block in blocks if statement in block), [])
 
 
 def blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:

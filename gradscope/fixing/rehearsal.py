@@ -265,16 +265,13 @@ class Simulation:
         """Return whether an edge is gone: nothing is trained through it."""
         change, record = self.change, self.record
         place = record.identities.get(following)
-        if self._carried and following in self._carried[self._turn(node)]:
+        is_old = self._carried and following in self._carried[self._turn(node)]
+        if not is_old and place in change.names and (source := record.after[following]):
+            latest = self._turn(following)
+            is_old = latest >= 0 and source[0] < record.begun[change.head][latest]
+        if is_old:
             self._rebound.append((record.read_by(following), node))
             return True
-        if place is not None and place in change.names:
-            source = record.after[following]
-            begun = record.begun.get(change.head, ())
-            latest = self._turn(following)
-            if source and latest >= 0 and source[0] < begun[latest]:
-                self._rebound.append((record.read_by(following), node))
-                return True
         if self._is_again is not change.late and following in change.again:
             return False
         added = record.added.get((node, following))

@@ -130,14 +130,13 @@ class _Trained:
 
     def makers(self, call: int, *own: Spot) -> frozenset[int]:
         """Return the places that have made what a call starts from, but for those of a line."""
-        waiting, found = [*self.record.events[call].roots], set[int]()
-        while waiting:
-            node = waiting.pop()
-            if self.made(node) in (None, *own):
-                waiting += self.record.after[node]
-            else:
-                found.add(self.record.made[node])
-        return frozenset(found)
+        passed = (None, *own)
+
+        def is_beyond(node: int, following: int) -> bool:
+            return node >= 0 and self.made(node) not in passed
+
+        reached = self.record.reached(self.record.events[call].roots, is_beyond)
+        return frozenset(self.record.made[n] for n in reached if self.made(n) not in passed)
 
     @cached_property
     def freed(self) -> set[int]:

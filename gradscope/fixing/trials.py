@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 
 from gradscope.fixing.edits import is_in, statement_around, unguarded
@@ -51,28 +51,26 @@ class Trial:
         self._stale = tuple(e for i in sorted(self._meant) for e in record.events[i].stale)
         self._freed = self._bad(self._meant)
         self._broken = self._freed | {node for node, _, _ in self._stale}
-        self._built: dict[ast.AST, frozenset[int]] = {}
-        self._effects_of: dict[int, _CutEffect] = {}
+        self.effect = cache(self._effect_of)
+        self._built_by = cache(self._nodes_of)
 
     @property
     def fails(self) -> bool:
         """Whether a call failed in the rehearsal, or would have."""
         return self._fail >= 0
 
-    def effect(self, place: int) -> _CutEffect:
+    def _effect_of(self, place: int) -> _CutEffect:
         """Return what a cut at one place does."""
-        if place not in self._effects_of:
-            cut, base = self._cut([place]), self._base
-            fruitful = self._is_fruitful(cut)
-            self._effects_of[place] = _CutEffect(
-                hazards=len(cut.hazards),
-                takes=(len(base.needed - cut.flows), cut.cut_in(base.used_nodes)),
-                mends=self._mends(cut),
-                is_fruitful=fruitful,
-                is_harmless=not self._harm(cut),
-                is_bearable=fruitful and base.trained_lines & base.needed <= cut.trained_lines,
-            )
-        return self._effects_of[place]
+        cut, base = self._cut([place]), self._base
+        fruitful = self._is_fruitful(cut)
+        return _CutEffect(
+            hazards=len(cut.hazards),
+            takes=(len(base.needed - cut.flows), cut.cut_in(base.used_nodes)),
+            mends=self._mends(cut),
+            is_fruitful=fruitful,
+            is_harmless=not self._harm(cut),
+            is_bearable=fruitful and base.trained_lines & base.needed <= cut.trained_lines,
+        )
 
     @cached_property
     def is_built_once(self) -> bool:
@@ -108,13 +106,11 @@ class Trial:
         events = self._record.events
         return len({events[i].keep for i in self._calls_by(events[self._fail].spot)}) > 1
 
-    def _built_by(self, file: str, node: ast.AST) -> frozenset[int]:
+    def _nodes_of(self, file: str, node: ast.AST) -> frozenset[int]:
         """Return the nodes that a statement or function has built, by whatever it called."""
-        if node not in self._built:
-            places, runs = self._record.places, self._record.runs
-            own = (run for n, some in runs.items() if is_in(places[n], file, node) for run in some)
-            self._built[node] = frozenset(chain(*(range(*run) for run in own)))
-        return self._built[node]
+        places, runs = self._record.places, self._record.runs
+        own = (run for n, some in runs.items() if is_in(places[n], file, node) for run in some)
+        return frozenset(chain(*(range(*run) for run in own)))
 
     @cached_property
     def _built_at(self) -> list[tuple[str, ast.stmt]]:

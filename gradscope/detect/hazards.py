@@ -10,6 +10,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import itemgetter
 from types import CodeType, FrameType
 from typing import Any
@@ -81,15 +82,11 @@ def examine(evidence: Evidence) -> list[Finding]:
     for i, found in look.stale:
         if look.will_run(i) and needs_saved(look, i):
             stale.setdefault(i, []).append(found)
-    donated = {
-        i
-        for i in look.compiled
-        if keeps and look.will_run(i) and has_donated_buffers(type(look.nodes[i]))
-    }
-    if not (needed or stale or donated):
-        return []
-    order = run_order(look)
-    first = next((i for i in order if i in needed or i in stale or i in donated), None)
+    compiled = filter(look.will_run, look.compiled if keeps else ())
+    donated = {i for i in compiled if has_donated_buffers(type(look.nodes[i]))}
+    wrong = needed | donated | stale.keys()
+    order = run_order(look) if wrong else []
+    first = next((i for i in order if i in wrong), None)
     if first is None:
         return []
     if first in needed:
@@ -138,18 +135,15 @@ def run_order(look: Look) -> list[int]:
     threads may have the same number: then it is up to the queue, and ``heapq`` does step by step
     what ``std::priority_queue`` of libstdc++ does.
     """
-    waiting = [0] * len(look.targets)
-    for leaving in look.targets:
-        for target in leaving:
-            waiting[target] += 1
+    waiting = Counter(chain.from_iterable(look.targets))
     ready: list[_Ready] = []
 
     def push(i: int) -> None:
         if look.will_run(i):
             heapq.heappush(ready, _Ready(i, look.tokens[i].sequence_nr % OTHER))
 
-    for i, count in enumerate(waiting):
-        if not count:
+    for i in range(len(look.targets)):
+        if not waiting[i]:
             push(i)
     order = []
     while ready:
@@ -227,11 +221,8 @@ def explain(evidence: Evidence, unexpected: Finding) -> Finding:
     modified what it saved: no look before the call can see that. If a prediction was made of this
     line, the error is what it warned of. All else is ``unexpected``, a fault of gradscope.
     """
-    seen = None
-    if unexpected.code == "GS101":
-        seen = _freed_meanwhile(evidence)
-    elif unexpected.code == "GS201":
-        seen = _modified_meanwhile(evidence)
+    look = {"GS101": _freed_meanwhile, "GS201": _modified_meanwhile}.get(unexpected.code)
+    seen = None if look is None else look(evidence)
     return seen or _as_predicted(evidence.state.foretold, unexpected) or unexpected
 
 
@@ -324,11 +315,10 @@ def _names_of(tensor: torch.Tensor, known: str | None) -> frozenset[str]:
     last = (known or "").rsplit(".", 1)[-1]
     found = {known, last, f"self.{last}"} if known else set()
     storage = storage_of(tensor)
-    for frame in user_frames(sys._getframe(1)):
-        for name, value in variables(frame):
-            if issubclass(type(value), torch.Tensor) and storage and storage_of(value) == storage:
-                found.add(name)
-    return frozenset(name for name in found if name)
+    pairs = chain.from_iterable(map(variables, user_frames(sys._getframe(1)) if storage else ()))
+    tensors = ((name, value) for name, value in pairs if issubclass(type(value), torch.Tensor))
+    found |= {name for name, value in tensors if storage_of(value) == storage}
+    return frozenset(filter(None, found))
 
 
 _ALLOCATORS = re.compile(r"DefaultCPUAllocator: (can't|not enough)|backend out of memory")

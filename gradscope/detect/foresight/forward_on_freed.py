@@ -94,11 +94,8 @@ class FreedWatch(Observer):
         if not found:
             return ()
         here = place_in(frame).site
-        expected = {
-            e.sequence_nr: e
-            for e in found
-            if (e.site.file, e.site.function) == (here.file, here.function)
-        }
+        own = here.file, here.function
+        expected = {e.sequence_nr: e for e in found if (e.site.file, e.site.function) == own}
         if not expected or not torch.is_grad_enabled():
             return ()
         # Looked at once: a later call that frees will expect it again.
@@ -112,33 +109,23 @@ class FreedWatch(Observer):
         for held in tensors_of(frames):
             known = expected.get(_number(held))
             freed = _freed_in(held) if known is not None else []
-            if known is None or not freed:
-                continue
-            read = _read_here(held, frames)
-            if read is None or read.site.line != here.line or not _builds(read):
-                continue
-            if source.runs_a_part(read.backward):
+            read = _read_here(held, frames, here.line) if freed else None
+            if known is None or read is None:
                 continue
             cause = (read.site, known.record.site)
-            if cause in self._told:
-                continue
-            self._told.add(cause)
-            return [self._found(self._facts(known, read, freed))]
+            if cause not in self._told:
+                self._told.add(cause)
+                found = gs103.finding(self._facts(known, read, freed))
+                # What is proposed once the call fails is to be the same.
+                self.watch.foreseen.setdefault(known.record.number, found)
+                return [found]
         return []
-
-    def _found(self, facts: gs103.ForwardOnFreed) -> Finding:
-        found = gs103.finding(facts)
-        # What is proposed once the call fails is to be the same.
-        self.watch.foreseen.setdefault(facts.freed_by.number, found)
-        return found
 
     def _facts(
         self, known: _Expected, read: Read, freed: list[tuple[str, Token]]
     ) -> gs103.ForwardOnFreed:
         site = known.record.site
-        made = dict.fromkeys(
-            s for s in (site_of(token.place) for _, token in freed) if s is not None
-        )
+        made = dict.fromkeys(filter(None, (site_of(token.place) for _, token in freed)))
         return gs103.ForwardOnFreed(
             read=read.site,
             holder=read.name,
@@ -152,11 +139,13 @@ class FreedWatch(Observer):
         )
 
 
-def _read_here(held: Held, frames: list[FrameType]) -> Read | None:
+def _read_here(held: Held, frames: list[FrameType], line: int) -> Read | None:
     """Return the read that was expected, if it comes and the tensor is still there."""
     wanted = Wanted([held], lambda other: bool(_freed_in(other)))
     found = foretell(wanted, start_before(frames[0], frames[0]), frames)
-    return next((read for each, read in found.reads if found.comes and each is held), None)
+    reads = (read for each, read in found.reads if found.comes and each is held)
+    here = (read for read in reads if read.site.line == line and _builds(read))
+    return next((read for read in here if not source.runs_a_part(read.backward)), None)
 
 
 def _builds(read: Read) -> bool:
@@ -172,9 +161,6 @@ def _number(held: Held) -> int:
 
 def _freed_in(held: Held) -> list[tuple[str, Token]]:
     """Return the nodes of a tensor's graph that have lost what they saved, the nearest first."""
-    found = []
-    for node in Walker(_MOST_NODES).walk([held_node(held.tensor)]):
-        token = token_of(node)
-        if token is not None and token.freed_by is not None:
-            found.append((node.name(), token))
-    return found
+    walked = Walker(_MOST_NODES).walk([held_node(held.tensor)])
+    known = ((node, token) for node in walked if (token := token_of(node)) is not None)
+    return [(node.name(), token) for node, token in known if token.freed_by is not None]

@@ -70,6 +70,7 @@ class Needed(NamedTuple):
         return gs202.StaleSoon(*known, carried=again and read.carried, again=again)
 
 
+@dataclass(frozen=True, slots=True)
 class StaleGraphs:
     """One look after a change; it lives no longer than that.
 
@@ -77,18 +78,11 @@ class StaleGraphs:
     of them, and ``tolerant`` names the kinds of node that the change does no harm to.
     """
 
-    def __init__(
-        self,
-        watch: State,
-        is_changed: Callable[[Packed], bool],
-        name_of: Callable[[torch.Tensor], str],
-        tolerant: frozenset[str] = frozenset(),
-    ) -> None:
-        self._watch = watch
-        self._is_changed = is_changed
-        self._name_of = name_of
-        self._tolerant = tolerant
-        self._walker = Walker(_MOST_NODES)
+    watch: State
+    is_changed: Callable[[Packed], bool]
+    name_of: Callable[[torch.Tensor], str]
+    tolerant: frozenset[str] = frozenset()
+    walker: Walker = field(default_factory=lambda: Walker(_MOST_NODES))
 
     def needed(self, start: FromFrames, frames: Sequence[FrameType]) -> Needed | None:
         """Return the first graph that the code will run backward all the same; if there is none,
@@ -109,10 +103,10 @@ class StaleGraphs:
 
     def _stale_in(self, held: Held) -> _OutOfDate:
         found = _OutOfDate()
-        for node in self._walker.walk([held_node(held.tensor)]):
-            for packed in () if node.name() in self._tolerant else self._saved_by(node):
-                if packed.tensor is not None and self._is_changed(packed):
-                    found.tensors[self._name_of(packed.tensor)] = None
+        for node in self.walker.walk([held_node(held.tensor)]):
+            for packed in () if node.name() in self.tolerant else self._saved_by(node):
+                if packed.tensor is not None and self.is_changed(packed):
+                    found.tensors[self.name_of(packed.tensor)] = None
                     found.nodes[node.name()] = None
                     if packed.place is not None:
                         found.made[packed.place.site] = None
@@ -121,7 +115,7 @@ class StaleGraphs:
     def _saved_by(self, node: Node) -> list[Packed]:
         """What a node saved: tied to it or waiting for its first look. Functions are asked."""
         token, kind = token_of(node), kind_of(type(node))
-        pending = self._watch.ledger.pending
+        pending = self.watch.ledger.pending
         references: Iterable[weakref.ref[Packed]]
         if token is not None:
             references = token.packs
@@ -132,7 +126,7 @@ class StaleGraphs:
             near = (pending.get(n, _NOTHING) for n in range(number - _SLICES, number + 1))
             references = chain.from_iterable(near)
         else:
-            return self._watch.saved_by(node)
+            return self.watch.saved_by(node)
         return [packed for reference in references if (packed := reference()) is not None]
 
 
@@ -155,9 +149,7 @@ class Changed:
 
     def alive(self) -> set[int]:
         """Return the identities of those that a graph still has."""
-        return {
-            id(packed) for packed in (reference() for reference in self.packs) if packed is not None
-        }
+        return {id(packed) for reference in self.packs if (packed := reference()) is not None}
 
 
 class InPlace(Observer):
@@ -189,10 +181,8 @@ class InPlace(Observer):
         if not packs or statement.site in self._told or len(self._changes) >= _MOST_WAITING:
             return
         if self._schedule.is_due(place):
-            computed = any(_is_computed(packed) for packed in packs)
-            trained = any(
-                packed.tensor is not None and is_parameter(packed.tensor) for packed in packs
-            )
+            computed = any(map(_is_computed, packs))
+            trained = any(is_parameter(t) for packed in packs if (t := packed.tensor) is not None)
             references = [weakref.ref(packed) for packed in packs]
             self._changes.append(Changed(statement, computed, trained, references, hidden))
             self._lines.wait(self, True)
@@ -227,12 +217,10 @@ class InPlace(Observer):
     ) -> list[Finding]:
         watch = self.watch
 
+        written = change.statement.target.removesuffix(".data") or "a saved tensor"
+
         def name_of(tensor: torch.Tensor) -> str:
-            return (
-                watch.names.of_tensor(tensor)
-                or change.statement.target.removesuffix(".data")
-                or "a saved tensor"
-            )
+            return watch.names.of_tensor(tensor) or written
 
         watch.names.learn_variables(frames)
         tolerant = gs202.TOLERANT if change.hidden else frozenset()

@@ -86,17 +86,12 @@ class Versions:
 
     def newest(self, most: int, storages: Container[int] | None = None) -> list[Packed]:
         """Return those that this thread saved last, of tensors with one of these memories."""
-        thread, found = this_thread.number, []
-        for reference in reversed(self._recent):
-            packed = reference()
-            if packed is None or packed.thread != thread:
-                continue
-            tensor = packed.tensor
-            if storages is None or (tensor is not None and storage_of(tensor) in storages):
-                found.append(packed)
-                if len(found) == most:
-                    break
-        return found
+        thread = this_thread.number
+        alive = (packed for each in reversed(self._recent) if (packed := each()) is not None)
+        own = (packed for packed in alive if packed.thread == thread)
+        if storages is not None:
+            own = (p for p in own if p.tensor is not None and storage_of(p.tensor) in storages)
+        return [*islice(own, most)]
 
 
 class MemoryBefore:
@@ -270,14 +265,9 @@ class LineWatch(Observer):
     def turn_on(self, frame: FrameType | None) -> None:
         """Trace this thread, if that can be done unseen."""
         thread = self._thread
-        if (
-            thread.aside
-            or thread.handle is not None
-            or not (self.watch.active and self.watch.saving.detailed)
-            or self._is_spent()
-        ):
-            return
-        frames = [] if self.watch.call else user_frames(frame)
+        is_free = not thread.aside and thread.handle is None and not self._is_spent()
+        looks = self.watch.active and self.watch.saving.detailed and not self.watch.call
+        frames = user_frames(frame) if is_free and looks else []
         if frames:
             thread.handle = trace_thread(self._starts, self._inside, frames)
             thread.aside = thread.handle is None
@@ -361,9 +351,8 @@ class LineWatch(Observer):
         except RecursionError:  # the program is about to meet it
             return None
         except BaseException as error:
-            if not isinstance(error, Exception) or raised_by_program(
-                error
-            ):  # a signal's handler raised it
+            # A signal's handler may have raised it.
+            if not isinstance(error, Exception) or raised_by_program(error):
                 erase(error, _OURS)
                 raise
             self.switch_off()

@@ -227,12 +227,8 @@ def _rank(entry: tuple[Held, Read]) -> tuple[bool, bool, int]:
 
 
 def _made(watch: State, look: Look, freed: list[int]) -> tuple[Site, ...]:
-    sites: dict[Site, None] = {}
-    for i in freed[:_MOST_NODES]:
-        site = built_at(look, watch.generations, i)
-        if site is not None:
-            sites[site] = None
-    return tuple(sites)[:_MOST_MADE]
+    sites = (built_at(look, watch.generations, i) for i in freed[:_MOST_NODES])
+    return tuple(dict.fromkeys(filter(None, sites)))[:_MOST_MADE]
 
 
 def _places_of(watch: State, look: Look, held: Held) -> tuple[Site, ...]:

@@ -281,11 +281,8 @@ def _is_root_at(backward: Site, site: Site) -> bool:
         return False
     roots = [call.func.value] if isinstance(call.func, ast.Attribute) else call.args[:1]
     roots += call.args[:1] if source.called_name(call) == "grad" else []
-    return any(
-        isinstance(root, ast.Name | ast.Attribute | ast.Subscript)
-        and (root.lineno, root.col_offset + 1) == (site.line, site.column)
-        for root in roots
-    )
+    paths = (each for each in roots if isinstance(each, ast.Name | ast.Attribute | ast.Subscript))
+    return (site.line, site.column) in ((each.lineno, each.col_offset + 1) for each in paths)
 
 
 def _adds_to(statement: ast.stmt | None, name: str) -> bool:

@@ -23,6 +23,7 @@ from gradscope.model import BackwardCall, Site
 from gradscope.program.ahead.values import kind_of
 from gradscope.program.ahead.ways import GradEvent, What
 from gradscope.program.layouts import class_name
+from gradscope.program.names import Names
 from gradscope.program.reach import Budget, Walk
 from gradscope.program.tensors import describe, held_node, leaves_of
 from gradscope.program.undisturbed import Uncollected, Untraced
@@ -184,16 +185,10 @@ _CONSTANT = re.compile(
 _TOTAL = re.compile(r"total|epoch|running|sum|cum|avg|mean|acc|hist|log|meter")
 
 
-class _Leaves:
-    """Names leaves: those of modules and variables by name, others by what they are."""
-
-    def __init__(self, watch: State, frames: Sequence[FrameType]) -> None:
-        watch.names.learn_variables(frames)
-        self._names = watch.names
-
-    def named(self, leaves: Iterable[torch.Tensor]) -> tuple[str, ...]:
-        names = ((self._names.of_tensor(leaf), describe(leaf)) for leaf in leaves)
-        return tuple(dict.fromkeys(name or f"an unnamed leaf {kind}" for name, kind in names))
+def _named(names: Names, leaves: Iterable[torch.Tensor]) -> tuple[str, ...]:
+    """Name leaves: those of modules and variables by name, others by what they are."""
+    pairs = ((names.of_tensor(leaf), describe(leaf)) for leaf in leaves)
+    return tuple(dict.fromkeys(name or f"an unnamed leaf {kind}" for name, kind in pairs))
 
 
 def roles_of(
@@ -211,7 +206,8 @@ def roles_of(
     ``around`` is what is done with gradients before the later call and after it.
     """
     assert record.site is not None
-    optimizers, names = Optimizers(frames), _Leaves(watch, frames)
+    watch.names.learn_variables(frames)
+    optimizers, names = Optimizers(frames), watch.names
     here, there = record.site, reading.backward
     before, after = around
     first = optimizers.stepping((), (*before, *after))
@@ -223,7 +219,7 @@ def roles_of(
         between = _Between(freeing, record, reading, (first, second), names)
         links = tuple(filter(None, (between.link(one, held) for one in reached)))
     return Roles(
-        leaves=names.named(shared),
+        leaves=_named(names, shared),
         first=Loss(_loss_name(here), here, _names(first)),
         second=Loss(_loss_name(there), there, _names(second)),
         known=is_known,
@@ -252,7 +248,7 @@ class _Between:
     _record: BackwardCall
     _reading: Read
     _optimizers: tuple[tuple[Optimizer, ...], tuple[Optimizer, ...]]
-    _names: _Leaves
+    _names: Names
 
     def link(self, held: Held, failing: Held) -> Link | None:
         """Return how the two losses share a variable; None if they do not, or not there first."""
@@ -267,9 +263,9 @@ class _Between:
         return Link(
             self._reading.via or self._reading.name if held is failing else held.paths[0].text,
             self._cut(leaves),
-            self._names.named(leaves),
-            self._names.named(lost_first),
-            self._names.named(lost_second),
+            _named(self._names, leaves),
+            _named(self._names, lost_first),
+            _named(self._names, lost_second),
             len(lost_first) == len(self._freeing.lost(roots, None)),
         )
 
@@ -278,14 +274,11 @@ class _Between:
         first, second = self._optimizers
         if not first or not second:
             return Cut.BOTH
-        trained = bool(_of(leaves, first)), bool(_of(leaves, second))
-        if trained == (False, True):
-            return Cut.FIRST
-        if trained == (True, False):
-            return Cut.SECOND
-        if trained == (False, False):
-            return Cut.NEITHER
-        return Cut.BOTH
+        match bool(_of(leaves, first)), bool(_of(leaves, second)):
+            case False, by_second:
+                return Cut.FIRST if by_second else Cut.NEITHER
+            case _, by_second:
+                return Cut.BOTH if by_second else Cut.SECOND
 
 
 def _leaves_behind(failing: Held, cut: Held) -> list[torch.Tensor] | None:
@@ -306,7 +299,7 @@ def _constant(
     optimizers: Optimizers,
     leaves: Sequence[torch.Tensor],
     second: Sequence[Optimizer],
-    names: _Leaves,
+    names: Names,
 ) -> str:
     """Return why what is shared is a constant for the second loss; empty if nothing says so."""
     name = reading.name
@@ -317,7 +310,7 @@ def _constant(
         return "it enters the loss as its target"
     if _is_named_constant(name):
         return "its name says that it is a constant"
-    if leaves and all(_is_named_constant(each.partition(".")[0]) for each in names.named(leaves)):
+    if leaves and all(_is_named_constant(each.partition(".")[0]) for each in _named(names, leaves)):
         return "it comes from a copy of the model"
     return ""
 

@@ -239,9 +239,7 @@ class Growth(Observer):
         if scanned is None:
             return ()
         loop.holders = _follow(loop.holders, loop.count, scanned)
-        self.watch.lifting.doubted = any(
-            s.grows and key not in self._told for key, s in loop.holders.items()
-        )
+        self.watch.lifting.doubted = any(sightings.grows for _, sightings in self._untold(loop))
         return () if loop.waits else self._judge(loop, ended=False)
 
     def after_program(self, main: ModuleType) -> None:
@@ -286,24 +284,18 @@ class Growth(Observer):
             return None
         loop = self._loops.get(call.place)
         steps = self.watch.steps
-        if (loop is None and len(self._loops) < _MOST_LOOPS) or (
-            loop is not None and steps and not loop.steps
-        ):
+        is_full = len(self._loops) >= _MOST_LOOPS
+        if not is_full if loop is None else steps and not loop.steps:
             # What was counted before the first step was one iteration.
             before = () if loop is None else loop.ticks[-1:]
-            loop = self._loops[call.place] = CallLoop(
-                steps, self.watch.generations.now, waits=waits, before=before
-            )
+            now = self.watch.generations.now
+            loop = self._loops[call.place] = CallLoop(steps, now, waits=waits, before=before)
         return loop
 
     def _judge(self, loop: CallLoop, *, ended: bool) -> Iterator[Finding]:
         if loop.done or loop.count < (_ENOUGH_AT_END if ended else _ENOUGH)[bool(loop.steps)]:
             return
-        grown = [
-            (key, sightings)
-            for key, sightings in loop.holders.items()
-            if key not in self._told and self._has_grown(loop, sightings, ended=ended)
-        ]
+        grown = [each for each in self._untold(loop) if self._has_grown(loop, each[1], ended=ended)]
         grads = [g for g in grown if self._creates and g[1].newest.names[0].attribute == "grad"]
         if grads:
             # The one that holds the most stands for the others, and for what was computed of them.
@@ -330,6 +322,9 @@ class Growth(Observer):
                 loop.done = True
                 each = (now - before) / (last - first_seen)
                 yield gs304.finding(loop.record, *cycle, last, each)
+
+    def _untold(self, loop: CallLoop) -> list[tuple[Key, Sightings]]:
+        return [each for each in loop.holders.items() if each[0] not in self._told]
 
     def _has_grown(self, loop: CallLoop, sightings: Sightings, *, ended: bool) -> bool:
         """Return whether a holder was seen to grow, and nothing in the code says that it will stop.
@@ -361,20 +356,15 @@ class Growth(Observer):
         for loop in loops[:_MOST_LOOKS_BACK]:
             scanned = self._scan(frames, loop.ticks, loop.numbers, between_calls=False, last=True)
             # The function may be over by whose variables it was known, or wait while others run.
-            seen = {
-                (n.origin, n.text): s.newest for s in loop.holders.values() for n in s.newest.names
-            }
+            newest = [sightings.newest for sightings in loop.holders.values()]
+            seen = {(n.origin, n.text): each for each in newest for n in each.names}
             most = loop.count + loop.before
-            known = [
-                replace(
-                    each,
-                    iterations=min(each.iterations, most),
-                    in_graph=seen.get(each.key, each).in_graph,
-                    names=seen.get(each.key, each).names,
-                )
-                for each in scanned or ()
-                if each.key in seen or each.iterations >= most - 1
-            ]
+            known = []
+            for each in scanned or ():
+                if each.key in seen or each.iterations >= most - 1:
+                    old, times = seen.get(each.key, each), min(each.iterations, most)
+                    same = replace(each, iterations=times, in_graph=old.in_graph, names=old.names)
+                    known.append(same)
             loop.holders |= _follow(loop.holders, loop.count, known)
 
     def _final(self) -> Iterator[Finding]:

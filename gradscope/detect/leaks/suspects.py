@@ -380,7 +380,5 @@ def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:
 
 
 def _before_items(path: Path) -> int:
-    length = len(path.steps)
-    while length and path.steps[length - 1].kind in ("item", "entry"):
-        length -= 1
-    return length
+    inner = (n for n, step in enumerate(path.steps, 1) if step.kind not in ("item", "entry"))
+    return max(inner, default=0)

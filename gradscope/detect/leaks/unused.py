@@ -58,7 +58,7 @@ class Unused(Observer):
     def __init__(self, watch: State, growth: Growth) -> None:
         self.watch = watch
         self.growth = growth
-        self.lost: dict[Route, _Dropped] = {}
+        self.lost = defaultdict[Route, _Dropped](_Dropped)
         self._met: set[Route | None] = set()
         self._places: set[Place | None] = set()
         self._repeated: set[int] = set()
@@ -71,9 +71,7 @@ class Unused(Observer):
         route = packed.route
         if packed.token is not None or route is None or route.in_call or not route.places:
             return
-        dropped = self.lost.get(route)
-        if dropped is None:
-            dropped = self.lost[route] = _Dropped()
+        dropped = self.lost[route]
         dropped.nbytes += nbytes
         saved = self.watch.ledger.saved_tensors
         if saved != dropped.last:

@@ -124,16 +124,11 @@ def _known(found: Any) -> Any:
 
 def _fill(frame: Frame, live: FrameType) -> None:
     """Read the variables: by their slots, as these have the cells; what is not there by name."""
-    count = len(frame.variables)
-    if not count:
-        return
     named = dict(local_variables(live)) if frame.code.co_flags & 1 else {}
     cells = {*frame.code.co_cellvars, *frame.code.co_freevars}
     for at, name in enumerate(frame.flow.slots):
-        if name in named and name not in cells:
-            frame.variables[at] = named[name]
-        else:
-            frame.variables[at] = _known(slot(live, at))
+        is_own = name in named and name not in cells
+        frame.variables[at] = named[name] if is_own else _known(slot(live, at))
 
 
 def _kept(frame: Frame, depth: int, waits: bool | None) -> int:

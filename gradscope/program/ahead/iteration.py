@@ -46,15 +46,11 @@ _LOADERS = (data.DataLoader, *LOADER_ITERATORS)
 def elements_of(m: Machine, of: Any) -> list[Any]:
     """Return what a container of a built-in type holds; the keys of a dict."""
     found = m.overlay.view(of)
-    base = _base_of(found, *_LISTED, *_HASHED)
+    base = v.base_of(found, *_LISTED, *_HASHED)
     if base is range and len(found) > _MOST:
         v.lost("a long range")
     each = [] if base is None else base.__iter__(found)
     return [*map(v.value_of, each)] if base in _HASHED else [*each]
-
-
-def _base_of(of: Any, *kinds: type) -> Any:
-    return next((kind for kind in kinds if is_a(of, kind)), None)
 
 
 def size_of(m: Machine, of: Any) -> int | None:
@@ -73,7 +69,7 @@ def size_of(m: Machine, of: Any) -> int | None:
 def plain_size(m: Machine, of: Any) -> int | None:
     """Return how many elements a container of a built-in type has; None for others."""
     payload = m.overlay.view(of)
-    base = _base_of(payload, *_LISTED, *_HASHED)
+    base = v.base_of(payload, *_LISTED, *_HASHED)
     return None if base is None else int(base.__len__(payload))
 
 
@@ -104,7 +100,7 @@ def plain_item(m: Machine, of: Any, key: Any) -> Any:
     if is_a(payload, dict):
         return _of_dict(m, of, payload, key)
     key = _index(m, key)
-    base = _base_of(payload, *_LISTED)
+    base = v.base_of(payload, *_LISTED)
     if type(key) is v.Unknown or base is None:
         return unknown_element(m, elements_of(m, of))
     found = m.compute(base.__getitem__, payload, key)
@@ -228,7 +224,7 @@ def iterator(m: Machine, of: Any) -> Any:
 
 def over(m: Machine, of: Any, start: int = 0, step: int = 1) -> v.Elements:
     """Return an iterator over a sequence, which sees what is added to it meanwhile."""
-    base = _base_of(m.overlay.view(of), *_LISTED)
+    base = v.base_of(m.overlay.view(of), *_LISTED)
     if base is None:
         return v.Elements(_stepping(elements_of(m, of)), of)
     place = [start]

@@ -385,8 +385,7 @@ class Machine:
         if kind is v.Super:
             owner = of.owner
             cls = owner if is_a(owner, type) else v.kind_of(owner)
-            found = self.lookup(cls, name, of.after)
-            return found if found is MISSING else self.bind(found, owner, name)
+            return self.bind(self.lookup(cls, name, of.after), owner, name)
         if kind is v.Function:
             own = getattr(of, name, MISSING) if name in v.Function.__slots__[:-1] else MISSING
             return of.fields if name == "__dict__" else of.fields.get(name, own)
@@ -465,17 +464,16 @@ class Machine:
             return v.OwnDict({**class_namespace(cls), **self.overlay.attributes(cls)})
         found = self.lookup(cls, name)
         if found is MISSING:
-            found = self.lookup(type(cls), name)
-            if found is MISSING:
-                return MISSING
-            return self.bind(found, cls, name)
+            return self.bind(self.lookup(type(cls), name), cls, name)
         if type(found) is types.GetSetDescriptorType:
             return v.Unknown(why=name)
         is_bound = is_exactly(found, classmethod, staticmethod, types.ClassMethodDescriptorType)
         return self.bind(found, cls, name) if is_bound else found
 
     def bind(self, found: Any, owner: Any, name: str) -> Any:
-        """Return what a class's attribute gives when it is asked for on an object."""
+        """Return what a class's attribute gives when it is asked for on an object; MISSING where
+        there is none.
+        """
         kind = type(found)
         if is_function(found) or kind is functools._lru_cache_wrapper:
             return MethodType(found, owner)
@@ -507,10 +505,8 @@ class Machine:
 
     def store(self, of: Any, name: str, value: Any) -> None:
         """Store an attribute in an object itself; MISSING deletes it."""
-        if is_exactly(of, v.Instance, v.Ahead, v.Function):
-            space = of.fields
-        else:
-            space = self.overlay.attributes_to_write(of)
+        is_ours = is_exactly(of, v.Instance, v.Ahead, v.Function)
+        space = of.fields if is_ours else self.overlay.attributes_to_write(of)
         self._put(space, name, value)
 
     def _put(self, space: dict[str, Any], name: str, value: Any) -> None:
@@ -726,16 +722,14 @@ class Machine:
         frame = Frame(code, function.__globals__)
         defaults, of_named = function.__defaults__ or (), function.__kwdefaults__ or {}
         rest, names, count = dict(named), code.co_varnames, code.co_argcount
-        end = count + code.co_kwonlyargcount
-        for at in range(end):
-            if at < min(count, len(given)):
-                value = given[at]
-            elif names[at] in rest and at >= code.co_posonlyargcount:
-                value = rest.pop(names[at])
-            elif at >= count:
-                value = of_named.get(names[at], MISSING)
-            else:
+        first, end = min(count, len(given)), count + code.co_kwonlyargcount
+        frame.variables[:first] = given[:first]
+        for at in range(first, end):
+            value = of_named.get(names[at], MISSING)
+            if at < count:
                 value = defaults[at - count] if at >= count - len(defaults) else MISSING
+            if names[at] in rest and at >= code.co_posonlyargcount:
+                value = rest.pop(names[at])
             if value is MISSING:
                 self.throw(TypeError, f"{code.co_name} needs {names[at]}")
             frame.variables[at] = value

@@ -380,9 +380,7 @@ for _each in (*_computing, *vars(math).values()):
 model(list)(lambda m, given, named: v.OwnList(iteration.drain(m, given[0]) if given else ()))
 
 
-@model(tuple)
-def _tuple(m: Machine, given: Given, named: Named) -> tuple[Any, ...]:
-    return tuple(iteration.drain(m, given[0])) if given else ()
+model(tuple)(lambda m, given, named: tuple(iteration.drain(m, given[0])) if given else ())
 
 
 model(set, frozenset)(

@@ -185,10 +185,8 @@ def _on_compare_op(m: Machine, f: Frame, i: Instruction) -> None:
 
 def _on_is_op(m: Machine, f: Frame, i: Instruction) -> None:
     left, right = f.pop(2)
-    if type(left) is v.Unknown or type(right) is v.Unknown:
-        f.stack.append(v.Unknown(why="is"))
-    else:
-        f.stack.append((left is right) ^ bool(i.arg))
+    is_known = type(left) is not v.Unknown and type(right) is not v.Unknown
+    f.stack.append((left is right) ^ bool(i.arg) if is_known else v.Unknown(why="is"))
 
 
 def _on_contains_op(m: Machine, f: Frame, i: Instruction) -> None:
@@ -363,9 +361,7 @@ def _take(m: Machine, f: Frame, i: Instruction, known: bool | None, *, jumps_if:
     else:
         jumps = known == jumps_if
     if jumps:
-        if f.goes_back():
-            m.clear_if_over()
-        f.index = i.jump - 1
+        _on_jump_forward(m, f, i)
     return jumps
 
 

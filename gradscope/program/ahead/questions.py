@@ -185,15 +185,13 @@ class FromFrames:
                 machine.suspended[id(frame.live)] = frame
         how, value = "return", None if self._result is None else self._result()
         inner: Frame | None = None
+        machine.frames, machine.outer = [frames[0]], frames[1:]
         if outer := [each.live for each in frames[1:] if id(each.code) in _ENTRIES]:
-            machine.frames, machine.outer = [frames[0]], frames[1:]
             _run_checkpoints(machine, outer[0])
-            machine.frames = []
+        machine.within = True
         for hook, given in self._hooks:
-            machine.frames, machine.outer = [frames[0]], frames[1:]
-            machine.within = True
             models.in_thread(machine, hook, _filled_in(given), {})
-            machine.frames, machine.within = [], False
+        machine.frames, machine.within = [], False
         for depth, frame in enumerate(frames):
             machine.outer = frames[depth + 1 :]
             if frame.code is _SUBMIT:  # its work is done in another thread already

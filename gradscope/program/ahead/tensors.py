@@ -251,15 +251,13 @@ def _got(value: Any) -> Any:
 
 def shape(tensor: Any) -> Any:
     """Return a tensor without memory of the same shape; None if unknown."""
-    if is_a(tensor, Tensor):
-        return _meta(tensor)
-    found = tensor.twin()
+    found = twin(tensor)()
     return found if is_a(found, Tensor) else None
 
 
 def rows(m: Machine, tensor: Any) -> int | None:
     """Return how many rows a tensor has, or how many tensors a result; None if unknown."""
-    found = _meta(tensor) if is_a(tensor, Tensor) else tensor.twin()
+    found = twin(tensor)()
     if is_a(found, tuple, list):
         return len(found)
     return int(found.shape[0]) if is_a(found, Tensor) and found.dim() else None
@@ -318,15 +316,12 @@ def attribute(m: Machine, tensor: Any, name: str) -> Any:
 
 def set_attribute(m: Machine, tensor: Any, name: str, value: Any) -> None:
     """Store an attribute of a tensor."""
-    if name == "data":
-        if type(tensor) is v.Ahead:
-            tensor.twin = twin(value)
-        return
+    if name == "data" and type(tensor) is v.Ahead:
+        tensor.twin = twin(value)
     if name == "grad" and value is None:
         m.events.append(GradEvent(What.ZERO, tensor))
-    if name in ("grad", "requires_grad"):
-        return
-    m.store(tensor, name, value)
+    if name not in ("data", "grad", "requires_grad"):
+        m.store(tensor, name, value)
 
 
 def method(m: Machine, tensor: Any, name: str, given: v.Given, named: v.Named) -> Any:

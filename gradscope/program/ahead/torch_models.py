@@ -28,13 +28,15 @@ from gradscope.torch_private import (
 )
 
 
+def _tensors(m: Machine, given: Any) -> list[Any]:
+    return [given] if v.is_tensor(given) else iteration.drain(m, given)
+
+
 def run_backward(m: Machine, roots: list[Any], inputs: Any = None) -> None:
     """Call the engine for these roots."""
     marks = m.held(roots)
     if marks and not m.within:
-        each = None
-        if inputs is not None:
-            each = [inputs] if v.is_tensor(inputs) else iteration.drain(m, inputs)
+        each = None if inputs is None else _tensors(m, inputs)
         alone = not any(tensors.is_apart(m, root) for root in roots if v.is_tensor(root))
         sure = frozenset(mark for mark in marks if mark.sure)
         if sure and m.question.meets(sure, each):
@@ -51,16 +53,14 @@ def _backward(m: Machine, given: Given, named: Named) -> None:
 
 @model(torch.autograd.backward)
 def _backward_of_all(m: Machine, given: Given, named: Named) -> None:
-    roots = argument(given, named, 0, "tensors")
-    each = [roots] if v.is_tensor(roots) else iteration.drain(m, roots)
-    run_backward(m, each, argument(given, named, 5, "inputs"))
+    roots = _tensors(m, argument(given, named, 0, "tensors"))
+    run_backward(m, roots, argument(given, named, 5, "inputs"))
 
 
 @model(torch.autograd.grad)
 def _grad(m: Machine, given: Given, named: Named) -> Any:
-    outputs, inputs = argument(given, named, 0, "outputs"), argument(given, named, 1, "inputs")
-    roots = [outputs] if v.is_tensor(outputs) else iteration.drain(m, outputs)
-    each = [inputs] if v.is_tensor(inputs) else iteration.drain(m, inputs)
+    roots = _tensors(m, argument(given, named, 0, "outputs"))
+    each = _tensors(m, argument(given, named, 1, "inputs"))
     run_backward(m, roots, v.OwnList(each))
     creates = m.known_truth(argument(given, named, 4, "create_graph", False))
     marks = v.unsure(m.held(roots)) if creates else v.NO_MARKS

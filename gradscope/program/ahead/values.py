@@ -190,11 +190,7 @@ class Function(Made):
     """A function that will be made; its attributes are named as those of one that is there."""
 
     __slots__ = (
-        "__closure__",
-        "__code__",
-        "__defaults__",
-        "__globals__",
-        "__kwdefaults__",
+        *("__closure__", "__code__", "__defaults__", "__globals__", "__kwdefaults__"),
         "fields",
     )
 
@@ -273,20 +269,18 @@ class Wrapped(Made):
         self.value = value
 
 
-class Exhausted(Exception):  # noqa: N818 - no error of ours
-    """An iterator has no more elements; ``value`` is what a generator returned."""
-
+class _Carrying(Exception):  # noqa: N818 - no error of ours
     def __init__(self, value: Any = None) -> None:
         super().__init__()
         self.value = value
 
 
-class Raised(Exception):  # noqa: N818 - no error of ours
-    """The program read ahead raises an exception."""
+class Exhausted(_Carrying):
+    """An iterator has no more elements; ``value`` is what a generator returned."""
 
-    def __init__(self, value: Any) -> None:
-        super().__init__()
-        self.value = value
+
+class Raised(_Carrying):
+    """The program read ahead raises an exception."""
 
 
 class Stop(Exception):  # noqa: N818 - no error of ours
@@ -476,12 +470,8 @@ class Overlay:
             own = fields(of)
             yield from (own[name] for name in space if name in own)
         for of, _ in self._copies.values():
-            if is_a(of, dict):
-                yield from dict.values(of)
-            elif is_a(of, list):
-                yield from list.__iter__(of)
-            elif is_a(of, deque):
-                yield from deque.__iter__(of)
+            if (base := base_of(of, dict, list, deque)) is not None:
+                yield from dict.values(of) if base is dict else base.__iter__(of)
         for of, _ in self._cells.values():
             yield from gc.get_referents(of)
 
@@ -507,23 +497,25 @@ _NONE: dict[str, Any] = {}
 _OWN = next(sys.getrefcount(of) - 1 for of in [object()])  # references that looking at it adds
 
 
+def base_of(of: Any, *kinds: type) -> Any:
+    """Return the first of these classes that an object is of; None if there is none."""
+    return next((kind for kind in kinds if is_a(of, kind)), None)
+
+
 def _has_plain_keys(of: Any) -> bool:
-    return all(map(is_plain, dict.__iter__(of) if is_a(of, dict) else _elements(of)))
-
-
-def _elements(of: Any) -> Iterator[Any]:
-    return set.__iter__(of) if is_a(of, set) else frozenset.__iter__(of)
+    return all(map(is_plain, base_of(of, dict, set, frozenset).__iter__(of)))
 
 
 def _copied(of: Any) -> Any:
-    if is_a(of, dict):
+    base = base_of(of, *CONTAINERS)
+    if base is dict:
         return OwnDict((key_of(key), value) for key, value in [*dict.items(of)])
-    if is_a(of, list):
+    if base is list:
         return OwnList(list.__iter__(of))
-    if is_a(of, set, frozenset):
-        return OwnSet(map(key_of, [*_elements(of)]))
-    if is_a(of, deque):
+    if base is deque:
         return OwnDeque(deque.__iter__(of), deque.maxlen.__get__(of))
+    if base in (set, frozenset):
+        return OwnSet(map(key_of, [*base.__iter__(of)]))
     return lost(f"a write to {type(of).__name__}")
 
 

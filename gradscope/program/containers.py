@@ -11,6 +11,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -148,17 +149,13 @@ def _sequence(base: Any) -> _Reader:
 _longest = collections.deque.__dict__["maxlen"].__get__
 
 
-def _set(base: Any) -> _Reader:
-    """Return a reader of the members of a set."""
-
-    def read(contents: Contents, holder: Any) -> list[Held]:
-        members = itertools.islice(base.__iter__(holder), contents.most)
-        try:
-            return [("entry", None, member) for member in members]
-        except RuntimeError:  # another thread is changing it
-            return []
-
-    return read
+def _of_set(contents: Contents, holder: Any) -> list[Held]:
+    base: Any = set if layouts.is_a(holder, set) else frozenset
+    members = itertools.islice(base.__iter__(holder), contents.most)
+    try:
+        return [("entry", None, member) for member in members]
+    except RuntimeError:  # another thread is changing it
+        return []
 
 
 def _of_module(contents: Contents, holder: object) -> Iterator[Held]:
@@ -245,11 +242,6 @@ def _of_function(contents: Contents, function: types.FunctionType) -> Iterator[H
         yield "globals", None, function.__globals__
 
 
-def _of_variable(_: Contents, variable: ContextVar[object]) -> list[Held]:
-    """What a context variable is set to here."""
-    return [("inside", None, variable.get(None))]
-
-
 def _of_lru_cache(contents: Contents, cache: Any) -> Iterator[Held]:
     """The results and arguments in a ``functools.lru_cache``, which only the collector sees."""
     info = functools._lru_cache_wrapper.cache_info(cache)
@@ -283,15 +275,9 @@ def _of_frame(_: Contents, frame: types.FrameType) -> Iterator[Held]:
 
 def _of_traceback(_: Contents, traceback: types.TracebackType) -> Iterator[Held]:
     """The frames of a traceback, from the one that caught down to the one that raised."""
-    entries: collections.deque[types.TracebackType] = collections.deque(maxlen=_LONGEST_TRACEBACK)
-    following: types.TracebackType | None = traceback
-    while following is not None:
-        entries.append(following)
-        following = following.tb_next
-    for entry in entries:
-        frame = entry.tb_frame
+    for frame, at in collections.deque(walk_tb(traceback), _LONGEST_TRACEBACK):
         file, line = _defined(frame)
-        raised = Site(file, entry.tb_lineno or line, cell=cell_of(file)).place
+        raised = Site(file, at or line, cell=cell_of(file)).place
         yield "frame", FrameOf(frame.f_code.co_name, file, line, raised), frame
 
 
@@ -323,8 +309,8 @@ _BY_CLASS: tuple[tuple[Any, _Reader], ...] = (
     (list, _sequence(list)),
     (tuple, _sequence(tuple)),
     (collections.deque, _sequence(collections.deque)),
-    (set, _set(set)),
-    (frozenset, _set(frozenset)),
+    (set, _of_set),
+    (frozenset, _of_set),
     (types.FunctionType, _of_function),
     (types.MethodType, _members(types.MethodType, "__func__", "__self__")),
     (types.BuiltinMethodType, _members(types.BuiltinMethodType, "__self__")),
@@ -334,7 +320,7 @@ _BY_CLASS: tuple[tuple[Any, _Reader], ...] = (
     (functools.partial, _members(functools.partial, "func", "args", "keywords")),
     (BaseException, _members(BaseException, "__traceback__", "__cause__", "__context__", "args")),
     (functools._lru_cache_wrapper, _of_lru_cache),
-    (ContextVar, _of_variable),
+    (ContextVar, lambda _, variable: [("inside", None, variable.get(None))]),
     (types.FrameType, _of_frame),
     (types.TracebackType, _of_traceback),
     (types.ModuleType, _of_namespace),

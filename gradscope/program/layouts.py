@@ -61,10 +61,7 @@ class Layout:
         self.cls = weakref.ref(cls)
         self.read = read
         bases = class_bases(cls)
-        names: dict[str, object] = {}
-        for base in bases:
-            for name, value in class_namespace(base).items():
-                names.setdefault(name, value)
+        names = {name: own for base in bases[::-1] for name, own in class_namespace(base).items()}
         self.is_tensor = derives(cls, torch.Tensor)
         self.is_class = derives(cls, type)
         self.of_user = is_user_class(cls)
@@ -128,11 +125,8 @@ def is_exactly(found: Any, *kinds: type) -> bool:
 
 def named_first(variables: dict[str, Any]) -> list[tuple[str, object]]:
     """Return a module's variables without Python's own; ``_`` and ``_3`` come last."""
-    pairs = [
-        pair
-        for pair in tuple(dict.items(variables))
-        if type(pair[0]) is str and pair[0] not in _MACHINERY
-    ]
+    named = (pair for pair in tuple(dict.items(variables)) if type(pair[0]) is str)
+    pairs = (pair for pair in named if pair[0] not in _MACHINERY)
     return sorted(pairs, key=lambda pair: pair[0].startswith("_"))
 
 
@@ -146,24 +140,17 @@ def is_user_module(name: str) -> bool:
     """True for ``__main__`` and for modules whose file is the user's own code."""
     if name == "__main__":
         return True
-    known = _of_user.get(name)
-    if known is None:
-        file = module_file(name)
-        if not file:
-            return False
-        known = _of_user[name] = classify(file) == USER
-    return known
+    if name not in _of_user and (file := module_file(name)):
+        _of_user[name] = classify(file) == USER
+    return _of_user.get(name, False)
 
 
 def closure_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the variables of a closure that are bound, with their names."""
     cells = function.__closure__ or ()
     for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
-        try:
-            value = cell.cell_contents
-        except ValueError:  # not bound yet
-            continue
-        yield name, value
+        with contextlib.suppress(ValueError):  # not bound yet
+            yield name, cell.cell_contents
 
 
 def module_file(name: str) -> str:

@@ -221,8 +221,8 @@ def explain(evidence: Evidence, unexpected: Finding) -> Finding:
     modified what it saved: no look before the call can see that. If a prediction was made of this
     line, the error is what it warned of. All else is ``unexpected``, a fault of gradscope.
     """
-    look = {"GS101": _freed_meanwhile, "GS201": _modified_meanwhile}.get(unexpected.code)
-    seen = None if look is None else look(evidence)
+    find = {"GS101": _freed_meanwhile, "GS201": _modified_meanwhile}.get(unexpected.code)
+    seen = None if find is None else find(evidence)
     return seen or _as_predicted(evidence.state.foretold, unexpected) or unexpected
 
 

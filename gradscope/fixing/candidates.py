@@ -474,12 +474,11 @@ class Search(Trial):
         would happen. ``write`` gives the edit of the other run, with pieces in it.
         """
         record, built = self._record, self._all_built(file, nodes)
-        read = {*record.identities.values()}
-        places = {n for n in read if any(is_in(record.places[n], file, node) for node in nodes)}
+        own = {n for n in record.given if any(is_in(record.places[n], file, e) for e in nodes)}
 
         def ways() -> Iterator[tuple[int | None, bool]]:
             yield None, False
-            yield from product(sorted(places, key=self._worth)[: MOST * MOST], (False, True))
+            yield from product(sorted(own, key=self._worth)[: MOST * MOST], (False, True))
 
         plain = write(()) if built else ()
         for number, late in ways() if plain else ():  # each takes a simulation

@@ -219,14 +219,14 @@ class _Sources:
     """The files that edits are for, as they are now and as they were recorded."""
 
     def __init__(self, recording: Recording) -> None:
-        self._recording = recording
-        self._now: dict[str, Source] = {}
+        code = recording.header.code
+        given = {} if code is None else {CODE: f"{code}\n"}
+        self._texts = recording.sources | given
+        self._now = {file: Source(file, split(text)) for file, text in given.items()}
 
     def __getitem__(self, file: str) -> Source:
         if file not in self._now:
-            code = self._recording.header.code if file == CODE else None
-            given = code is not None
-            self._now[file] = Source(CODE, split(f"{code}\n")) if given else read(file)
+            self._now[file] = read(file)
         return self._now[file]
 
     def problem(self, edits: tuple[Edit, ...]) -> str:
@@ -264,7 +264,5 @@ class _Sources:
         return tuple(bare(line) for line in self[file].lines) != self._recorded(file)
 
     def _recorded(self, file: str) -> tuple[str, ...] | None:
-        text = self._recording.sources.get(file)
-        if file == CODE and self._recording.header.code is not None:
-            text = self._recording.header.code + "\n"
+        text = self._texts.get(file)
         return None if text is None else tuple(bare(line) for line in split(text))

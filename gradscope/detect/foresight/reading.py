@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import Enum, auto
 from types import CellType, FrameType
 from typing import Any
@@ -112,21 +112,19 @@ class Foretold:
     reasons: list[str] = field(default_factory=list)
 
 
+@dataclass(eq=False)
 class Wanted(Question):
     """Which tensors lead to what is looked for; it lives no longer than one look.
 
-    ``traces`` says so of a held tensor; ``meets`` says whether the way from it to the given inputs
-    comes there.
+    ``_traces`` says so of a held tensor, as it is true of those ``found``; ``_meets`` says whether
+    the way from it to the given inputs comes there.
     """
 
-    def __init__(
-        self,
-        found: Sequence[Held],
-        traces: Callable[[Held], bool],
-        meets: Callable[[Held, Tensor], bool] | None = None,
-    ) -> None:
-        self._traces = traces
-        self._meets = meets
+    found: InitVar[Sequence[Held]]
+    _traces: Callable[[Held], bool]
+    _meets: Callable[[Held, Tensor], bool] | None = None
+
+    def __post_init__(self, found: Sequence[Held]) -> None:
         self._known = {id(held.tensor): held for held in found}
         self._leads = {id(held.tensor): True for held in found}
 

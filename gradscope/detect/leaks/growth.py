@@ -284,8 +284,8 @@ class Growth(Observer):
             return None
         loop = self._loops.get(call.place)
         steps = self.watch.steps
-        is_full = len(self._loops) >= _MOST_LOOPS
-        if not is_full if loop is None else steps and not loop.steps:
+        begins = len(self._loops) < _MOST_LOOPS if loop is None else steps and not loop.steps
+        if begins:
             # What was counted before the first step was one iteration.
             before = () if loop is None else loop.ticks[-1:]
             now = self.watch.generations.now

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import FrameType
@@ -11,6 +10,7 @@ import torch
 
 from gradscope.code import source
 from gradscope.collect.calls import Call
+from gradscope.collect.look import Look
 from gradscope.collect.marks import Token, token_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
@@ -20,7 +20,7 @@ from gradscope.detect.foresight.reading import Effect, Held, Read, Wanted, foret
 from gradscope.detect.foresight.schedule import Schedule
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.ahead.questions import start_before
-from gradscope.program.sites import place_in, site_of, user_frame, user_frames
+from gradscope.program.sites import place_in, site_of, user_frames
 from gradscope.program.tensors import held_node
 from gradscope.rules import gs103
 
@@ -43,7 +43,7 @@ class _Expected:
 class FreedWatch(Observer):
     """Makes the finding GS103.
 
-    When a call frees nodes, remember each line that would build on them. When that line is reached,
+    When a call frees nodes, wait for each line that would build on them. When that line is reached,
     check that the variable still holds the same tensor.
     """
 
@@ -52,35 +52,24 @@ class FreedWatch(Observer):
         self._lines = lines
         self._schedule = Schedule()
         self._expected: list[_Expected] = []
-        self._coming: list[_Expected] = []
         self._told: set[tuple[Site, Site | None]] = set()
 
     def expect(self, record: BackwardCall, found: list[tuple[Held, Read]]) -> None:
-        """Remember the lines that would build on what a call that begins frees."""
-        self._coming = [
-            _Expected(read.site, _number(held), record) for held, read in found if _builds(read)
-        ]
+        """Wait for the lines that would build on what a call that begins will have freed."""
+        coming = (_Expected(r.site, _number(held), record) for held, r in found if _builds(r))
+        self._wait_for([*self._expected, *coming][:_MOST_EXPECTED])
 
-    def after_call(
-        self, call: Call, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding]:
-        """Wait for the remembered lines, now that the nodes are freed."""
-        if call.parent is not None:
-            return ()
-        coming, self._coming = self._coming, []
-        if record.exception is None and record.freed_tensors:
-            oldest = record.number - _MOST_CALLS
-            kept = (each for each in self._expected if each.record.number >= oldest)
-            self._wait_for([*kept, *coming][:_MOST_EXPECTED])
-            if self._expected:
-                self._lines.turn_on(frame)
-        return ()
+    def before_call(
+        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+    ) -> None:
+        """Wait no longer for what was expected long ago."""
+        self.before_guarded(call)
 
-    def after_guarded(self, call: Call) -> Iterable[Finding]:
-        """Do the same after a call on a recognized graph."""
-        if self._coming or self._expected:
-            self.after_call(call, call.record, user_frame(sys._getframe()))
-        return ()
+    def before_guarded(self, call: Call) -> None:
+        """Do the same."""
+        oldest = call.number - _MOST_CALLS
+        if self._expected and self._expected[0].record.number < oldest:
+            self._wait_for([each for each in self._expected if each.record.number >= oldest])
 
     def _wait_for(self, expected: list[_Expected]) -> None:
         self._expected = expected

@@ -244,10 +244,7 @@ def top(
     return partial(command.top, file, every, settings)
 
 
-ProcessArgument = Annotated[
-    int,
-    typer.Argument(metavar="PID", min=1, help="A process, of Python 3.14 or newer."),
-]
+ProcessArgument = Annotated[int, _argument("A process, of Python 3.14 or newer.", "PID")]
 
 
 @app.command()
@@ -259,9 +256,7 @@ def dump(process: ProcessArgument) -> Job:
 @app.command()
 def attach(
     process: ProcessArgument,
-    duration: Annotated[
-        float | None, typer.Option(help="End after S seconds.", metavar="S", min=0.1)
-    ] = None,
+    duration: Annotated[float | None, _option("End after S seconds.", metavar="S", min=0.1)] = None,
     save: Annotated[Path | None, _file("Save the recording in this file.")] = None,
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,

@@ -9,8 +9,6 @@ from types import FrameType
 import torch
 
 from gradscope.code import source
-from gradscope.collect.calls import Call
-from gradscope.collect.look import Look
 from gradscope.collect.marks import Token, token_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
@@ -59,18 +57,6 @@ class FreedWatch(Observer):
         coming = (_Expected(r.site, _number(held), record) for held, r in found if _builds(r))
         self._wait_for([*self._expected, *coming][:_MOST_EXPECTED])
 
-    def before_call(
-        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
-    ) -> None:
-        """Wait no longer for what was expected long ago."""
-        self.before_guarded(call)
-
-    def before_guarded(self, call: Call) -> None:
-        """Do the same."""
-        oldest = call.number - _MOST_CALLS
-        if self._expected and self._expected[0].record.number < oldest:
-            self._wait_for([each for each in self._expected if each.record.number >= oldest])
-
     def _wait_for(self, expected: list[_Expected]) -> None:
         self._expected = expected
         self._lines.wait(self, bool(expected))
@@ -79,6 +65,9 @@ class FreedWatch(Observer):
         """Check whether the expected comes true: the very tensor, at that line, to be run
         backward.
         """
+        recent = self.watch.calls - _MOST_CALLS
+        if self._expected and self._expected[0].record.number < recent:
+            self._wait_for([each for each in self._expected if each.record.number >= recent])
         found = [each for each in self._expected if each.site.line == frame.f_lineno]
         if not found:
             return ()

@@ -99,8 +99,8 @@ def _option(help: str, *names: str, **more: Any) -> Any:  # noqa: A002
     return typer.Option(*names, help=help, **more)
 
 
-def _argument(help: str, metavar: str = "FILE") -> Any:  # noqa: A002
-    return typer.Argument(help=help, metavar=metavar)
+def _argument(help: str, metavar: str = "FILE", **more: Any) -> Any:  # noqa: A002
+    return typer.Argument(help=help, metavar=metavar, **more)
 
 
 def _tensorboard(text: str) -> Path:
@@ -244,7 +244,7 @@ def top(
     return partial(command.top, file, every, settings)
 
 
-ProcessArgument = Annotated[int, _argument("A process, of Python 3.14 or newer.", "PID")]
+ProcessArgument = Annotated[int, _argument("A process, of Python 3.14 or newer.", "PID", min=1)]
 
 
 @app.command()

@@ -356,7 +356,7 @@ def explain_memory(error: BaseException, unused: Unused, waste: Waste) -> Findin
     if untrained.keys() != {*routes} or not (watch.calls or evaluates):
         untrained = {}  # some of it is trained, or may yet be
     kept: list[Finding] = []
-    for found, roots in unused.growth.held_in(users, untrained=bool(untrained)):
+    for found, roots in unused.growth.held_in(users, untrained=not watch.calls or bool(untrained)):
         part = alive.take(i for i, number in enumerate(alive.numbers) if number in roots)
         kept += [replace(found, bytes=gs401.total_of(part))] if part else []
     needed, own = {*reachable(alive.targets, newest)}, alive.take(newest, among=newest)

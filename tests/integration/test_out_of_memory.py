@@ -178,6 +178,21 @@ def test_the_machine_is_told_the_same(tmp_path: Path) -> None:
     assert roles == {"created", "failing_node"}
 
 
+NEVER_CALLED = """
+losses = []
+for _ in range(1000):
+    losses.append(nn.functional.mse_loss(model(x), y))  # cause
+"""
+
+
+@limited
+def test_a_list_that_grows_is_the_cause_before_any_backward_call(tmp_path: Path) -> None:
+    text = program(NEVER_CALLED, 0, 300)
+    _, (first, second, *_) = found(text, tmp_path)
+    assert first == f"error[GS401]: out of memory: {KEEPS}"
+    assert f"train.py:{line_of(text, 'cause')}:" in second
+
+
 @limited
 def test_what_an_evaluation_keeps_is_weighed_without_hooks(tmp_path: Path) -> None:
     _, lines = found(program(EVALUATION, 40, 200), tmp_path)

@@ -22,7 +22,7 @@ from gradscope.commands import report as report_command
 from gradscope.commands.outputs import tell
 from gradscope.errors import GradscopeError
 from gradscope.launch.interpreter import Command, program_of
-from gradscope.model.version import __version__
+from gradscope.record.version import __version__
 from gradscope.render.machine import Format
 from gradscope.render.pictures.picture import Options
 from gradscope.rules.settings import FailOn, settings_at

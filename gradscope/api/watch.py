@@ -19,6 +19,7 @@ from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.program.undisturbed import unprofiled
 from gradscope.record.file import Store
 from gradscope.record.scalars import sinks_of
+from gradscope.record.version import __version__
 from gradscope.record.writer import RecordingWriter
 from gradscope.rules.settings import Suppressor, percent, settings_at
 
@@ -94,7 +95,8 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         header = self._header
         if header is None:
             script, *argv = sys.argv or [""]
-            header = Header.of_process(script, argv, self._hooks, torch.__version__)
+            versions = {"gradscope": __version__, "torch": torch.__version__}
+            header = Header.of_process(script, argv, self._hooks, **versions)
         scope = Scope(RecordingWriter(self._save, header), self._asked)
         if _session is not None and _session.process != os.getpid():
             instead = "start the watch in the child before forking, or not at all"

@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import ModuleType
 
 from gradscope.commands.outputs import console_on
-from gradscope.model.version import __version__
+from gradscope.record.version import __version__
 
 
 class Grade(StrEnum):

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Header
+from gradscope.record.version import __version__
 
 Target: TypeAlias = Sequence[str]
 """A program, by the words that follow ``python`` and its options: a path (a file, or a directory or
@@ -25,7 +26,7 @@ def header_of(target: Target, hooks: bool) -> Header:
     args = target[2:] if target[0] in ("-m", "-c") else target[1:]
     code = target[1] if target[0] == "-c" else None
     name = " ".join(target[:2]) if target[0] == "-m" else target[0]
-    return Header.of_process(name, args, hooks, code=code)
+    return Header.of_process(name, args, hooks, gradscope=__version__, torch="", code=code)
 
 
 _FLAGS = frozenset("bBdEIOPqsSuv")

@@ -8,11 +8,11 @@ import signal
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from gradscope.model.finding import Finding, by_weight
 from gradscope.model.graph import Graph, Root, Site
 from gradscope.model.printed import Printed
-from gradscope.model.version import __version__
 
 SCHEMA = 1
 """Version of the JSON output; grows when an old reader would misread the new."""
@@ -109,28 +109,24 @@ class Header:
     host: str = ""
 
     @classmethod
-    def of_process(
-        cls, script: str, argv: Iterable[str], hooks: bool, torch: str = "", code: str | None = None
-    ) -> Header:
-        """Return the header of a program that starts now; before its import, ``torch`` is empty."""
+    def of_process(cls, script: str, argv: Iterable[str], hooks: bool, **more: Any) -> Header:
+        """Return the header of a program that starts now, with ``more`` of its fields."""
         try:
             directory = os.getcwd()
         except OSError:  # it was deleted
             directory = ""
         return cls(
-            gradscope=__version__,
-            torch=torch,
             python=platform.python_version(),
             script=script,
             argv=tuple(argv),
             started=time.time(),
             hooks=hooks,
             cwd=directory,
-            code=code,
             rank=_number("RANK"),
             ranks=_number("WORLD_SIZE") or 1,
             pid=os.getpid(),
             host=platform.node(),
+            **more,
         )
 
     @property

@@ -35,8 +35,8 @@ from gradscope.model import (
     Sample,
     Summary,
 )
-from gradscope.model.version import __version__
 from gradscope.record.codec import FORMAT, loads, parse
+from gradscope.record.version import __version__
 from gradscope.units import counted, nbytes
 
 with suppress(ImportError):  # not on Windows, where no file can be written at a place either

@@ -165,11 +165,11 @@ def _graphs() -> Iterator[str]:
             met.update(walker.walk([node], enter=lambda node: node not in met))
             roots.append(tensor)
     yield f"{counted(len(roots), 'backward graph')} alive, of {counted(len(met), 'node')}"
-    for root in roots[:_MOST_GRAPHS]:
-        graph = snapshot(root)
+    for at in range(min(len(roots), _MOST_GRAPHS)):  # an iterator over them would be a holder
+        graph = snapshot(roots[at])
         nodes, held = counted(len(graph.nodes), "node"), nbytes(graph.saved_bytes)
-        yield f"  {graph.nodes[0].name} {describe(root)}: {nodes}, {held} saved"
-        theirs = (one for one in holders(root) if one.site is None or one.site.file != __file__)
+        yield f"  {graph.nodes[0].name} {describe(roots[at])}: {nodes}, {held} saved"
+        theirs = (one for one in holders(roots[at]) if getattr(one.site, "file", "") != __file__)
         for holder in islice(theirs, _MOST_HOLDERS):
             yield f"    {holder}"
     if len(roots) > _MOST_GRAPHS:

@@ -99,6 +99,7 @@ def test_it_is_asked_for_stacks_and_graphs(program: subprocess.Popen[str], tmp_p
     told = ran_well(*command("dump", str(program.pid))).stdout
     assert "thread MainThread\n" in told
     assert "remote.py" not in told
+    assert "which no variable leads to" not in told
     assert f'File "{tmp_path / "train.py"}", line ' in told
     assert "from a global variable in train.py, holds this tensor" in told
     assert " backward graphs alive, of " in told

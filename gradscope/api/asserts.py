@@ -68,16 +68,15 @@ def assert_trains(
         walked: dict[Any, int] = Walker(room()).walk(nodes)
         reached = {id(node.variable) for node in walked if kind_of(type(node)).is_leaf}
     wanted = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    groups = () if by is None else by.param_groups
+    groups = [{"params": [*wanted.values()]}] if by is None else by.param_groups
     stepped = {id(each) for group in groups for each in group["params"]}
-    without = [name for name, p in wanted.items() if id(p) not in reached]
-    left = [name for name, p in wanted.items() if by is not None and id(p) not in stepped]
+    problems = {
+        "no gradient comes from this loss to": [n for n in wanted if id(wanted[n]) not in reached],
+        f"{type(by).__name__} does not have": [n for n in wanted if id(wanted[n]) not in stepped],
+    }
     told = [
-        f"{what}: {listed((f'`{name}`' for name in names), _MOST_NAMES)}"
-        for what, names in (
-            ("no gradient comes from this loss to", without),
-            (f"{type(by).__name__} does not have", left),
-        )
+        f"{what}: {listed(map('`{}`'.format, names), _MOST_NAMES)}"
+        for what, names in problems.items()
         if names
     ]
     if told:

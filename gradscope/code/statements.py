@@ -160,10 +160,7 @@ def changed_by(site: Site) -> Statement:
 
 _OPERATORS = {"mult": "mul", "matmult": "matmul", "mod": "remainder"}
 """Of those that Python's syntax tree does not name as torch does."""
-_ALSO_NAMED = dict.fromkeys(("mm", "bmm", "mv", "dot"), "matmul") | {
-    "rsub": "sub",
-    "addmm": "linear",
-}
+_ALIASES = dict.fromkeys(("mm", "bmm", "mv", "dot"), "matmul") | {"rsub": "sub", "addmm": "linear"}
 
 
 def _found_in(
@@ -206,7 +203,7 @@ def _operations_of(node_name: str) -> set[str | None]:
     """Return how source spells what a node of this name does: ``MulBackward0`` is ``mul``."""
     operation = re.sub(r"Backward\d*$", "", node_name)
     operation = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", operation).lower()
-    return {operation, _ALSO_NAMED.get(operation, operation)}
+    return {operation, _ALIASES.get(operation, operation)}
 
 
 def names_at(site: Site) -> frozenset[str]:

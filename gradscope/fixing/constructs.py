@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 
 from gradscope.code import source
-from gradscope.fixing.edits import with_flag, without_flag, without_graph
+from gradscope.fixing.edits import entered_anew, with_flag, without_flag, without_graph
 from gradscope.fixing.marks import Span
 from gradscope.fixing.pieces import Pieces, after, instead_of, text_of, together, written
 from gradscope.model import Finding, Fix, FixKind, Recording, Site
@@ -33,6 +33,11 @@ def _pieces(finding: Finding, fix: Fix) -> Pieces:
     named = {each.role: each.site for each in finding.related if each.site is not None}
     site = finding.site
     match finding.code, fix.kind:
+        case "GS101" | "GS102", FixKind.REORDER if "cached()" in fix.message and site is not None:
+            around = source.enclosing(site.file, site.line)
+            blocks = (each for each in around if isinstance(each, ast.With))
+            cached = (each for each in blocks if "cached" in ast.unparse(each.items[0]))
+            return next(filter(None, (entered_anew(site.file, each) for each in cached)), ())
         case "GS101" | "GS102", FixKind.RECOMPUTE if "created" in named:
             return _as_parametrization(named["created"])
         case "GS305", FixKind.NO_GRAD if site is not None:

@@ -6,6 +6,7 @@ Each program names the kind of fix that an expert would choose.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pytest
 
 from gradscope.model import Severity
 from tests import known
-from tests.integration.test_corpus import watched
+from tests.command import gradscope as command
+from tests.integration.test_corpus import CORPUS, watched
 
 PROGRAMS = sorted((Path(__file__).parent / "programs" / "candidates").glob("*.py"))
 REHEARSED = ("probe_trained", "step_between_scores")
@@ -33,3 +35,17 @@ def test_the_expert_s_fix_is_first(path: Path) -> None:
     kinds = [fix.kind.value for fix in serious[0].fixes]
     assert kind[1] in kinds if path.stem in REHEARSED else first.kind == kind[1]
     assert first.reason
+
+
+def test_a_cache_is_opened_in_each_iteration(tmp_path: Path) -> None:
+    program = CORPUS / "foresight" / "parametrizations_cached_around_a_loop.py"
+    run = command(
+        "run", "--no-rehearsal", "--format=json", "--output=out.json", program, cwd=tmp_path
+    )
+    assert run.returncode == 1
+    findings = json.loads((tmp_path / "out.json").read_text("utf-8"))["findings"]
+    assert len(findings) == 2
+    for finding in findings:
+        loop, block = (edit["replacement"] for edit in finding["fix"]["edits"])
+        assert loop == "for step in range(3):"
+        assert block == "    with parametrize.cached():"

@@ -1,5 +1,5 @@
 """
-How many random programs a property is tried on: some the same in each run, some fresh, many when asked for.
+How many random programs a property is tried on: the same in each run, in a full round some fresh, many when asked for.
 
 A failure names the seed and the command that draws the same programs again. ``pytest -m long`` runs the
 long rounds, with fresh programs; ``GRADSCOPE_PROGRAMS`` says how many, ``GRADSCOPE_SEED`` draws given ones.
@@ -69,8 +69,9 @@ def _in_a_thread(check: Callable[..., None]) -> Callable[..., None]:
 rounds = pytest.mark.parametrize(
     "programs_of",
     [
+        pytest.param(Round(0.1, None), id="few"),
         pytest.param(Round(0.9, None), id="fixed", marks=pytest.mark.full),
-        pytest.param(Round(0.1, SEED), id="fresh"),
+        pytest.param(Round(0.1, SEED), id="fresh", marks=pytest.mark.full),
         pytest.param(Round(LONG / 100, SEED), id="long", marks=pytest.mark.long),
     ],
 )

@@ -68,11 +68,12 @@ def assert_trains(
         walked: dict[Any, int] = Walker(room()).walk(nodes)
         reached = {id(node.variable) for node in walked if kind_of(type(node)).is_leaf}
     wanted = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    groups = [{"params": [*wanted.values()]}] if by is None else by.param_groups
+    groups = () if by is None else by.param_groups
     stepped = {id(each) for group in groups for each in group["params"]}
+    left = [] if by is None else [n for n in wanted if id(wanted[n]) not in stepped]
     problems = {
         "no gradient comes from this loss to": [n for n in wanted if id(wanted[n]) not in reached],
-        f"{type(by).__name__} does not have": [n for n in wanted if id(wanted[n]) not in stepped],
+        f"{type(by).__name__} does not have": left,
     }
     told = [
         f"{what}: {listed(map('`{}`'.format, names), _MOST_NAMES)}"

@@ -56,19 +56,6 @@ def is_in_place(method: str) -> bool:
     return _IN_PLACE.fullmatch(method) is not None and method not in _NOT_IN_PLACE
 
 
-def targets_of(statement: ast.AST) -> frozenset[str]:
-    """Return the names and paths that a statement stores, as written."""
-    if isinstance(statement, ast.Assign):
-        targets = statement.targets
-    elif isinstance(statement, ast.AugAssign | ast.AnnAssign | ast.For | ast.AsyncFor):
-        targets = [statement.target]
-    elif isinstance(statement, ast.With | ast.AsyncWith):
-        targets = [item.optional_vars for item in statement.items if item.optional_vars is not None]
-    else:
-        return frozenset()
-    return frozenset(ast.unparse(each) for target in targets for each in unpacked(target))
-
-
 def unpacked(target: ast.expr) -> Iterator[ast.expr]:
     """Yield the single targets of an assignment to several."""
     if isinstance(target, ast.Tuple | ast.List):
@@ -78,17 +65,6 @@ def unpacked(target: ast.expr) -> Iterator[ast.expr]:
         yield from unpacked(target.value)
     else:
         yield target
-
-
-def stores_in(region: ast.AST, name: str) -> list[ast.stmt]:
-    """Return the statements in a region's own scope that store the name or what holds it."""
-    return [s for s in source.statements_of(region) if stores(s, name)]
-
-
-def stores(statement: ast.AST, name: str) -> bool:
-    """Return whether a statement stores the name or what holds it."""
-    wholes = targets_of(statement)
-    return any(name == each or name.startswith((f"{each}.", f"{each}[")) for each in wholes)
 
 
 def modified(node: ast.AST) -> list[ast.expr]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -111,11 +112,21 @@ def _tensorboard(text: str) -> Path:
     return Path(folder)
 
 
+def _signal(text: str) -> int:
+    """Return the number of the signal that ``--dump-on`` names."""
+    name = text.upper()
+    number = getattr(signal, name if name.startswith("SIG") else f"SIG{name}", None)
+    if not isinstance(number, signal.Signals):
+        raise typer.BadParameter(f"{text!r} names no signal here; say SIGUSR1")
+    return number
+
+
 _BUDGET = "Look at fewer calls, to take no more than this share of the program's time."
 _IGNORE = "Do not count findings of this code, or several: GS303,GS305; repeatable."
 _NO_REHEARSAL = "Do not run the program once more to find its fixes."
 _file = partial(_option, metavar="FILE")
 _figures = partial(_option, metavar="tensorboard:DIR", parser=_tensorboard)
+_on = partial(_option, metavar="SIGNAL", parser=_signal)
 _count = partial(_option, metavar="N", min=1)
 
 
@@ -156,6 +167,10 @@ def run(
     metrics: Annotated[
         Path | None, _file("Write figures for Prometheus to this file, once a second.")
     ] = None,
+    live: Annotated[
+        bool, _option("Show the run in this terminal while PROGRAM prints nothing.", "--live")
+    ] = False,
+    dump_on: Annotated[int | None, _on("Print stacks and graphs at this signal.")] = None,
     stop_after: Annotated[int | None, _count("End the program after N backward calls.")] = None,
     guard: Annotated[bool, _option("Raise an error before the engine would.", "--guard")] = False,
     no_hooks: Annotated[
@@ -192,9 +207,14 @@ def run(
     settings = settings.overridden(write_baseline=write_baseline, budget=budget)
     options = command.RunOptions(
         *(format, output, save, html, draw, stop_after, guard, not no_hooks),
-        *(not no_rehearsal, settings, log, metrics),
+        *(not no_rehearsal, settings, log, metrics, dump_on),
     )
-    return partial(command.run, target, options)
+    job = partial(command.run, target, options)
+    if live:
+        from gradscope.commands.live import live as shown
+
+        return partial(shown, job, save, settings)
+    return job
 
 
 def _run_again(again: Command, args: int) -> NoReturn:

@@ -148,6 +148,18 @@ def on_optimizer_step(before: Callable[[Any], None], after: Callable[[Any], None
     return Handle(*(hook.remove for hook in hooks))
 
 
+def on_new(kind: type[BaseException], see: Callable[[BaseException], None]) -> Handle:
+    """Call ``see(error)`` with each exception of a class as it is made, by torch in C++ as well."""
+    original: Any = kind.__init__
+
+    @itself_hidden_from_compiler
+    def init(self: BaseException, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        see(self)
+
+    return replace(kind, "__init__", init)
+
+
 def on_thread_start(enter: Callable[[], None], leave: Callable[[], None]) -> Handle:
     """Call ``enter()`` in every thread started from now on before its work, and ``leave()`` after
     it.

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from time import monotonic
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+import torch
 
 from gradscope.code.bytecode import forget_flows
 from gradscope.collect import facts
@@ -33,6 +35,7 @@ from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
 from gradscope.hooks import (
     DefaultHookFunctions,
     Handle,
+    on_new,
     on_optimizer_step,
     on_unraisable,
     replace_register_hooks,
@@ -104,7 +107,8 @@ class Session:
         growth, later = Growth(state), FreedWatch(state, lines)
         foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
         self._waste = Unused(state, growth), Waste(state)
-        state.observers.add(*foresight, growth, *self._waste)
+        self._survived = hazards.Survived(self._explained_memory)
+        state.observers.add(*foresight, growth, *self._waste, self._survived)
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
         self._handles = Handle()
         try:
@@ -156,6 +160,8 @@ class Session:
         install(Handle(begin_watch(under_hooks)))
         install(on_unraisable(take))
         install(wrap_engine(self._backward.run))
+        if self.state.looks:
+            install(on_new(torch.cuda.OutOfMemoryError, self._survived.made))
         if Part.STEPS not in off:
             install(on_optimizer_step(self._before_step, self._after_step))
 
@@ -265,12 +271,18 @@ class Session:
         or for want of memory.
         """
         if self.state.looks and hazards.is_out_of_memory(error):
-            explain = unprofiled(partial(hazards.explain_memory, error, *self._waste))
-            what = "explaining an error failed in gradscope"
-            with DisableTorchFunction(), Untraced(), Uncollected():
-                return self.state.notes.attempt(what, explain, None)
+            self._survived.ended_it()
+            return self._explained_memory(error)
         is_known = id(error) == self.state.explained
         return None if is_known else hazards.explain_read(error, self.state.calls)
+
+    def _explained_memory(
+        self, error: BaseException, raising: FrameType | None = None
+    ) -> Finding | None:
+        explain = partial(hazards.explain_memory, error, *self._waste, raising)
+        what = "explaining an error failed in gradscope"
+        with DisableTorchFunction(), Untraced(), Uncollected():
+            return self.state.notes.attempt(what, unprofiled(explain), None)
 
     def summary(self) -> Summary:
         """Return the totals so far."""

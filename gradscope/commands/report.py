@@ -31,7 +31,7 @@ def report(
     """Print the reports of saved recordings, write that of one as a page, or a baseline."""
     from gradscope.record.file import load
     from gradscope.record.processes import are_of_one_run, files_of, merged
-    from gradscope.render.text.report import print_memory
+    from gradscope.render.text.report import print_findings, print_memory
 
     files = [file for name in files for file in files_of(name)]
     recordings = [load(file) for file in files]
@@ -58,6 +58,8 @@ def report(
         console = console_on(stream)
         for name, recording in zip(names, recordings, strict=True):
             if memory:
+                found = [f for f in recording.findings if f.code == "GS401"]
+                print_findings(found, console)
                 print_memory(recording, console)
             else:
                 show(recording, console, name)
@@ -69,7 +71,10 @@ def dump(process: int) -> int:
     from gradscope.launch.remote import ask
 
     console = console_on(sys.stdout)
-    for line in ask(process, "dump").splitlines():
+    told = ""
+    while not told:
+        told = ask(process, "dump")
+    for line in told.splitlines():
         print_line(console, line)
     return 0
 

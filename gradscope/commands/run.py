@@ -31,6 +31,7 @@ from gradscope.fixing.constructs import with_edits
 from gradscope.launch.children import ChildPlan, Children, own_file
 from gradscope.launch.improvement import improved
 from gradscope.launch.interpreter import Target, header_of
+from gradscope.launch.remote import answer
 from gradscope.launch.runner import Ended, die_of_interrupt, run_program
 from gradscope.launch.standby import is_possible, standing_by
 from gradscope.model import Finding, Outcome, Recording, Severity
@@ -72,6 +73,7 @@ class RunOptions:
     settings: Settings = DEFAULTS
     log: Path | None = None
     metrics: Path | None = None
+    dump_on: int | None = None
 
 
 def run(target: Target, options: RunOptions) -> int:
@@ -109,6 +111,7 @@ def run(target: Target, options: RunOptions) -> int:
             report = _Report(options, suppressor, children, store, views, streams, live, show)
             watch = partial(plan.watch, header, save=store, log=log)
             start = partial(watch, on_finding=live.found if live else None, settings=suppressor)
+            start = partial(answer, options.dump_on, start) if options.dump_on else start
             with standing_by(report.of_killed, report.files), children:
                 try:
                     ended = run_program(target, start)

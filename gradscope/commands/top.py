@@ -50,7 +50,7 @@ _LATE = 40  # points of the memory curve
 def top(file: Path, every: float, settings: Settings) -> int:
     """Show a run until q is pressed; without a terminal, print a line at a time until it ends."""
     console = console_on(sys.stdout)
-    view = _View(lambda: Suppressor(settings).of_findings(load_run(file)))
+    view = View(file, settings)
     with suppress(KeyboardInterrupt):  # Ctrl-C ends it as q does
         if not console.is_terminal or console.is_dumb_terminal:
             print_line(console, "  ".join(view.lines()))
@@ -93,13 +93,16 @@ def _none(seconds: float) -> str:
     return ""
 
 
-class _View:
+class View:
     """What is shown of a run: in which order, by what memory is grouped, and whether it stays."""
 
-    def __init__(self, load: Callable[[], Recording]) -> None:
-        self._load = load
+    def __init__(self, file: Path, settings: Settings) -> None:
+        self._file, self._suppressor = file, Suppressor(settings)
         self._groups, self._sorted, self._is_paused = deque(GroupBy), "c", False
-        self.recording, self._read = load(), time.time()
+        self.recording, self._read = self._load(), time.time()
+
+    def _load(self) -> Recording:
+        return self._suppressor.of_findings(load_run(self._file))
 
     def obey(self, key: str) -> None:
         """Do what a key asks for, and read the recording again unless it is to stay as it is."""
@@ -126,8 +129,14 @@ class _View:
 
     def screen(self, terminal: Console) -> Text:
         """Return what fits into a terminal: what matters most at the top, the keys at the end."""
-        one = self.recording
         width, height = terminal.size
+        lines = self.lines_for(width)[: height - 1]
+        lines += [Text()] * (height - 1 - len(lines))
+        return Text("\n").join([*lines, Text(shorten(_KEYS, width), style="reverse")])
+
+    def lines_for(self, width: int) -> list[Text]:
+        """Return all that is shown of the run."""
+        one = self.recording
         console = console_in_memory(width, color_system="truecolor", force_terminal=True)
         state = "" if self.goes_on else "ended  " if one.outcome.finished else "was stopped  "
         state = "paused  " if self._is_paused else state
@@ -144,9 +153,7 @@ class _View:
             print_processes(one, console)
         if one.graphs:
             print_memory(one, console, [self._groups[0]])
-        lines = Text.from_ansi(written_on(console)).split()[: height - 1]
-        lines += [Text()] * (height - 1 - len(lines))
-        return Text("\n").join([*lines, Text(shorten(_KEYS, width), style="reverse")])
+        return [*Text.from_ansi(written_on(console)).split()]
 
     def _table(self, console: Console) -> Table:
         """Return the calls: a row for those of a kind at one place, with the last one's figures."""

@@ -26,6 +26,7 @@ from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker, weight
 from gradscope.collect.marks import Stale, token_of
 from gradscope.collect.nodes import held, kind_of
+from gradscope.collect.observers import Observer
 from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
@@ -41,6 +42,7 @@ from gradscope.program.sites import (
     USER,
     Place,
     Route,
+    frames_from,
     owner_of,
     place_in,
     site_of,
@@ -332,18 +334,23 @@ def is_out_of_memory(error: BaseException) -> bool:
     return is_plain or isinstance(error, torch.cuda.OutOfMemoryError)
 
 
-def explain_memory(error: BaseException, unused: Unused, waste: Waste) -> Finding:
+def explain_memory(
+    error: BaseException, unused: Unused, waste: Waste, raising: FrameType | None = None
+) -> Finding:
     """Return the finding for an error of an allocator, by the graphs that are alive then. It looks
-    from the variables of the functions that the error came through, and keeps nothing.
+    from the variables of the functions that the error came through, or is ``raising`` in; and keeps
+    nothing.
     """
     watch, way = waste.watch, _way(error)
+    in_call = watch.explained == id(error) if way else bool(watch.running)
+    way = way or [(frame, place_in(frame)) for frame in frames_from(raising)]
     if watch.budget is not None:
         watch.generations.pass_to(watch.budget.ended)
     frames, places = [f for f, _ in way], [p for _, p in way if owner_of(p.code) == USER]
     users = user_frames(frames[0] if frames else None)
     starts = _starts(users, frames)
     alive = _Alive(watch, starts, {place.code for place in places})
-    in_call, evaluates = watch.explained == id(error), _evaluates(frames)
+    evaluates = _evaluates(frames)
     # What was built since the last call ended, or since that before the one in which it failed.
     times = [*map(watch.generations.as_own, alive.numbers)]
     last = max(times, default=0) if in_call else watch.generations.own_next
@@ -379,6 +386,40 @@ def explain_memory(error: BaseException, unused: Unused, waste: Waste) -> Findin
     told = own, in_call, kept, others, total, most, watch.calls
     failed, (asked, allocated) = site_of(next(iter(places), None)), _sizes(error)
     return gs401.finding(gs401.OutOfMemory(failed, asked, allocated, *told))
+
+
+class Survived(Observer):
+    """Tells once of memory that ran out where the program has caught the error and goes on."""
+
+    def __init__(self, explain: Callable[..., Finding | None]) -> None:
+        self._explain = explain
+        self._errors = 0
+        self._first: Finding | None = None
+
+    def made(self, error: BaseException) -> None:
+        """An error of an allocator is about to be raised."""
+        self._errors += 1
+        if self._errors == 1:
+            self._first = self._explain(error, sys._getframe(1).f_back)
+
+    def ended_it(self) -> None:
+        """The last one ended the program, or left the watch."""
+        if self._errors == 1:
+            self._first = None
+
+    def before_call(self, *_: Any) -> Iterator[Finding]:
+        """Tell of it: what comes now, the program does after it."""
+        found, self._first = self._first, None
+        if found is not None:
+            yield gs401.survived(found)
+
+    def before_guarded(self, call: Call) -> Iterator[Finding]:
+        """Tell of it."""
+        return self.before_call()
+
+    def at_end(self) -> Iterator[Finding]:
+        """Tell of it."""
+        return self.before_call()
 
 
 class _Alive:

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import ExitStack
+from _thread import start_new_thread
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from datetime import timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
 from gradscope.errors import GradscopeError
 from gradscope.units import counted, nbytes
+
+T = TypeVar("T")
 
 PATIENCE = 10.0
 """Seconds within which a program answers that runs Python code."""
 _NEEDS = (3, 14)
 _MOST_GRAPHS, _MOST_HOLDERS = 10, 3
 _MOST_NODES = 100_000
+_SOON = 0.05  # seconds
+_RUNS_PROGRAMS = str(Path(__file__).with_name("runner.py"))
 _HOME = str(Path(__file__).parents[2])
 
 _ASKED = """\
@@ -50,7 +59,8 @@ def ask(process: int, what: str, *args: str) -> str:
         version = ".".join(map(str, sys.version_info[:2]))
         raise GradscopeError(
             f"Python {version} has no way into a process that runs (3.14 has): start the program"
-            f" with `gradscope run`, and `gradscope report {process}` shows what it has done so far"
+            " with `gradscope run --dump-on SIGUSR1`, and it answers that signal;"
+            f" `gradscope report {process}` shows what it has done so far"
         )
     folder = Path(tempfile.mkdtemp(prefix="gradscope-"))
     answer, script = folder / "answer", folder / "asked.py"
@@ -117,22 +127,78 @@ def end() -> str:
     return ""
 
 
-def dump() -> str:
-    """Return the stacks of all threads, the backward calls that run, and the graphs that live."""
-    return "\n".join([*_threads(), *_calls(), *_graphs()])
+def answer(number: int, start: Callable[[], T]) -> T:
+    """Print a dump to stderr whenever this process gets a signal, and call ``start``.
+
+    Where another thread than the main one imports torch, Python sets no handler.
+    """
+
+    def tell(_: int, frame: FrameType | None) -> None:
+        try:
+            told = dump(frame)
+        except Exception as failure:
+            told = f"gradscope: no dump ({type(failure).__name__}: {failure})"
+        if not told:
+            start_new_thread(ask_again, ())
+            return
+        with suppress(OSError):  # not by sys.stderr, as the program may be printing
+            os.write(2, f"{told}\n".encode(errors="backslashreplace"))
+
+    def ask_again() -> None:
+        time.sleep(_SOON)
+        os.kill(os.getpid(), number)
+
+    with suppress(ValueError):
+        signal.signal(number, tell)
+    return start()
 
 
-def _threads() -> Iterator[str]:
+def dump(frame: FrameType | None = None) -> str:
+    """Return the stacks of all threads, the backward calls that run, and the graphs that live; this
+    thread stands in ``frame``, or called in what asks.
+
+    The report of a watch says when it was asked, and what it did and held then. Return nothing
+    amid work of gradscope's, which would find itself.
+    """
+    if frame is None:
+        asked = sys._getframe()
+        while asked.f_back is not None and asked.f_code.co_name != "<module>":
+            asked = asked.f_back
+        frame = asked.f_back
+    if _is_own(frame):
+        return ""
+    from gradscope.api.watch import current
+
+    calls, graphs = [*_calls()], [*_graphs()]
+    if (session := current()) is not None:
+        after = timedelta(seconds=round(session.state.elapsed()))
+        session.state.notes.add(f"asked after {after}: {'; '.join([*calls, graphs[0]])}")
+    return "\n".join([*_threads(frame), *calls, *graphs])
+
+
+def _is_own(frame: FrameType | None) -> bool:
+    """Return whether code of gradscope's runs, not only below what runs."""
+    from gradscope.program.sites import ENGINE, OWN, USER, owner_of
+
+    while frame is not None and owner_of(frame.f_code) not in (USER, ENGINE):
+        if frame.f_code.co_filename.startswith(OWN):
+            return frame.f_code.co_filename != _RUNS_PROGRAMS  # it waits for threads
+        frame = frame.f_back
+    return False
+
+
+def _threads(own: FrameType | None) -> Iterator[str]:
     from gradscope.program.variables import frames_of_threads
 
-    asked = sys._getframe()
-    while asked.f_back is not None and asked.f_code.co_name != "<module>":
-        asked = asked.f_back
-    frames = {**frames_of_threads(), threading.get_ident(): asked.f_back}
+    frames = {**frames_of_threads(), threading.get_ident(): own}
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in frames.items():
+        if frame is not None and frame.f_code.co_filename == __file__:
+            continue  # it is about to ask again
         yield f"thread {names.get(ident, ident)}"
-        yield "".join(traceback.format_stack(frame))
+        stack = traceback.extract_stack(frame)
+        before = (i for i, entry in enumerate(stack, 1) if entry.filename == _RUNS_PROGRAMS)
+        yield "".join(traceback.format_list(stack[max(before, default=0) :]))
 
 
 def _calls() -> Iterator[str]:

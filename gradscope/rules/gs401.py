@@ -62,9 +62,10 @@ norms see, and nothing else if the gradients are added up.
 
 ## Known limits
 
-It is said when the error ends the program or leaves the `with` block of the watch; nothing is said
-where the program catches it. gradscope counts what graphs have saved and no other memory: weights,
-gradients, states of optimizers, what an operation needs while it runs, fragments of an allocator.
+It is said when the error ends the program or leaves the `with` block of the watch. Where the
+program catches it, that is advice, of the first one only; of the CPU's allocator nothing is said
+then. gradscope counts what graphs have saved and no other memory: weights, gradients, states of
+optimizers, what an operation needs while it runs, fragments of an allocator.
 Where the error tells what torch has allocated and graphs hold less than a tenth, they are not
 blamed. What was kept is named as the cause from a tenth on, and from 3 iterations on where it
 grows. What a checkpoint is worth is an estimate: a module's input stays, and so does what others
@@ -79,7 +80,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -173,6 +174,12 @@ def finding(facts: OutOfMemory) -> Finding:
         bytes=facts.total,
         fixes=fixes,
     )
+
+
+def survived(found: Finding) -> Finding:
+    """Return the finding where the program has caught the error."""
+    message = found.message.replace("out of memory:", "memory ran out, and the program goes on:")
+    return replace(found, message=message, severity=Severity.ADVICE)
 
 
 def _by(name: str, saved: Iterable[Saved]) -> list[tuple[Any, list[Saved]]]:

@@ -118,6 +118,8 @@ def _module(functions: Any, devices: int) -> Any:
     module.max_memory_allocated = lambda index=0: int(functions.simulated_peak(index))
     module.waits = lambda: int(functions.simulated_waits())
     module.downloads = lambda: int(functions.simulated_downloads())
+    functions.simulated_limit.argtypes = [ctypes.c_int64]
+    module.limit_memory = functions.simulated_limit
     module.forbid_waiting = lambda is_on: functions.simulated_forbid(int(is_on))
     module.is_available = module.is_initialized = lambda: True
     module._is_in_bad_fork = lambda: False

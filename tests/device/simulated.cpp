@@ -38,6 +38,7 @@ std::array<std::atomic<int64_t>, MOST> peak{};
 std::atomic<int64_t> waits{0}, downloads{0};
 std::atomic<bool> forbidden{false};
 std::atomic<c10::StreamId> streams_made{0};
+std::atomic<int64_t> limit{std::numeric_limits<int64_t>::max()};
 thread_local DeviceIndex current = 0;
 thread_local std::array<c10::StreamId, MOST> current_stream{};
 
@@ -78,6 +79,8 @@ c10::DataPtr as_host_memory(const Storage& ours) {
 
 struct Allocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
+    TORCH_CHECK_WITH(OutOfMemoryError, in_use[current] + static_cast<int64_t>(bytes) <= limit,
+                     "simulated out of memory. Tried to allocate ", bytes, " bytes.");
     Storage host(Storage::use_byte_size_t(), bytes, c10::GetAllocator(c10::kCPU), true);
     return as_device_memory(host, current);
   }
@@ -383,5 +386,6 @@ int64_t simulated_memory(int index) { return simulated::in_use[index]; }
 int64_t simulated_peak(int index) { return simulated::peak[index]; }
 int64_t simulated_waits() { return simulated::waits; }
 int64_t simulated_downloads() { return simulated::downloads; }
+void simulated_limit(int64_t bytes) { simulated::limit = bytes; }
 void simulated_forbid(int is_on) { simulated::forbidden = is_on; }
 }

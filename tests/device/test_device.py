@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
 import torch
 
+import gradscope
 from tests import device, known
 from tests.device.forked import on_device
 
@@ -77,3 +79,32 @@ def test_networks_compute_what_they_compute_on_the_cpu() -> None:
             results.append([p.grad.cpu() for p in net.parameters() if p.grad is not None])
         for on_host, on_sim in zip(*results, strict=True):
             torch.testing.assert_close(on_sim, on_host)
+
+
+@on_device()
+def test_memory_that_runs_out_on_the_device_is_explained_and_told_once_where_the_program_goes_on() -> (
+    None
+):
+    sim = device.load()
+    torch.manual_seed(0)
+    layers = [(torch.nn.Linear(256, 256), torch.nn.Tanh()) for _ in range(4)]
+    model = torch.nn.Sequential(*itertools.chain(*layers)).to("sim")
+    sim.limit_memory(sim.memory_allocated() + 8_000_000)
+
+    def step(size: int) -> None:
+        model(torch.randn(size, 256, device="sim")).mean().backward()
+
+    with gradscope.watch() as scope:
+        step(256)
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            step(1024)
+        step(512)
+    with pytest.raises(torch.cuda.OutOfMemoryError), gradscope.watch() as ended:
+        step(1024)
+    for finding, said in (
+        (scope.findings[0], "memory ran out, and the program goes on"),
+        (ended.findings[0], "out of memory"),
+    ):
+        assert finding.message == f"{said}: one batch is too large"
+        assert [fix.kind for fix in finding.fixes][-1] == "smaller_batch"
+    assert [len(each.findings) for each in (scope, ended)] == [1, 1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -64,6 +66,44 @@ def printed(program: subprocess.Popen[str], tmp_path: Path) -> str:
     """End the program, and return all that it has printed."""
     (tmp_path / "go-on").unlink()
     return program.communicate(timeout=60)[0]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+def test_a_program_that_is_run_answers_a_signal(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "go-on").touch()
+    told = tmp_path / "told"
+    words = command("run", "--dump-on=USR1", "train.py", "go-on", executable=sys.executable)
+    with (
+        told.open("w") as errors,
+        subprocess.Popen(
+            words, cwd=tmp_path, env=ENVIRONMENT, stdout=-1, stderr=errors, text=True
+        ) as started,
+    ):
+        for asked in range(4):  # wherever it is by then
+            until = time.monotonic() + 60
+            begun = tmp_path / "go-on.begun"
+            while told.read_text().count("backward graphs alive") < asked or not begun.exists():
+                if time.monotonic() > until:
+                    started.kill()
+                    raise AssertionError(told.read_text())
+                time.sleep(0.3)
+            if asked < 3:
+                started.send_signal(signal.SIGUSR1)
+        (tmp_path / "go-on").unlink()
+        assert started.communicate(timeout=60)[0].startswith("True ")
+    assert started.returncode == 0
+    err = told.read_text()
+    dumps = re.findall(r"thread MainThread\n  File \"(.+)\", line \d+, in <module>", err)
+    assert dumps == [str(tmp_path / "train.py")] * 3
+    assert len(re.findall(r"(?m)^\d+ backward graphs? alive, of ", err)) == 3
+    assert re.search(r"kept\[\d+\], from a global variable in train.py, holds this tensor", err)
+    assert "gradscope/" not in err
+    assert err.count("note: asked after 0:00:") == 3
+
+
+def test_what_is_no_signal_is_refused() -> None:
+    refused(ran(*command("run", "--dump-on=USR9", "train.py")), "'USR9' names no signal here")
 
 
 @reaches

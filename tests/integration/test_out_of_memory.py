@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
+import linecache
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from torch import nn
 import gradscope
 from gradscope.model import Finding
 from gradscope.rules.gs401 import RULE
-from tests import examples
+from tests import examples, known
 from tests.command import gradscope as command
 from tests.command import ran, ran_well
 from tests.zygote import python
@@ -457,3 +459,69 @@ def test_it_keeps_nothing() -> None:
     explained(work)
     gc.collect()
     assert alive[0]() is None
+
+
+def trains_with(sizes: Iterable[int]) -> None:
+    """Train with batches of these sizes, of which those above 300 do not fit; take the next one then."""
+    model = layers()
+
+    def step(size: int) -> None:
+        loss = model(torch.randn(size, 64)).mean()
+        if size > 300:
+            full()
+        loss.backward()
+
+    for size in sizes:
+        with contextlib.suppress(torch.cuda.OutOfMemoryError):
+            step(size)
+
+
+def test_a_smaller_batch_after_the_error_is_advice_told_once() -> None:
+    with gradscope.watch() as scope:
+        trains_with([1024, 512, 256, 256, 1024, 256])
+    (finding,) = scope.findings
+    assert (finding.code, finding.severity, finding.count) == ("GS401", "advice", 1)
+    assert finding.message == "memory ran out, and the program goes on: one batch is too large"
+    assert "model(torch.randn(size, 64))" in linecache.getline(__file__, known(finding.site).line)
+    assert finding.fixes[-1].message.startswith(
+        "take fewer samples at a time: each one less of 1,024"
+    )
+    assert not scope.summary.notes
+
+
+def test_one_that_no_call_follows_is_told_at_the_end() -> None:
+    with gradscope.watch() as scope:
+        trains_with([256, 1024])
+    assert [finding.severity for finding in scope.findings] == ["advice"]
+
+
+def test_one_that_was_caught_and_one_that_was_not_are_both_told() -> None:
+    def work() -> None:
+        trains_with([1024])
+        full()
+
+    with pytest.raises(torch.cuda.OutOfMemoryError), gradscope.watch() as scope:
+        work()
+    assert [finding.severity for finding in scope.findings] == ["error", "advice"]
+
+
+def test_what_sees_the_error_is_taken_out() -> None:
+    with gradscope.watch():
+        assert "__init__" in vars(torch.cuda.OutOfMemoryError)
+    assert "__init__" not in vars(torch.cuda.OutOfMemoryError)
+    with pytest.raises(TypeError) as plain:
+        torch.cuda.OutOfMemoryError(size=3)  # type: ignore[call-arg]
+    with gradscope.watch(), pytest.raises(TypeError) as watched:
+        torch.cuda.OutOfMemoryError(size=3)  # type: ignore[call-arg]
+    assert str(watched.value) == str(plain.value)
+
+
+@limited
+def test_the_memory_of_such_a_recording_opens_there(tmp_path: Path) -> None:
+    found(program(GROWING, 1, 200), tmp_path, "--save=run.gscope")
+    shown = ran_well(
+        *(python(), "-m", "gradscope", "report", "--memory", "run.gscope"), cwd=tmp_path
+    )
+    first, *rest = shown.stdout.splitlines()
+    assert first.startswith("error[GS401]: out of memory: `losses` keeps the graphs")
+    assert any(line.startswith("memory: ") for line in rest)

@@ -123,6 +123,7 @@ class Packed:
     place: Place | None = None
     route: Route | None = None
     module: tuple[str, str] | None = None
+    within: tuple[Place, ...] = ()
     differentiates: tuple[str, Place | None] | None = None
     sequence_nr: int = UNKNOWN
     thread: int = 0

@@ -39,7 +39,7 @@ from gradscope.hooks import (
     replace_default_hook_functions,
 )
 from gradscope.program.names import Names
-from gradscope.program.sites import Routes, caller_of, place_of
+from gradscope.program.sites import Routes, caller_of, library_way, place_of
 from gradscope.program.tensors import PLAIN, is_parameter, node_of, version_of
 from gradscope.program.variables import AS_ARGUMENT, Variable
 from gradscope.torch_private import (
@@ -202,7 +202,8 @@ class Saving:
             sequence_nr += thread * OTHER
         code = None if caller is None else caller.f_code
         if sequence_nr == self._last_sequence_nr and code is self._last_code:
-            (packed.place, packed.route, packed.module, packed.differentiates, untied) = self._last
+            packed.place, packed.route, packed.module, packed.differentiates = self._last[:4]
+            packed.within, untied = self._last[4:]
         else:
             if self.detailed:
                 self._note_context(packed, caller)
@@ -218,7 +219,8 @@ class Saving:
             if place is not None:
                 place.last_sequence_nr = sequence_nr
             self._last_sequence_nr, self._last_code = sequence_nr, code
-            self._last = place, route, packed.module, packed.differentiates, untied
+            context = packed.module, packed.differentiates, packed.within
+            self._last = place, route, *context, untied
         if untied:
             packed.sequence_nr = UNTIED
             if code is FUNCTION_APPLY:
@@ -234,11 +236,14 @@ class Saving:
             waiting.append(_reference(packed))
 
     def _note_context(self, packed: Packed, caller: FrameType | None) -> None:
-        """Note in which module's call a node is built, and by which node that a call runs."""
+        """Note in which module's call a node is built, by which lines of libraries, and by which
+        node that a call runs.
+        """
         if caller is None:
             return
         if caller.f_code.co_name != "<module>":
             packed.module = self._names.module_of(caller)
+            packed.within = library_way(caller)
         call = carried(CALL)
         # By the engine itself: only torch's function that calls it may lie between.
         if call is not None and (caller is call.frame or caller.f_back is call.frame):

@@ -160,7 +160,8 @@ def _saved(name: str, data: Any, painter: _Painter) -> model.SavedTensor:
     is_owned = not (tensor._is_view() or tensor.is_leaf) or not is_parameter(tensor)
     called, storage = painter.names.of_tensor(tensor, key), painter.storages[key]
     what = shown, shape, dtype, device, nbytes, storage, version, state
-    return _saved_of(*what, not is_owned, called, site, alone)
+    within = () if packed is None else tuple([place.site for place in packed.within])
+    return _saved_of(*what, not is_owned, called, site, alone, within)
 
 
 # Taken whatever they cost; later ones only while they stay cheap.

@@ -79,7 +79,8 @@ class SavedTensor:
     shows none; ``storage`` numbers the storage within one graph, so equal numbers mean shared
     memory; ``nbytes`` is that of the whole storage, which is what the graph keeps alive; ``source``
     is a parameter's or buffer's qualified name. ``alone`` says whether nothing but the graph held
-    the storage then; None where that is not known.
+    the storage then; None where that is not known. ``within`` are the lines of libraries by which
+    ``site`` saved it, the outermost first.
     """
 
     name: str | None
@@ -94,6 +95,7 @@ class SavedTensor:
     source: str | None = None
     site: Site | None = None
     alone: bool | None = None
+    within: tuple[Site, ...] = ()
 
     @property
     def label(self) -> str:

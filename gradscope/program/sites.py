@@ -194,6 +194,22 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return user or library or overriding
 
 
+def library_way(frame: FrameType | None) -> tuple[Place, ...]:
+    """Return the places in libraries by which the user's code has come to ``frame``, the innermost
+    last; none where no frame is the user's.
+    """
+    way: list[Place] = []
+    for each in frames_from(frame):
+        owner = owner_of(each.f_code)
+        if is_override(each.f_code):
+            way.clear()
+        elif owner == LIBRARY:
+            way.append(place_in(each))
+        elif owner in (USER, COMPILED):
+            return tuple(way[::-1])
+    return ()
+
+
 def override_below(frame: FrameType | None, user: FrameType | None) -> FrameType | None:
     """Return the first override that an operation asked for in ``user`` goes through."""
     frames = takewhile(lambda each: each is not user, frames_from(frame))

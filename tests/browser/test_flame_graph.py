@@ -75,6 +75,27 @@ def test_parts_are_as_wide_as_their_bytes(show: Show) -> None:
     assert report.errors == []
 
 
+def test_lines_of_libraries_lie_below_the_program_s(show: Show) -> None:
+    seen = recording()
+    outer, inner = (Site("/lib/gpt.py", line, function="forward") for line in (80, 12))
+
+    def within(node: Node, *lines: Site) -> Node:
+        return replace(node, saved=(replace(node.saved[0], within=lines),))
+
+    one, two, three = seen.graphs[1].nodes
+    nodes = within(one, outer, inner), within(two, outer), three
+    report = show(replace(seen, graphs={1: Graph(nodes, (), ())}))
+    report.page.click("text=By line")
+    shares = widths(report)
+    assert shares["train.py:3 forward"] == pytest.approx(1, abs=0.01)
+    assert shares["gpt.py:80 forward"] == pytest.approx(0.9, abs=0.01)
+    assert shares["gpt.py:12 forward"] == pytest.approx(0.6, abs=0.01)
+    assert shares["PowBackward0"] == pytest.approx(0.1, abs=0.01)
+    report.page.click("text=Show as table")
+    assert "gpt.py" not in report.page.locator("#flames-table, table").first.inner_text()
+    assert report.errors == []
+
+
 @pytest.mark.parametrize("kind", ["module", "line", "operation"])
 def test_parts_add_up_to_what_they_are_parts_of(show: Show, kind: str) -> None:
     report = show(recording())

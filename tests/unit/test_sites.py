@@ -48,6 +48,25 @@ def code_of(source: str, filename: str) -> CodeType:
     return compile(source, filename, "exec")
 
 
+def test_the_lines_of_a_library_lie_within_that_of_the_user() -> None:
+    text = "def inner(x):\n    return x.exp()\n\ndef forward(x):\n    return inner(x).sin()\n"
+    library: dict[str, Any] = {}
+    file = str(INSTALLED / "some_library" / "model.py")
+    exec(code_of(text, file), library)
+    with gradscope.watch() as scope:
+        loss = library["forward"](torch.ones(3, requires_grad=True))
+        loss.tanh().sum().backward()
+    (graph,) = scope.recording().graphs.values()
+    saved = {node.name: one for node in graph.nodes for one in node.saved}
+    assert {name: [line.line for line in one.within] for name, one in saved.items()} == {
+        "ExpBackward0": [5, 2],
+        "SinBackward0": [5],
+        "TanhBackward0": [],
+    }
+    assert {line.file for one in saved.values() for line in one.within} == {file}
+    assert {one.site.file for one in saved.values() if one.site} == {__file__}
+
+
 def test_the_users_frame_is_found_past_those_of_torch() -> None:
     seen: dict[str, Any] = {}
 

@@ -7,21 +7,23 @@ const NARROWEST = 0.0015; // of the width: what is less is reached by zooming
 const NO_MODULE = "(no module)";
 const NO_LINE = "(unknown line)";
 
-/** What was saved, each storage with its module, line and operation. */
+/** What was saved, each storage with its module, its line and those of libraries, and its operation. */
 const savedStorages = () =>
-  page.data.flames.saved.map(([module, moduleClass, number, operation, size, alone]) => {
-    const site = siteOf(number);
-    const line = site
-      ? { kind: "line", name: site.func, place: site.place, at: `${site.file}:${site.line}`, text: site.text.trim() }
-      : { kind: "line", name: NO_LINE, place: "", at: "", text: "" };
+  page.data.flames.saved.map(([module, moduleClass, numbers, operation, size, alone]) => {
+    const lines = numbers.map((number) => {
+      const site = siteOf(number);
+      return site
+        ? { kind: "line", name: site.func, place: site.place, at: `${site.file}:${site.line}`, text: site.text.trim() }
+        : { kind: "line", name: NO_LINE, place: "", at: "", text: "" };
+    });
     const parts = module ? module.split(".") : [NO_MODULE];
     const names = parts.map((_, index) => parts.slice(0, index + 1).join("."));
     return {
       size,
       alone,
-      names: { module: `${module} ${moduleClass}`.trim() || NO_MODULE, line: line.place || NO_LINE, operation },
+      names: { module: `${module} ${moduleClass}`.trim() || NO_MODULE, line: lines[0].place || NO_LINE, operation },
       modules: names.map((name) => ({ kind: "module", name })),
-      line,
+      lines,
       operation: { kind: "operation", name: operation },
     };
   });
@@ -29,8 +31,8 @@ const savedStorages = () =>
 /** The steps to a saved storage, the outermost first, in each kind of tree. */
 const FLAME_STEPS = {
   module: ({ modules, operation }) => [...modules, operation],
-  line: ({ line, operation }) => [line, operation],
-  operation: ({ line, operation }) => [operation, line],
+  line: ({ lines, operation }) => [...lines, operation],
+  operation: ({ lines, operation }) => [operation, ...lines],
 };
 
 /** All that was saved as a tree: each part knows its depth, what it is a part of, and where it begins. */

@@ -43,7 +43,7 @@ _LEFT_OUT = {
     Header: {"cwd", "code"},
     Process: {"timeline", "clock", "pid", "script"},
     Node: {"index", "saved", "module_class", "unneeded"},
-    SavedTensor: {"alone"},
+    SavedTensor: {"alone", "within"},
 }
 
 _split = lru_cache(maxsize=64)(lines_of)  # for all graphs of a page once
@@ -166,9 +166,9 @@ def _columns(kind: type, things: Sequence[Any], sites: Sites) -> dict[str, list[
 def flames(graph: Largest, sites: Sites) -> dict[str, Json]:
     """Return what the largest graph saved, of which the page makes trees and tables."""
 
-    def key(one: Saved) -> tuple[str, str, int, str]:
-        node = one.node
-        return node.module or "", node.module_class or "", sites.number(one.site), node.name
+    def key(one: Saved) -> tuple[str, str, tuple[int, ...], str]:
+        node, lines = one.node, [one.site, *one.tensor.within]
+        return node.module or "", node.module_class or "", (*map(sites.number, lines),), node.name
 
     sums = by(key, graph.saved)
     call = graph.call

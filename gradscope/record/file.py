@@ -39,8 +39,10 @@ from gradscope.record.codec import FORMAT, loads, parse
 from gradscope.record.version import __version__
 from gradscope.units import counted, nbytes
 
-with suppress(ImportError):  # not on Windows, where no file can be written at a place either
+try:
     import fcntl
+except ImportError:  # on Windows
+    fcntl = None  # type: ignore[assignment]
 
 MAGIC = b"\x89gscope\n"
 TABLES = (
@@ -66,6 +68,7 @@ _CHECKED_FROM = 8
 
 _SPARE = 1 << 20
 """Bytes that may be outdated in a log, with as many more as are not."""
+_AS_IT_IS: int = getattr(os, "O_BINARY", 0)
 _OUT_OF_THE_WAY = 900
 """Our file descriptors begin here: the program's have the numbers that they have without us, and a
 program that closes all and opens others is not given one of gradscope's again.
@@ -132,7 +135,7 @@ class Store:
         """
         order = sorted(self._places, key=lambda key: (TABLES.index(key[0]), key[1]))
         places = (self._places[key] for key in order)
-        frames = (os.pread(self._file, length, at) for at, length in places)
+        frames = (_read_at(self._file, length, at) for at, length in places)
         live = b"".join(frame for frame in frames if len(frame) > FRAME.size)
         for start in (self._end, PAGE):
             try:
@@ -175,19 +178,36 @@ class Store:
         self._is_settled = not stop
 
     def _put(self, data: bytes, at: int) -> None:
-        if os.pwrite(self._file, data, at) != len(data):
+        if _write_at(self._file, data, at) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _read_there(file: int, size: int, at: int) -> bytes:
+    os.lseek(file, at, os.SEEK_SET)
+    return os.read(file, size)
+
+
+def _write_there(file: int, data: bytes, at: int) -> int:
+    os.lseek(file, at, os.SEEK_SET)
+    return os.write(file, data)
+
+
+_read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", _read_there)
+_write_at: Callable[[int, bytes, int], int] = getattr(os, "pwrite", _write_there)
+"""What Unix has, and Windows does not: there only one thread at a time reads or writes a file."""
 
 
 def new_file(path: Path | None) -> int:
     """Return a new file: of that name, or a nameless one in memory where there is such a thing."""
     if path is not None:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _AS_IT_IS, 0o666)
     elif hasattr(os, "memfd_create"):
         file = os.memfd_create("gradscope")
     else:
         with tempfile.TemporaryFile() as nameless:
             file = os.dup(nameless.fileno())
+    if fcntl is None:
+        return file
     try:
         away = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
     except OSError:  # so many files are not allowed
@@ -220,14 +240,14 @@ def read_log(file: int) -> Log:
     """Return the records of a log, which may be written and moved meanwhile."""
     for _ in range(5):
         found = _found(file)
-        now = head_of(os.pread(file, HEAD.size, 0))
+        now = head_of(_read_at(file, HEAD.size, 0))
         if now is None or found.head is None or now.moved == found.head.moved:
             break
     return found
 
 
 def _found(file: int) -> Log:
-    page = os.pread(file, PAGE, 0)
+    page = _read_at(file, PAGE, 0)
     head = head_of(page)
     found = Log({}, _note(page), head)
     size = os.fstat(file).st_size
@@ -235,7 +255,7 @@ def _found(file: int) -> Log:
     stop = head.stop if head is not None and head.stop > start else size
     found.missing = max(0, stop - size)
     found.damaged = min(stop, size) - start
-    log = os.pread(file, min(found.damaged, _MOST_READ), start)
+    log = _read_at(file, min(found.damaged, _MOST_READ), start)
     for key, _, payload in islice(_records(log), _MOST_IN_LOG):
         found.payloads[key] = payload
         found.damaged -= FRAME.size + len(payload)
@@ -449,7 +469,7 @@ def load(path: str | Path) -> Recording:
         if path.exists() and not path.is_file():  # to open a pipe may wait for ever
             kind = "a directory" if path.is_dir() else "not a regular file"
             raise _error(path, f"is {kind}: {_GIVE}")
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | _AS_IT_IS)
     except FileNotFoundError as error:
         what = "no such file: record one with `gradscope run --save FILE SCRIPT`"
         raise _error(path, what) from error
@@ -465,7 +485,7 @@ def load(path: str | Path) -> Recording:
 def load_from(file: int, path: Path | None = None) -> Recording:
     """Return the recording behind a file descriptor, whose position stays where it is."""
     try:
-        page = os.pread(file, 100, 0)
+        page = _read_at(file, 100, 0)
         head = head_of(page)
         if head is None:
             raise _error(path, f"{'' if page else 'empty, '}not a gradscope recording: {_GIVE}")
@@ -502,7 +522,7 @@ def _still_running(head: Head, header: Header, file: int) -> str:
     A process that still writes has the file open under the number that it has noted, which no
     other program that has its process number now has.
     """
-    if header.host and header.host != platform.node():
+    if header.host and (header.host != platform.node() or os.name == "nt"):
         who = f"process {header.pid} on {header.host}"
         return f"the run had not finished when this was read: {who} still runs, or was stopped"
     try:
@@ -516,7 +536,9 @@ def _still_running(head: Head, header: Header, file: int) -> str:
 
 
 def is_alive(process: int) -> bool:
-    """Return whether there is a process of this number."""
+    """Return whether there is a process of this number, or may be."""
+    if os.name == "nt":  # where a signal of number 0 is Ctrl-C
+        return True
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,18 +14,23 @@ from drawn import graph as graph_of
 from drawn import op
 
 from gradscope.model import (
+    BackwardCall,
     Edge,
     Edit,
     Graph,
+    Header,
     Node,
     NodeState,
     Recording,
     Root,
+    Sample,
     SavedTensor,
     Severity,
     Site,
 )
 from gradscope.record.processes import merged
+from gradscope.record.writer import RecordingWriter
+from gradscope.render.html import to_html
 
 pytestmark = [pytest.mark.browser, pytest.mark.full]
 
@@ -397,3 +403,31 @@ def test_the_curve_goes_on_from_like_calls_and_says_so(show: Show) -> None:
     assert alike["x"] == pytest.approx(measured["x"] + measured["width"], abs=10)
     assert "known from like calls" in report.text("#timeline-legend")
     assert show(whole).page.locator(".area.alike").count() == 0
+
+
+def test_a_run_of_100_000_calls_makes_a_page_that_is_painted_at_once(show: Show) -> None:
+    """The page's size does not grow with the run; it is painted after 0.1 s where 2 s would be too long."""
+    rng = random.Random(0)
+    writer = RecordingWriter(None, Header("1", "2", "3", "/src/train.py"))
+    for number in range(1, 100_001):
+        site = Site("/src/train.py", rng.randrange(1, 60), function="step")
+        size, start = rng.randrange(1 << 20), number / 100
+        call = BackwardCall(
+            *(number, "backward", site),
+            saved_bytes=size,
+            retained_bytes=rng.choice([0, size]),
+            nodes=rng.randrange(10, 10_000),
+            started=start,
+            ended=start + 0.005,
+            last_number=number,
+        )
+        writer.call(call)
+        writer.sample(Sample(start, rng.randrange(1 << 30), 0, number))
+    recording = writer.read()
+    writer.close()
+    assert len(to_html(recording)) < 500_000
+    report = show(recording)
+    assert "100,000 backward calls" in report.page.inner_text("body")
+    paints = report.page.evaluate("performance.getEntriesByType('paint').map(paint => paint.name)")
+    assert "first-contentful-paint" in paints
+    assert report.errors == []

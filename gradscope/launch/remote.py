@@ -203,6 +203,7 @@ def _threads(own: FrameType | None) -> Iterator[str]:
 
 def _calls() -> Iterator[str]:
     from gradscope.api.watch import current
+    from gradscope.torch_private import current_node
 
     session = current()
     if session is None:
@@ -210,7 +211,8 @@ def _calls() -> Iterator[str]:
     for call in session.state.running:
         at = f" at {call.record.site.place}" if call.record.site else ""
         seconds = session.state.elapsed() - call.started
-        yield f"backward call {call.number:,}{at} has run for {seconds:.1f} s"
+        within = f", now {node.name()}" if (node := current_node()) is not None else ""
+        yield f"backward call {call.number:,}{at} has run for {seconds:.1f} s{within}"
     yield f"backward calls so far: {session.state.calls:,}"
 
 

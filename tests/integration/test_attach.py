@@ -172,3 +172,16 @@ def test_what_cannot_be_reached_is_said() -> None:
 def test_an_older_python_says_what_to_do() -> None:
     for word in ("dump", "attach"):
         refused(ran(*command(word, str(os.getpid()))), "has no way into a process that runs")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+def test_the_node_that_a_call_is_at_is_told(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, signal, torch\n"
+        "y = torch.ones(3, requires_grad=True).exp()\n"
+        "y.register_hook(lambda g: os.kill(os.getpid(), signal.SIGUSR1))\n"
+        "y.sum().backward()\n"
+    )
+    done = ran_well(*command("run", "--dump-on=SIGUSR1", "train.py"), cwd=tmp_path)
+    said = r"backward call 1 at train\.py:4 has run for \d+\.\d s, now ExpBackward0\n"
+    assert re.search(said, done.stderr), done.stderr

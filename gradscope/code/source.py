@@ -20,7 +20,6 @@ from gradscope.model import Site
 N = TypeVar("N", bound=ast.AST)
 Loop: TypeAlias = ast.For | ast.While | ast.AsyncFor
 LOOPS = (ast.For, ast.While, ast.AsyncFor)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MOST_FILES = 256
 _NOT_A_NUMBER = re.compile(r"\D+")
 _ALL_IGNORED = ("ignore", None, Warning, None, 0)
@@ -205,14 +204,6 @@ def loops_around(file: str, line: int) -> list[Loop]:
 def loop_around(site: Site) -> Loop | None:
     """Return the innermost loop around a site within its function."""
     return next(iter(loops_around(site.file, site.line)), None)
-
-
-def function_around(site: Site) -> ast.AST:
-    """Return the function around a site, else the module."""
-    for node in reversed(enclosing(site.file, site.line)):
-        if isinstance(node, _FUNCTIONS):
-            return node
-    return tree(site.file)
 
 
 def call_at(site: Site) -> ast.Call | None:

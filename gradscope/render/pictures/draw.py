@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.resources import as_file, files
@@ -309,7 +309,11 @@ def _png(picture: Picture) -> tuple[bytes, list[str]]:
 def _pdf(picture: Picture) -> tuple[bytes, list[str]]:
     """Return one page, as large as the picture, whose text can be searched and copied."""
     scene = to_svg(picture)
-    with _no_warnings_of("fpdf", "fontTools"), as_file(_FONT) as font:
+    with ExitStack() as restoring, as_file(_FONT) as font:
+        # What a PDF leaves out, as missing glyphs, is no warning in the user's log.
+        for logger in map(logging.getLogger, ("fpdf", "fontTools")):
+            restoring.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
         from fpdf import FPDF
         from fpdf.svg import SVGObject
 
@@ -320,20 +324,6 @@ def _pdf(picture: Picture) -> tuple[bytes, list[str]]:
         document.add_page()
         SVGObject(scene.svg.encode()).draw_to_page(document)
         return bytes(document.output()), []
-
-
-@contextmanager
-def _no_warnings_of(*loggers: str) -> Iterator[None]:
-    """Keep warnings about parts that a PDF leaves out, as missing glyphs, from the user's log."""
-    chosen = [logging.getLogger(name) for name in loggers]
-    levels = [logger.level for logger in chosen]
-    for logger in chosen:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(chosen, levels, strict=True):
-            logger.setLevel(level)
 
 
 ENCODERS: dict[str, Callable[[Picture], tuple[bytes, list[str]]]] = {

@@ -121,8 +121,7 @@ class CallFolder:
             row = self._latest.get(rest)
             if row is None:
                 return self._start(rest, replace(call, graph=None))
-        row.add(call.number, call.ended, call.live_bytes, _figures(call), call.count)
-        row.last_number = call.last_number
+        row.add(call.last_number, call.ended, call.live_bytes, _figures(call), call.count)
         self.changed.add(row.index)
         return row
 
@@ -321,11 +320,10 @@ class RecordingWriter:
                 self._write_through()
             return number
 
+    @_while_open
     def begin(self) -> None:
         """Note that a backward call begins."""
-        if self._store is not None and not self.is_idle:
-            with self.lock:
-                self._note()
+        self._note()
 
     def call(self, call: BackwardCall) -> AddLike | None:
         """Add a backward call that has ended; return what adds more that are like it."""

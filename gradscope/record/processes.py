@@ -174,7 +174,8 @@ def _differences(recordings: Sequence[Recording]) -> list[str]:
     for number in sorted({number for rank in ranks for number in rank.firsts}):
         there = [(rank, rank.at(number)) for rank in ranks if id(rank.recording) not in told]
         met = [(rank, own) for rank, own in there if own is not None]
-        usual = _usual([own.shape for _, own in met])
+        counts = Counter(own.shape for _, own in met)
+        usual = max(counts, key=counts.__getitem__, default=None)  # the first of equally many
         known = next((own for _, own in met if own.shape == usual), None)
         for rank, own in met:
             if known is not None and own.shape != usual and not rank.may_meet(usual, own.call):
@@ -217,12 +218,6 @@ class _Rank:
 
 def _shape(graph: Graph) -> Shape:
     return tuple((node.name, node.module, node.variable) for node in graph.nodes)
-
-
-def _usual(shapes: Sequence[Shape]) -> Shape | None:
-    """Return what most have; the first of equally many."""
-    counts = Counter(shapes)
-    return max(counts, key=lambda one: (counts[one], -shapes.index(one))) if shapes else None
 
 
 def _difference(number: int, own: _MetGraph, usual: _MetGraph) -> str:

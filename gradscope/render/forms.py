@@ -224,8 +224,7 @@ def _finding(finding: Finding) -> dict[str, str]:
     return {"text/html": coloured(lambda console: print_finding(finding, console))}
 
 
-@rich_forms.register(Findings)
-@rich_forms.register(Hazards)
+@rich_forms.register
 def _findings(findings: Findings | Hazards) -> dict[str, str]:
     if not findings:
         return {}

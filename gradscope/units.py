@@ -110,11 +110,16 @@ def line_at(lines: Sequence[str], number: int) -> str:
 
 def short_path(file: str) -> str:
     """Return a file's path, from the working directory on if it lies in it."""
+    here = working_directory()
+    return file.removeprefix(here + os.sep) if here else file
+
+
+def working_directory() -> str:
+    """Return the path of the working directory; nothing where it was deleted."""
     try:
-        here = os.getcwd() + os.sep
-    except OSError:  # the working directory was deleted
-        return file
-    return file.removeprefix(here)
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def common_length(paths: Iterable[Sequence[Hashable]]) -> int:

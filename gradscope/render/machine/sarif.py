@@ -14,7 +14,7 @@ from gradscope.render.machine.json import dumped
 from gradscope.render.wording import reasons, safety_of, whole_message
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
-from gradscope.units import short_path
+from gradscope.units import short_path, working_directory
 
 SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT = "%SRCROOT%"
@@ -142,10 +142,8 @@ def _artifact(file: str) -> dict[str, Any]:
 
 
 def _folder_uri() -> str:
-    try:
-        return Path.cwd().as_uri() + "/"
-    except OSError:  # the working directory was deleted
-        return "file:///"
+    here = working_directory()
+    return Path(here).as_uri() + "/" if here else "file:///"
 
 
 def _replacement(edit: Edit) -> dict[str, Any]:

@@ -317,6 +317,7 @@ class Scope:
         self._asked = asked
         self._findings = Findings()
         self.outcome: Outcome | None = None
+        """How the program ended, once that is known; the watch ends with its ``with`` block."""
         self._session: Session | None = None
         self._first_call = 0
         self.is_stopped = False
@@ -378,10 +379,6 @@ class Scope:
         from gradscope.render.pictures.picture import Options  # noqa: PLC0415
 
         return draw_recording(self.recording(), file, Options(**options), call=call)
-
-    def finish(self, outcome: Outcome) -> None:
-        """Note how the program ended; the watch itself ends with its ``with`` block."""
-        self.outcome = outcome
 
     def look_back(self, main: ModuleType) -> None:
         """Look at what a program whose code has run leaves in the variables of its main module."""

@@ -8,7 +8,6 @@ import time
 from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -268,10 +267,9 @@ class Watching:
 
 def _settings(config: pytest.Config) -> Settings:
     """Return the settings of the project with what the options say."""
-    fail_on, *files = (
+    fail_on, known, written = (
         config.getoption(f"gradscope_{name}") for name in ("fail_on", "baseline", "write_baseline")
     )
-    known, written = (None if file is None else Path(file) for file in files)
     try:
         asked = None if fail_on is None else FailOn(fail_on)
         settings = settings_at(config.rootpath).overridden(

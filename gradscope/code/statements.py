@@ -6,16 +6,15 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from gradscope.code import places, source
 from gradscope.code.source import SourceFile
 from gradscope.model import Site
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(NamedTuple):
     """A piece of source that is a candidate: its place, and the dotted names that it changes in
     place or uses.
 
@@ -226,8 +225,7 @@ def _holder(site: Site) -> tuple[str, str]:
 # through ``.data``
 
 
-@dataclass(frozen=True, slots=True)
-class ThroughData:
+class ThroughData(NamedTuple):
     """The names of the tensors whose ``.data`` a line uses, and whether the line seems to write to
     one.
 

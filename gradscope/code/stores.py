@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import enum
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from gradscope.code import places, source, statements
 from gradscope.code.source import SourceFile, cells_like
@@ -20,8 +20,7 @@ _SOME = "<some>"  # an attribute of which only the program knows the name
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-@dataclass(frozen=True, slots=True)
-class _Storing:
+class _Storing(NamedTuple):
     """A place that stores something: how it is nested, and what it stores to."""
 
     node: places.Located

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from gradscope.errors import GradscopeError
 from gradscope.model import (
@@ -199,8 +199,7 @@ def new_file(path: Path | None) -> int:
     return away
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """What the first page says; ``stop`` is 0 of a log that was not finished."""
 
     format: int

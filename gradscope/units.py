@@ -6,9 +6,12 @@ import linecache
 import os
 import re
 import unicodedata
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 _STEP = 1024
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -120,6 +123,14 @@ def working_directory() -> str:
         return os.getcwd()
     except OSError:
         return ""
+
+
+def gathered(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Return things by their keys, all in the order of their first sight."""
+    found: dict[K, list[T]] = {}
+    for thing in things:
+        found.setdefault(key(thing), []).append(thing)
+    return found
 
 
 def common_length(paths: Iterable[Sequence[Hashable]]) -> int:

@@ -23,6 +23,7 @@ from gradscope.detect.leaks.growth import Growth
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.sites import Place, Route, site_of
 from gradscope.rules import gs303, gs305
+from gradscope.units import gathered
 
 _OFTEN_ENOUGH = 3
 _FEW = 64
@@ -246,9 +247,7 @@ class Waste(Observer):
 
     def at_end(self) -> Iterator[Finding]:
         """Judge what there was."""
-        by_site: dict[Site | None, list[_Kept]] = defaultdict(list)
-        for kept in self._kept.values():
-            by_site[kept.record.site].append(kept)
+        by_site = gathered(self._kept.values(), lambda kept: kept.record.site)
         for site, of_site in by_site.items():
             sizes = [kept.nbytes for kept in of_site if kept.nbytes]
             if len(sizes) < _OFTEN_ENOUGH or any(kept.used for kept in of_site):

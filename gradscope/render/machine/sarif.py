@@ -14,7 +14,7 @@ from gradscope.render.machine.json import dumped
 from gradscope.render.wording import reasons, safety_of, whole_message
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
-from gradscope.units import short_path, working_directory
+from gradscope.units import gathered, short_path, working_directory
 
 SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT = "%SRCROOT%"
@@ -98,8 +98,8 @@ def _result(finding: Finding) -> dict[str, Any]:
 
 def _fix(fix: Fix) -> dict[str, Any]:
     changes = []
-    for file in dict.fromkeys(edit.file for edit in fix.edits):
-        replacements = [_replacement(edit) for edit in fix.edits if edit.file == file]
+    for file, own in gathered(fix.edits, lambda edit: edit.file).items():
+        replacements = list(map(_replacement, own))
         changes.append({"artifactLocation": _artifact(file), "replacements": replacements})
     said = [f"{word}: {text}" for word, text in reasons(fix)]
     safety = [f"applicability: {safety_of(fix)}"] if safety_of(fix) else []

@@ -17,7 +17,6 @@ from gradscope.model import (
     Finding,
     Graph,
     Node,
-    Outcome,
     Process,
     Recording,
     Site,
@@ -96,9 +95,11 @@ def merged(recordings: Sequence[Recording]) -> Recording:
             processes, count = (*known.processes, name), known.count + finding.count
             found[finding.cause] = replace(known, processes=processes, count=count)
     outcomes = [recording.outcome for recording in ordered]
+    # One that raised, else one that was stopped.
+    worst = min(outcomes, key=lambda each: (not each.exception, each.finished))
     return replace(
         first,
-        outcome=min(outcomes, key=_how_well),
+        outcome=worst,
         summary=_total([recording.summary for recording in ordered]),
         calls=tuple(sorted(calls, key=lambda call: call.number)),
         graphs={number: graph for graph, number in graphs.items()},
@@ -132,11 +133,6 @@ def _names(recordings: Sequence[Recording]) -> list[str]:
         f"{name} (process {recording.header.pid})" if name in twice else name
         for name, recording in zip(names, recordings, strict=True)
     ]
-
-
-def _how_well(outcome: Outcome) -> int:
-    """Return an order in which the run that went worst comes first."""
-    return 2 if outcome.finished and not outcome.exception else int(not outcome.finished)
 
 
 def _total(summaries: Sequence[Summary]) -> Summary:

@@ -26,13 +26,14 @@ _PRECISIONS = {"certain": "very-high", "predicted": "high", "observed": "high"}
 
 def to_sarif(recording: Recording) -> str:
     """Return the findings of a run as a SARIF log."""
-    rules = list(map(_rule, ALL_RULES))
+    rules, here = list(map(_rule, ALL_RULES)), working_directory()
+    folder = Path(here).as_uri() + "/" if here else "file:///"
     driver = {"name": "gradscope", "version": recording.header.gradscope, "rules": rules}
     run: dict[str, Any] = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {
-            ROOT: {"uri": _folder_uri(), "description": {"text": "where the script was started"}}
+            ROOT: {"uri": folder, "description": {"text": "where the script was started"}}
         },
         "invocations": [_invocation(recording)],
         "results": [_result(finding) for finding in recording.findings],
@@ -139,11 +140,6 @@ def _artifact(file: str) -> dict[str, Any]:
     except UnicodeEncodeError:  # no file can have it: the recording is damaged
         encoded = name.encode("utf-8", "replace")
     return {"uri": quote_from_bytes(encoded), "uriBaseId": ROOT}
-
-
-def _folder_uri() -> str:
-    here = working_directory()
-    return Path(here).as_uri() + "/" if here else "file:///"
 
 
 def _replacement(edit: Edit) -> dict[str, Any]:

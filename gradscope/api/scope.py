@@ -110,7 +110,7 @@ class Session:
         try:
             self._install(hooks, off)
         except BaseException:
-            self._handles.remove()
+            self._handles.close()
             raise
 
     @classmethod
@@ -167,7 +167,7 @@ class Session:
     def close(self) -> None:
         """Take every hook out."""
         self.state.active = False
-        self._handles.remove()
+        self._handles.close()
         self.state.saving.leave_late = self.state.hooks.sweep
         self.state.restore_stack()
         forget_codes()

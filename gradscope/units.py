@@ -133,6 +133,11 @@ def gathered(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return found
 
 
+def firsts(things: Iterable[T], key: Callable[[T], K]) -> dict[K, T]:
+    """Return the first thing of each key, in the order of their first sight."""
+    return {each: found[0] for each, found in gathered(things, key).items()}
+
+
 def common_length(paths: Iterable[Sequence[Hashable]]) -> int:
     """Return how many of their first entries all the paths have in common."""
     same = takewhile(lambda entries: len(set(entries)) == 1, zip(*paths, strict=False))

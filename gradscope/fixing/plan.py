@@ -9,7 +9,7 @@ from itertools import starmap
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Patch, Source, apply, bare, read, same_lines, shown_lines, split
 from gradscope.model import Edit, Finding, Fix, FixKind, Recording
-from gradscope.units import gathered, listed
+from gradscope.units import firsts, gathered, listed
 
 CODE = "<string>"
 """The name that Python gives to the code of ``-c``."""
@@ -184,10 +184,8 @@ def _proposals(findings: Iterable[Finding], sources: _Sources) -> list[Proposal]
 
 def _fixes(findings: Iterable[Finding]) -> list[Fix]:
     """Return the fixes of some findings, in their order; of those that change the same, one."""
-    fixes: dict[object, Fix] = {}
-    for fix in (fix for finding in findings for fix in finding.fixes):
-        fixes.setdefault(fix.edits or (fix.kind, fix.message), fix)
-    return list(fixes.values())
+    fixes = (fix for finding in findings for fix in finding.fixes)
+    return list(firsts(fixes, lambda fix: fix.edits or (fix.kind, fix.message)).values())
 
 
 def _chosen(proposals: list[Proposal], chosen: str | None) -> list[Proposal]:

@@ -106,23 +106,20 @@ class Unused(Observer):
         if sum(d.nbytes for d in often.values()) < floor:
             return
         trained = self._trained()
-        lines: dict[_Line, list[Route]] = {}
-        sites: dict[_Line, Site] = {}
-        for route, site in self.untrained(often):
-            sites.setdefault((site.file, site.line), site)
-            lines.setdefault((site.file, site.line), []).append(route)
-        sizes = {line: sum(often[r].nbytes for r in routes) for line, routes in lines.items()}
+        lines = gathered(self.untrained(often), lambda each: (each[1].file, each[1].line))
+        sizes = {line: sum(often[r].nbytes for r, _ in own) for line, own in lines.items()}
         if sum(sizes.values()) < floor:
             return
         line = max(sizes, key=lambda each: sizes[each])
-        routes = sorted(lines[line], key=lambda r: -often[r].nbytes)
+        site = lines[line][0][1]
+        routes = sorted((r for r, _ in lines[line]), key=lambda r: -often[r].nbytes)
         times = max(often[r].times for r in routes)
         built, nbytes = routes[0].places[0], sizes[line] // times
-        if not self.watch.is_worth_telling(sites[line], nbytes):
+        if not self.watch.is_worth_telling(site, nbytes):
             return
         built_at = built.site if _line(built) not in trained else None
         known = times, nbytes, not self._repeated, self.watch.calls
-        yield gs305.finding(sites[line], built_at, *known)
+        yield gs305.finding(site, built_at, *known)
 
     def untrained(self, routes: Collection[Route]) -> Iterator[tuple[Route, Site]]:
         """Yield those of the routes that nothing is trained through, nor will be, each with its

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from gradscope.code import places
 from gradscope.model import Site
+from gradscope.units import firsts
 
 N = TypeVar("N", bound=ast.AST)
 Loop: TypeAlias = ast.For | ast.While | ast.AsyncFor
@@ -80,12 +81,8 @@ class SourceFile:
     @cached_property
     def expressions(self) -> dict[tuple[int, int, int | None, int | None], ast.expr]:
         """Every expression by its lines and columns; of several at one place, the outermost."""
-        found: dict[tuple[int, int, int | None, int | None], ast.expr] = {}
-        for node in (each.node for each in self.nodes):
-            if isinstance(node, ast.expr):
-                span = node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
-                found.setdefault(span, node)
-        return found
+        found = (each.node for each in self.nodes if isinstance(each.node, ast.expr))
+        return firsts(found, lambda n: (n.lineno, n.col_offset, n.end_lineno, n.end_col_offset))
 
 
 def _child(parent: NodeInCode, prefix: str, node: ast.AST) -> tuple[NodeInCode, str]:

@@ -34,7 +34,7 @@ from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.dot import Line, head_of, lines_of, to_dot
 from gradscope.render.pictures.folding import COMFORTABLE
 from gradscope.render.pictures.picture import DEFAULTS, UNMARKED, Marking, Options, Picture
-from gradscope.units import counted, escaped, listed
+from gradscope.units import counted, escaped, firsts, listed
 
 MOST_CALLS = 4
 """More graphs than these in one picture show less, not more."""
@@ -150,16 +150,13 @@ def _earlier(
     Those that freed such a node come before others. A graph is stored at its first sight, so
     sequence numbers can be compared only between calls that were the first to meet their graphs.
     """
-    first: dict[int, BackwardCall] = {}
-    for other in sorted(recording.calls, key=lambda call: call.number):
-        if other.graph is not None:
-            first.setdefault(other.graph, other)
-    if row not in first.values():
+    first = firsts(sorted(recording.calls, key=lambda call: call.number), lambda call: call.graph)
+    if first[row.graph] != row:
         return []
     before = {
-        other.number: (other, recording.graphs[number])
-        for number, other in first.items()
-        if number in recording.graphs and other.thread == row.thread and other.number < row.number
+        other.number: (other, graph)
+        for number, graph in recording.graphs.items()
+        if (other := first.get(number)) and other.thread == row.thread and other.number < row.number
     }
     own = _identities(whole)
     sharing = [number for number, (_, graph) in before.items() if own & _identities(graph)]

@@ -21,6 +21,7 @@ from gradscope.units import firsts
 N = TypeVar("N", bound=ast.AST)
 Loop: TypeAlias = ast.For | ast.While | ast.AsyncFor
 LOOPS = (ast.For, ast.While, ast.AsyncFor)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _MOST_FILES = 256
 _NOT_A_NUMBER = re.compile(r"\D+")
 _ALL_IGNORED = ("ignore", None, Warning, None, 0)

@@ -17,7 +17,6 @@ _TAKES_OUT = frozenset({"pop", "popleft", "popitem", "clear", "remove", "discard
 _ALIASES = (ast.Name, ast.Attribute, ast.Subscript)
 _SETS = ("setattr", "__setattr__")
 _SOME = "<some>"  # an attribute of which only the program knows the name
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class _Storing(NamedTuple):
@@ -208,7 +207,7 @@ def _keeps(value: ast.expr, text: str) -> bool:
     replaced = {
         part
         for node in ast.walk(value)
-        if isinstance(node, _COMPREHENSIONS)
+        if isinstance(node, source.COMPREHENSIONS)
         and not isinstance(node.value if isinstance(node, ast.DictComp) else node.elt, _ALIASES)
         for each in node.generators
         for part in ast.walk(each.iter)

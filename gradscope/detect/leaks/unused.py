@@ -32,7 +32,6 @@ _SHARE = 0.05  # of all that was saved
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _MOST_KEPT = 256  # calls remembered
 _BACKWARD = ("backward", "manual_backward", "grad")
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 _Line = tuple[str, int]
 
@@ -195,7 +194,7 @@ def _is_repeated(site: Site) -> bool:
         return True
     statement = source.statement_at(site)
     return statement is not None and any(
-        isinstance(node, _COMPREHENSIONS) and source.spans(node, site.line)
+        isinstance(node, source.COMPREHENSIONS) and source.spans(node, site.line)
         for node in ast.walk(statement)
     )
 

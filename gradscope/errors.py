@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from gradscope.units import escaped
 
@@ -24,6 +25,15 @@ class StaleSavedTensorError(RuntimeError):
 
 class StopRun(BaseException):
     """Ends the program after N backward calls; no ``except Exception`` stops it."""
+
+
+@contextmanager
+def attempting(note: Callable[[Exception], object]) -> Iterator[None]:
+    """Do some work of ours whose failure is not the program's: it is only noted."""
+    try:
+        yield
+    except Exception as failure:
+        note(failure)
 
 
 def meant(word: str, known: Iterable[str]) -> str:

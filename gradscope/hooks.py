@@ -58,12 +58,8 @@ class Handle(ExitStack):
     def add(self, *handles: Handle) -> Handle:
         """Take charge of more changes."""
         for handle in handles:
-            self.callback(handle.remove)
+            self.callback(handle.close)
         return self
-
-    def remove(self) -> None:
-        """Take the changes back."""
-        self.close()
 
 
 def replace(owner: Any, name: str, new: Any) -> Handle:

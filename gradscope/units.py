@@ -6,9 +6,12 @@ import linecache
 import os
 import re
 import unicodedata
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 _STEP = 1024
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -110,11 +113,29 @@ def line_at(lines: Sequence[str], number: int) -> str:
 
 def short_path(file: str) -> str:
     """Return a file's path, from the working directory on if it lies in it."""
+    here = working_directory()
+    return file.removeprefix(here + os.sep) if here else file
+
+
+def working_directory() -> str:
+    """Return the path of the working directory; nothing where it was deleted."""
     try:
-        here = os.getcwd() + os.sep
-    except OSError:  # the working directory was deleted
-        return file
-    return file.removeprefix(here)
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def gathered(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Return things by their keys, all in the order of their first sight."""
+    found: dict[K, list[T]] = {}
+    for thing in things:
+        found.setdefault(key(thing), []).append(thing)
+    return found
+
+
+def firsts(things: Iterable[T], key: Callable[[T], K]) -> dict[K, T]:
+    """Return the first thing of each key, in the order of their first sight."""
+    return {each: found[0] for each, found in gathered(things, key).items()}
 
 
 def common_length(paths: Iterable[Sequence[Hashable]]) -> int:

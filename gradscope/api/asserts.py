@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch.autograd.graph import GradientEdge
 
 from gradscope.api.graphs import room, snapshot, start_nodes
 from gradscope.api.watch import watch
-from gradscope.collect.nodes import kind_of
 from gradscope.collect.walk import Walker
 from gradscope.model import Severity
+from gradscope.program.tensors import leaves_of
 from gradscope.torch_private import DisableTorchFunction
 from gradscope.units import counted, listed, nbytes
 
@@ -65,8 +64,7 @@ def assert_trains(
     """
     nodes = start_nodes((loss,))
     with DisableTorchFunction():
-        walked: dict[Any, int] = Walker(room()).walk(nodes)
-        reached = {id(node.variable) for node in walked if kind_of(type(node)).is_leaf}
+        reached = set(map(id, leaves_of(Walker(room()).walk(nodes))))
     wanted = {name: p for name, p in model.named_parameters() if p.requires_grad}
     groups = () if by is None else by.param_groups
     stepped = {id(each) for group in groups for each in group["params"]}

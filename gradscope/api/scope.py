@@ -114,7 +114,7 @@ class Session:
         try:
             self._install(hooks, off)
         except BaseException:
-            self._handles.remove()
+            self._handles.close()
             raise
 
     @classmethod
@@ -173,7 +173,7 @@ class Session:
     def close(self) -> None:
         """Take every hook out."""
         self.state.active = False
-        self._handles.remove()
+        self._handles.close()
         self.state.saving.leave_late = self.state.hooks.sweep
         self.state.restore_stack()
         forget_codes()
@@ -329,6 +329,7 @@ class Scope:
         self._asked = asked
         self._findings = Findings()
         self.outcome: Outcome | None = None
+        """How the program ended, once that is known; the watch ends with its ``with`` block."""
         self._session: Session | None = None
         self._first_call = 0
         self.is_stopped = False
@@ -390,10 +391,6 @@ class Scope:
         from gradscope.render.pictures.picture import Options  # noqa: PLC0415
 
         return draw_recording(self.recording(), file, Options(**options), call=call)
-
-    def finish(self, outcome: Outcome) -> None:
-        """Note how the program ended; the watch itself ends with its ``with`` block."""
-        self.outcome = outcome
 
     def look_back(self, main: ModuleType) -> None:
         """Look at what a program whose code has run leaves in the variables of its main module."""

@@ -15,6 +15,7 @@ from gradscope.api.watch import current
 from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
 from gradscope.model.printed import Printed
+from gradscope.program.tensors import leaves_of
 
 _LEAST_ROUNDS = 5
 _MOST_NODES = 20_000
@@ -91,8 +92,7 @@ def _leaves(loss: Any) -> list[torch.Tensor]:
         raise GradscopeError(
             "the function returned no scalar with a graph: have it return the loss"
         )
-    nodes = Walker(_MOST_NODES).walk([node])
-    return [each.variable for each in nodes if type(each).__name__ == "AccumulateGrad"]  # type: ignore[attr-defined]
+    return leaves_of(Walker(_MOST_NODES).walk([node]))
 
 
 def _timed(work: Callable[[], Any], device: torch.device | None = None) -> tuple[float, Any]:

@@ -69,9 +69,8 @@ class Instruction(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A natural loop: where its back edges ``sources`` lead to, and all instructions in it."""
+    """A natural loop: all instructions in it, and its back edges ``sources``."""
 
-    header: int
     body: frozenset[int]
     sources: tuple[int, ...]
 
@@ -276,5 +275,5 @@ def _find_loops(flow: Flow) -> tuple[Loop, ...]:
                     if index and instructions[index - 1].falls:
                         waiting.append(index - 1)
         if header in body:  # else a handler's way back to the code after it, no loop
-            loops.append(Loop(header, frozenset(body), tuple(sources)))
+            loops.append(Loop(frozenset(body), tuple(sources)))
     return tuple(sorted(loops, key=lambda loop: len(loop.body)))

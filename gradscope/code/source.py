@@ -16,11 +16,12 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from gradscope.code import places
 from gradscope.model import Site
+from gradscope.units import firsts
 
 N = TypeVar("N", bound=ast.AST)
 Loop: TypeAlias = ast.For | ast.While | ast.AsyncFor
 LOOPS = (ast.For, ast.While, ast.AsyncFor)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _MOST_FILES = 256
 _NOT_A_NUMBER = re.compile(r"\D+")
 _ALL_IGNORED = ("ignore", None, Warning, None, 0)
@@ -81,12 +82,8 @@ class SourceFile:
     @cached_property
     def expressions(self) -> dict[tuple[int, int, int | None, int | None], ast.expr]:
         """Every expression by its lines and columns; of several at one place, the outermost."""
-        found: dict[tuple[int, int, int | None, int | None], ast.expr] = {}
-        for node in (each.node for each in self.nodes):
-            if isinstance(node, ast.expr):
-                span = node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
-                found.setdefault(span, node)
-        return found
+        found = (each.node for each in self.nodes if isinstance(each.node, ast.expr))
+        return firsts(found, lambda n: (n.lineno, n.col_offset, n.end_lineno, n.end_col_offset))
 
 
 def _child(parent: NodeInCode, prefix: str, node: ast.AST) -> tuple[NodeInCode, str]:
@@ -205,14 +202,6 @@ def loops_around(file: str, line: int) -> list[Loop]:
 def loop_around(site: Site) -> Loop | None:
     """Return the innermost loop around a site within its function."""
     return next(iter(loops_around(site.file, site.line)), None)
-
-
-def function_around(site: Site) -> ast.AST:
-    """Return the function around a site, else the module."""
-    for node in reversed(enclosing(site.file, site.line)):
-        if isinstance(node, _FUNCTIONS):
-            return node
-    return tree(site.file)
 
 
 def call_at(site: Site) -> ast.Call | None:

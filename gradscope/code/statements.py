@@ -5,17 +5,16 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from gradscope.code import places, source
 from gradscope.code.source import SourceFile
 from gradscope.model import Site
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(NamedTuple):
     """A piece of source that is a candidate: its place, and the dotted names that it changes in
     place or uses.
 
@@ -226,8 +225,7 @@ def _holder(site: Site) -> tuple[str, str]:
 # through ``.data``
 
 
-@dataclass(frozen=True, slots=True)
-class ThroughData:
+class ThroughData(NamedTuple):
     """The names of the tensors whose ``.data`` a line uses, and whether the line seems to write to
     one.
 
@@ -258,10 +256,10 @@ def _data_lines(file: SourceFile) -> dict[int, ThroughData]:
         known = aliases[function]
         match node:
             case ast.For(target=target, iter=value):
-                stored[node.lineno] |= _names_stored([target])
-                known |= _names_stored([target]) if _with_data(value, known) else set()
+                stored[node.lineno] |= stored_names(target)
+                known |= stored_names(target) if _with_data(value, known) else set()
             case ast.Assign(targets=targets, value=value) if _with_data(value, known):
-                known |= _names_stored(targets)
+                known.update(*map(stored_names, targets))
         if not isinstance(node, ast.stmt) or hasattr(node, "body"):
             continue
         writes = any(modified(n) or _stores_data(n) for n in ast.walk(node))
@@ -280,9 +278,10 @@ def _stores_data(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and (node.attr, type(node.ctx)) == ("data", ast.Store)
 
 
-def _names_stored(targets: Iterable[ast.expr]) -> set[str]:
-    nodes = (node for target in targets for node in ast.walk(target))
-    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+def stored_names(node: ast.AST) -> set[str]:
+    """Return the variables that a statement or a target binds, and what is in it."""
+    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    return {each.id for each in names if not isinstance(each.ctx, ast.Load)}
 
 
 def _with_data(node: ast.AST, aliases: set[str]) -> frozenset[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import enum
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from gradscope.code import places, source, statements
 from gradscope.code.source import SourceFile, cells_like
@@ -17,11 +17,9 @@ _TAKES_OUT = frozenset({"pop", "popleft", "popitem", "clear", "remove", "discard
 _ALIASES = (ast.Name, ast.Attribute, ast.Subscript)
 _SETS = ("setattr", "__setattr__")
 _SOME = "<some>"  # an attribute of which only the program knows the name
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-@dataclass(frozen=True, slots=True)
-class _Storing:
+class _Storing(NamedTuple):
     """A place that stores something: how it is nested, and what it stores to."""
 
     node: places.Located
@@ -209,7 +207,7 @@ def _keeps(value: ast.expr, text: str) -> bool:
     replaced = {
         part
         for node in ast.walk(value)
-        if isinstance(node, _COMPREHENSIONS)
+        if isinstance(node, source.COMPREHENSIONS)
         and not isinstance(node.value if isinstance(node, ast.DictComp) else node.elt, _ALIASES)
         for each in node.generators
         for part in ast.walk(each.iter)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter, is_
@@ -27,6 +26,7 @@ from gradscope.torch_private import (
     inputs_of,
     unpack_saved,
 )
+from gradscope.units import gathered
 
 DETACHED_TEXT = "Trying to use a saved tensor that has been detached in-place"
 CLONE = "CloneBackward0"
@@ -185,11 +185,9 @@ def whole_kinds(nodes: Iterable[Node]) -> set[type]:
     """Return the types of nodes that are surely whole, as torch says of all nodes of a type at
     once.
     """
-    alike = defaultdict[type, list[Node]](list)
-    for node in nodes:
-        alike[type(node)].append(node)
     with DisableTorchDispatch(), DisableTorchFunction():
-        return {kind for kind, own in alike.items() if _whole_together(own, kind_of(kind))}
+        alike = gathered(nodes, type).items()
+        return {kind for kind, own in alike if _whole_together(own, kind_of(kind))}
 
 
 def _whole_together(nodes: Sequence[Node], kind: Kind) -> bool:

@@ -6,9 +6,9 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from types import ModuleType
+from typing import NamedTuple
 
 from gradscope.commands.outputs import console_on
 from gradscope.record.version import __version__
@@ -22,8 +22,7 @@ class Grade(StrEnum):
     FAILS = "fails"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """Something that was checked: what it is, how it is, and what to do about it."""
 
     name: str

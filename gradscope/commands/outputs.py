@@ -8,10 +8,9 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TextIO, cast
+from typing import NamedTuple, TextIO, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -218,8 +217,7 @@ def printer(format: Format) -> Callable[[Recording, Console, str | None], None]:
     return lambda recording, console, saved: write_text(write(recording), console)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """A file that will show a recording; ``render`` writes it, and returns notes for the user."""
 
     word: str

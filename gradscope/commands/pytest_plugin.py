@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,8 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     written = "Write a baseline of all findings that count, and fail no test for them."
     group.addoption("--gradscope", action="store_true", help=watch)
     group.addoption("--gradscope-fail-on", choices=severities, help=lowest)
-    group.addoption("--gradscope-baseline", metavar="FILE", help=known)
-    group.addoption("--gradscope-write-baseline", metavar="FILE", help=written)
+    group.addoption("--gradscope-baseline", metavar="FILE", type=Path, help=known)
+    group.addoption("--gradscope-write-baseline", metavar="FILE", type=Path, help=written)
 
 
 def pytest_configure(config: pytest.Config) -> None:

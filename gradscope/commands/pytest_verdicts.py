@@ -5,17 +5,16 @@ from __future__ import annotations
 import ast
 import sys
 import time
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Generator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from gradscope.code.source import called_name, calls_in, enclosing, spans
 from gradscope.commands.outputs import print_line
-from gradscope.errors import GradscopeError
+from gradscope.errors import GradscopeError, attempting
 from gradscope.launch.runner import describe, when_torch_is_imported
 from gradscope.model import (
     BackwardCall,
@@ -59,22 +58,18 @@ class Watched:
         self.watching.callback(when_torch_is_imported(self._enter))
 
     def _enter(self) -> None:
-        with self._noting_failure():  # the test runs on unwatched
+        with attempting(self._note):  # the test runs on unwatched
             from gradscope.api.watch import watch
 
             self.scope = self.watching.enter_context(
                 watch(on_finding=self._found, on_call=self._called, settings=False)
             )
 
-    @contextmanager
-    def _noting_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as failure:  # of gradscope's: none of the test's
-            self.failure = f"{type(failure).__name__}: {failure}"
+    def _note(self, failure: Exception) -> None:
+        self.failure = f"{type(failure).__name__}: {failure}"
 
     def _found(self, finding: Finding) -> None:
-        with self._noting_failure():  # the finding counts then
+        with attempting(self._note):  # the finding counts then
             if finding.severity is Severity.ERROR and _expects_exception(self.item):
                 self.in_raises.add(finding.cause)
 
@@ -83,12 +78,12 @@ class Watched:
 
     def end(self, error: BaseException | None) -> list[Finding]:
         """End the watch; return what was found, with the reasons for what does not count."""
-        with self._noting_failure():
+        with attempting(self._note):
             if self.scope is not None:
                 if error is not None:
                     self.scope.explain(error)
                 text = None if error is None else describe(error)
-                self.scope.finish(Outcome(None, text, finished=True, ended=time.time()))
+                self.scope.outcome = Outcome(None, text, finished=True, ended=time.time())
             self.watching.close()
         found = [] if self.scope is None else list(self.scope.findings)
         wanted = marked(self.item)
@@ -272,10 +267,9 @@ class Watching:
 
 def _settings(config: pytest.Config) -> Settings:
     """Return the settings of the project with what the options say."""
-    fail_on, *files = (
+    fail_on, known, written = (
         config.getoption(f"gradscope_{name}") for name in ("fail_on", "baseline", "write_baseline")
     )
-    known, written = (None if file is None else Path(file) for file in files)
     try:
         asked = None if fail_on is None else FailOn(fail_on)
         settings = settings_at(config.rootpath).overridden(

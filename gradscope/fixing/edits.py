@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from gradscope.code import source, statements
+from gradscope.code.statements import stored_names
 from gradscope.fixing.marks import Span
 from gradscope.fixing.pieces import (
     Piece,
@@ -402,12 +403,6 @@ def _loss_of(call: ast.Call) -> ast.expr | None:
 
 
 # statements
-
-
-def stored_names(node: ast.AST) -> set[str]:
-    """Return the variables that a statement binds, and what is in it."""
-    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
-    return {each.id for each in names if not isinstance(each.ctx, ast.Load)}
 
 
 def _read_names(node: ast.AST) -> set[str]:

@@ -11,6 +11,7 @@ from itertools import chain, groupby
 from gradscope.code import source
 from gradscope.fixing.patch import Source, apply, bare
 from gradscope.model import Edit
+from gradscope.units import gathered
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -79,8 +80,7 @@ def _replaced(file: str, pieces: Sequence[Piece]) -> str:
 
 
 def _checked(edits: Sequence[Edit]) -> tuple[Edit, ...]:
-    for file in {edit.file for edit in edits}:
-        own = [edit for edit in edits if edit.file == file]
+    for file, own in gathered(edits, lambda edit: edit.file).items():
         after = apply(Source(file, tuple(source.parsed(file).lines)), own).after
         try:
             with source.quietly():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Patch, Source, apply, bare, read, same_lines, shown_lines, split
 from gradscope.model import Edit, Finding, Fix, FixKind, Recording
-from gradscope.units import listed
+from gradscope.units import firsts, gathered, listed
 
 CODE = "<string>"
 """The name that Python gives to the code of ``-c``."""
@@ -153,11 +154,9 @@ def _settled(proposals: Sequence[Proposal], picks: set[int], sources: _Sources) 
         if edits and not problem:
             taken |= dict.fromkeys(_lines(edits), proposal.number)
     edits = tuple(edit for proposal in settled if proposal.applies for edit in proposal.fix.edits)
-    files = dict.fromkeys(edit.file for edit in edits)
-    changes = tuple(
-        apply(sources[file], [edit for edit in edits if edit.file == file]) for file in files
-    )
-    newer = filter(sources.is_newer, files)
+    by_file = gathered(edits, lambda edit: edit.file)
+    changes = tuple(apply(sources[file], own) for file, own in by_file.items())
+    newer = filter(sources.is_newer, by_file)
     notes = tuple(f"{file} has changed since the recording, at other lines" for file in newer)
     return Plan(tuple(settled), changes, notes)
 
@@ -185,10 +184,8 @@ def _proposals(findings: Iterable[Finding], sources: _Sources) -> list[Proposal]
 
 def _fixes(findings: Iterable[Finding]) -> list[Fix]:
     """Return the fixes of some findings, in their order; of those that change the same, one."""
-    fixes: dict[object, Fix] = {}
-    for fix in (fix for finding in findings for fix in finding.fixes):
-        fixes.setdefault(fix.edits or (fix.kind, fix.message), fix)
-    return list(fixes.values())
+    fixes = (fix for finding in findings for fix in finding.fixes)
+    return list(firsts(fixes, lambda fix: fix.edits or (fix.kind, fix.message)).values())
 
 
 def _chosen(proposals: list[Proposal], chosen: str | None) -> list[Proposal]:
@@ -234,9 +231,8 @@ class _Sources:
         lines = _lines(edits)
         if len(set(lines)) < len(lines):
             return "cannot be applied: it has two edits of one line"
-        files = dict.fromkeys(edit.file for edit in edits)
-        problems = (self._problem(f, [edit for edit in edits if edit.file == f]) for f in files)
-        problem = next(filter(None, problems), "")
+        by_file = gathered(edits, lambda edit: edit.file)
+        problem = next(filter(None, starmap(self._problem, by_file.items())), "")
         return problem and f"cannot be applied: {problem}"
 
     def _problem(self, file: str, edits: list[Edit]) -> str:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from gradscope.fixing import patch
 from gradscope.fixing.rehearsal import Line, Record, Simulation, Spot
+from gradscope.units import firsts
 
 Key: TypeAlias = tuple[int, int, str]
 """A leaf, the same in two runs of a program: its optimizer, and its position there. That of a leaf
@@ -85,10 +86,7 @@ class _Trained:
     @cached_property
     def lines(self) -> dict[Line, int]:
         """The lines of all calls, each with its first one."""
-        found: dict[Line, int] = {}
-        for index in self.record.calls:
-            found.setdefault(self.record.events[index].stack, index)
-        return found
+        return firsts(self.record.calls, lambda index: self.record.events[index].stack)
 
     def key(self, leaf: int) -> Key:
         """Return what identifies a leaf in both runs."""

@@ -13,13 +13,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gradscope.errors import GradscopeError
+from gradscope.errors import GradscopeError, attempting
 from gradscope.launch.interpreter import command_of, watched
 from gradscope.launch.runner import when_torch_is_imported
 from gradscope.model import Header, Outcome, Recording
@@ -185,7 +185,7 @@ class ChildWatch:
                 if os.getpid() != process:
                     return  # forked from this one
                 if self._scope is not None:
-                    self._scope.finish(Outcome(finished=True, ended=time.time()))
+                    self._scope.outcome = Outcome(finished=True, ended=time.time())
                 self.__exit__()
 
         def begin() -> None:
@@ -245,13 +245,9 @@ class Children:
         setattr(module, name, wraps(original)(partial(by, original)))
         self._undo.callback(setattr, module, name, original)
 
-    @contextmanager
-    def attempting(self) -> Iterator[None]:
+    def attempting(self) -> AbstractContextManager[None]:
         """Do some work of ours; where it fails, the program starts what it wanted to start."""
-        try:
-            yield
-        except Exception as failure:
-            self.failures[f"{type(failure).__name__}: {failure}"] = None
+        return attempting(lambda e: self.failures.setdefault(f"{type(e).__name__}: {e}"))
 
     def _fork_exec(self, original: Any, argv: Any, executables: Any, *rest: Any) -> Any:
         with self.attempting():

@@ -50,10 +50,7 @@ class Command(NamedTuple):
 def command_of(executable: str, argv: Sequence[str]) -> Command | None:
     """Return what a command line has this interpreter run; None for any other command line."""
     if _is_this_interpreter(executable):
-        at = _first_of_program(argv)
-        if at is None or _is_helper(argv[at : at + 2]):
-            return None
-        return Command(list(argv[:at]), argv[at:])
+        return _parted(argv)
     # A script beside this Python that begins by naming it, as ``torchrun`` does.
     beside = os.path.dirname(executable) == os.path.dirname(sys.executable)
     if beside and _names_this_interpreter(executable):
@@ -72,14 +69,18 @@ def watched(argv: Sequence[str]) -> str | None:
         return None
     if not _PYTHON.fullmatch(program):
         return shlex.join(["gradscope", "run", *argv])
+    command = _parted(argv)
+    return command and shlex.join([*command.python, "-m", "gradscope", "run", *command.program])
+
+
+def _parted(argv: Sequence[str]) -> Command | None:
+    """Return a command line of Python in its two parts; None where that is not sure, and for a
+    helper.
+    """
     at = _first_of_program(argv)
-    if at is None or _is_helper(argv[at : at + 2]):
+    if at is None or any(helper in word for word in argv[at : at + 2] for helper in _HELPERS):
         return None
-    return shlex.join([*argv[:at], "-m", "gradscope", "run", *argv[at:]])
-
-
-def _is_helper(program: Sequence[str]) -> bool:
-    return any(helper in word for word in program for helper in _HELPERS)
+    return Command(list(argv[:at]), argv[at:])
 
 
 def _first_of_program(argv: Sequence[str]) -> int | None:

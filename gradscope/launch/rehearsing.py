@@ -47,8 +47,8 @@ from gradscope.launch.guard import keep_inside, line_of
 from gradscope.launch.runner import prepare
 from gradscope.launch.trial import overlay, target_of
 from gradscope.program.names import Names
-from gradscope.program.sites import USER, classify, user_frames
-from gradscope.program.tensors import storage_of
+from gradscope.program.sites import USER, classify, frames_from, user_frames
+from gradscope.program.tensors import leaves_of, storage_of
 from gradscope.torch_private import DisableTorchFunction, innermost_transform
 
 _CALLS_AFTER = 14
@@ -136,9 +136,8 @@ class _Numbering:
         number = len(record.after)
         record.after.append([])
         record.made.append(place)
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            record.leaf[number] = self.variable(variable)
+        for leaf in leaves_of([node]):
+            record.leaf[number] = self.variable(leaf)
         found = [data for _, data in held(node, kind_of(type(node)))]
         record.saves.append(bool(found))
         self.saved.append([weakref.ref(each) for each in found if isinstance(each, _Versioned)])
@@ -470,9 +469,8 @@ class Rehearsal(TorchFunctionMode):
     # what is written down
 
     def _note(self, kind: str, **facts: Any) -> None:
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename not in self._files:
-            frame = frame.f_back
+        frames = frames_from(sys._getframe(2))
+        frame = next((each for each in frames if each.f_code.co_filename in self._files), None)
         site = Span("", 0, 0, 0, 0) if frame is None else _place(frame)
         nodes, stack = len(self._record.after), tuple(line_of(frame))
         self._record.events.append(Event(kind, site, nodes=nodes, stack=stack, **facts))

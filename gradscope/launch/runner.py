@@ -24,7 +24,7 @@ from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader, S
 from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from gradscope.errors import GradscopeError
+from gradscope.errors import GradscopeError, attempting
 from gradscope.launch.interpreter import Target
 from gradscope.model import Outcome
 from gradscope.program.undisturbed import Uncollected
@@ -75,12 +75,9 @@ def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope
     failures: list[Exception] = []
 
     def start() -> None:
-        if os.getpid() != process:
-            return
-        try:
-            scopes.append(watching.enter_context(watch()))
-        except Exception as failure:  # told at the end: the program must not fail for it
-            failures.append(failure)
+        if os.getpid() == process:
+            with attempting(failures.append):  # told at the end
+                scopes.append(watching.enter_context(watch()))
 
     program = prepare(target)
     watching.callback(when_torch_is_imported(start))
@@ -90,12 +87,10 @@ def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope
             die_of_interrupt()
         raise SystemExit(ending.exit_status)
     outcome = Outcome(ending.exit_status, ending.exception, finished=True, ended=time.time())
-    try:
+    with attempting(failures.append):
         for scope in scopes:
-            scope.finish(outcome)
+            scope.outcome = outcome
         watching.close()
-    except Exception as failure:
-        failures.append(failure)
     for each in failures:
         if isinstance(each, GradscopeError):
             raise each
@@ -114,13 +109,11 @@ def _run_to_its_end(
     if any(scope.is_stopped for scope in scopes):
         error = None  # that, or what the program has made of it
     for scope in scopes:
-        try:
+        with attempting(failures.append):  # the program's own end comes first
             if error is None:
                 scope.look_back(program.main)
             else:
                 scope.explain(error)
-        except Exception as failure:  # the program's own end comes first
-            failures.append(failure)
     ending = conclude(error)
     del error  # and with it the frames that it came through: Python has let go of them by now
     left = not ending.by_exit or sys.version_info >= (3, 14)  # before, it ended within the script

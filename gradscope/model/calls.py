@@ -13,6 +13,7 @@ from typing import Any
 from gradscope.model.finding import Finding, by_weight
 from gradscope.model.graph import Graph, Root, Site
 from gradscope.model.printed import Printed
+from gradscope.units import working_directory
 
 SCHEMA = 1
 """Version of the JSON output; grows when an old reader would misread the new."""
@@ -111,17 +112,13 @@ class Header:
     @classmethod
     def of_process(cls, script: str, argv: Iterable[str], hooks: bool, **more: Any) -> Header:
         """Return the header of a program that starts now, with ``more`` of its fields."""
-        try:
-            directory = os.getcwd()
-        except OSError:  # it was deleted
-            directory = ""
         return cls(
             python=platform.python_version(),
             script=script,
             argv=tuple(argv),
             started=time.time(),
             hooks=hooks,
-            cwd=directory,
+            cwd=working_directory(),
             rank=_number("RANK"),
             ranks=_number("WORLD_SIZE") or 1,
             pid=os.getpid(),

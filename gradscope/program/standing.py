@@ -23,15 +23,6 @@ the function that runs both.
 """
 
 
-class Standing(NamedTuple):
-    """The code that tells the way ahead, and the instruction in it that runs now, as
-    ``frame.f_lasti`` gives it.
-    """
-
-    code: CodeType
-    lasti: int
-
-
 class _Whole(NamedTuple):
     """The code of a whole cell, and which of its offsets are those of one statement's code."""
 
@@ -44,13 +35,14 @@ _wholes: dict[int, _Whole] = {}
 """By the id of the statement's code, as long as that lives."""
 
 
-def standing(frame: FrameType) -> Standing:
-    """Return where a frame stands in the code of its whole cell, if its own code is that of one
-    statement: what comes next is the rest of the cell's text, and nothing beyond it.
+def standing(frame: FrameType) -> tuple[CodeType, int]:
+    """Return the code that tells the way ahead, and the instruction in it that runs now, as
+    ``frame.f_lasti`` gives it. Where a frame's own code is that of one statement of a cell, it is
+    that of the whole: what comes next is the rest of the cell's text, and nothing beyond it.
 
     The whole is compiled from the text, and never executed.
     """
-    code, lasti = own = Standing(frame.f_code, frame.f_lasti)
+    code, lasti = own = frame.f_code, frame.f_lasti
     if code.co_name != "<module>":
         return own
     key = id(code)
@@ -64,7 +56,7 @@ def standing(frame: FrameType) -> Standing:
     flow = flow_of(code)
     index = flow.index(lasti)
     offset = known.offsets.get(flow.instructions[index].offset) if index >= 0 else None
-    return own if offset is None or known.code is None else Standing(known.code, offset)
+    return own if offset is None or known.code is None else (known.code, offset)
 
 
 def forget_wholes() -> None:

@@ -70,8 +70,7 @@ def is_held_leaf(tensor: Tensor) -> bool:
 
 def leaves_of(nodes: Iterable[Any]) -> list[Tensor]:
     """Return the leaves whose gradient arrives at some of these nodes."""
-    found = (getattr(node, "variable", None) for node in nodes)
-    return [leaf for leaf in found if isinstance(leaf, Tensor)]
+    return [node.variable for node in nodes if type(node).__name__ == "AccumulateGrad"]
 
 
 def is_leaf(tensor: Tensor) -> bool:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from gradscope.errors import GradscopeError
 from gradscope.model import (
@@ -88,7 +88,7 @@ class Store:
     def __init__(self, file: int, path: Path | None) -> None:
         self.path = path
         self._file = file
-        self._identity = _identity(file)
+        self._status = os.fstat(file)
         self._places: dict[Key, tuple[int, int]] = {}
         self._start = self._end = PAGE
         self._moved = 0
@@ -102,7 +102,7 @@ class Store:
 
     def write(self, batch: Mapping[Key, bytes]) -> None:
         """Write all of ``batch`` or, on an error, nothing."""
-        if _identity(self._file) != self._identity:  # closed by the program, and its own by now
+        if not self._is_ours(self._file):  # closed by the program, and its own by now
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         if not self._is_settled:
             self._settle()
@@ -167,8 +167,11 @@ class Store:
         """Let go of the file, unless the program has closed it, with all that it found open."""
         file, self._file = self._file, -1
         with suppress(OSError):
-            if _identity(file) == self._identity:
+            if self._is_ours(file):
                 os.close(file)
+
+    def _is_ours(self, file: int) -> bool:
+        return os.path.samestat(os.fstat(file), self._status)
 
     def _turn(self, stop: int) -> None:
         self._is_settled = False
@@ -216,8 +219,7 @@ def new_file(path: Path | None) -> int:
     return away
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """What the first page says; ``stop`` is 0 of a log that was not finished."""
 
     format: int
@@ -290,11 +292,6 @@ def _records(log: bytes) -> Iterator[tuple[Key, int, bytes]]:
                 continue
             checks -= length
         at, checks = at + 1, checks - _A_CHECK
-
-
-def _identity(file: int) -> tuple[int, int]:
-    status = os.fstat(file)
-    return status.st_dev, status.st_ino
 
 
 T = TypeVar("T")
@@ -526,8 +523,8 @@ def _still_running(head: Head, header: Header, file: int) -> str:
         who = f"process {header.pid} on {header.host}"
         return f"the run had not finished when this was read: {who} still runs, or was stopped"
     try:
-        theirs, ours = os.stat(f"/proc/{head.process}/fd/{head.file}"), os.fstat(file)
-        alive = (theirs.st_dev, theirs.st_ino) == (ours.st_dev, ours.st_ino)
+        theirs = os.stat(f"/proc/{head.process}/fd/{head.file}")
+        alive = os.path.samestat(theirs, os.fstat(file))
     except FileNotFoundError:
         alive = not os.path.isdir("/proc/self/fd") and is_alive(head.process)
     except OSError:  # of another user
@@ -541,10 +538,8 @@ def is_alive(process: int) -> bool:
         return True
     try:
         os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        pass
+    except (OSError, OverflowError) as error:
+        return isinstance(error, PermissionError)  # it is there, and another user's
     return True
 
 

@@ -17,7 +17,6 @@ from gradscope.model import (
     Finding,
     Graph,
     Node,
-    Outcome,
     Process,
     Recording,
     Site,
@@ -96,9 +95,11 @@ def merged(recordings: Sequence[Recording]) -> Recording:
             processes, count = (*known.processes, name), known.count + finding.count
             found[finding.cause] = replace(known, processes=processes, count=count)
     outcomes = [recording.outcome for recording in ordered]
+    # One that raised, else one that was stopped.
+    worst = min(outcomes, key=lambda each: (not each.exception, each.finished))
     return replace(
         first,
-        outcome=min(outcomes, key=_how_well),
+        outcome=worst,
         summary=_total([recording.summary for recording in ordered]),
         calls=tuple(sorted(calls, key=lambda call: call.number)),
         graphs={number: graph for graph, number in graphs.items()},
@@ -132,11 +133,6 @@ def _names(recordings: Sequence[Recording]) -> list[str]:
         f"{name} (process {recording.header.pid})" if name in twice else name
         for name, recording in zip(names, recordings, strict=True)
     ]
-
-
-def _how_well(outcome: Outcome) -> int:
-    """Return an order in which the run that went worst comes first."""
-    return 2 if outcome.finished and not outcome.exception else int(not outcome.finished)
 
 
 def _total(summaries: Sequence[Summary]) -> Summary:
@@ -174,7 +170,8 @@ def _differences(recordings: Sequence[Recording]) -> list[str]:
     for number in sorted({number for rank in ranks for number in rank.firsts}):
         there = [(rank, rank.at(number)) for rank in ranks if id(rank.recording) not in told]
         met = [(rank, own) for rank, own in there if own is not None]
-        usual = _usual([own.shape for _, own in met])
+        counts = Counter(own.shape for _, own in met)
+        usual = max(counts, key=counts.__getitem__, default=None)  # the first of equally many
         known = next((own for _, own in met if own.shape == usual), None)
         for rank, own in met:
             if known is not None and own.shape != usual and not rank.may_meet(usual, own.call):
@@ -217,12 +214,6 @@ class _Rank:
 
 def _shape(graph: Graph) -> Shape:
     return tuple((node.name, node.module, node.variable) for node in graph.nodes)
-
-
-def _usual(shapes: Sequence[Shape]) -> Shape | None:
-    """Return what most have; the first of equally many."""
-    counts = Counter(shapes)
-    return max(counts, key=lambda one: (counts[one], -shapes.index(one))) if shapes else None
 
 
 def _difference(number: int, own: _MetGraph, usual: _MetGraph) -> str:

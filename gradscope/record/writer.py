@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from threading import RLock
 from time import monotonic
-from typing import Any, Concatenate, ParamSpec, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 from weakref import finalize
 
 from gradscope.errors import GradscopeError
@@ -121,8 +121,7 @@ class CallFolder:
             row = self._latest.get(rest)
             if row is None:
                 return self._start(rest, replace(call, graph=None))
-        row.add(call.number, call.ended, call.live_bytes, _figures(call), call.count)
-        row.last_number = call.last_number
+        row.add(call.last_number, call.ended, call.live_bytes, _figures(call), call.count)
         self.changed.add(row.index)
         return row
 
@@ -209,24 +208,22 @@ AT_ONCE = 100
 MOST_NOTED = 20
 """Rows of which it is noted that they have counted on: there is no room for more."""
 
-P = ParamSpec("P")
+Method = TypeVar("Method", bound=Callable[..., None])
 
 AddLike: TypeAlias = Callable[[int, float, int], None]
 """Adds a call to the row of those like it: its number, when it ended, and the bytes held then."""
 
 
-def _while_open(
-    method: Callable[Concatenate[RecordingWriter, P], None],
-) -> Callable[Concatenate[RecordingWriter, P], None]:
+def _while_open(method: Method) -> Method:
     """Let a method do nothing once the writer is idle, and else hold its lock."""
 
     @wraps(method)
-    def guarded(self: RecordingWriter, /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def guarded(self: RecordingWriter, /, *args: Any, **kwargs: Any) -> None:
         if not self.is_idle:
             with self.lock:
                 method(self, *args, **kwargs)
 
-    return guarded
+    return cast(Method, guarded)
 
 
 class RecordingWriter:
@@ -286,8 +283,7 @@ class RecordingWriter:
     def amend(self, /, **known: Any) -> None:
         """Note in the header what is known only now."""
         self.header = replace(self.header, **known)
-        self._put("header", 0, codec.dumps(self.header))
-        self._write_through()
+        self._write("header", 0, codec.dumps(self.header))
 
     def known(self, signature: Hashable, site: Site | None = None) -> int | None:
         """Return the number of a signature's graph, None for an unknown one, 0 without room."""
@@ -317,15 +313,13 @@ class RecordingWriter:
                 number = self._numbers[signature] = len(self._numbers) + 1
                 self._nodes_at[site] += max(len(graph.nodes), NODES_AT_SITE // GRAPHS_AT_SITE)
                 self._graph_bytes += len(packed)
-                self._put("graphs", number, packed)
-                self._write_through()
+                self._write("graphs", number, packed)
             return number
 
+    @_while_open
     def begin(self) -> None:
         """Note that a backward call begins."""
-        if self._store is not None and not self.is_idle:
-            with self.lock:
-                self._note()
+        self._note()
 
     def call(self, call: BackwardCall) -> AddLike | None:
         """Add a backward call that has ended; return what adds more that are like it."""
@@ -370,8 +364,7 @@ class RecordingWriter:
     def finding(self, finding: Finding) -> None:
         """Write a finding, in the place of one with the same cause."""
         place = self._findings.setdefault(finding.cause, len(self._findings))
-        self._put("findings", place, codec.dumps(finding))
-        self._write_through()
+        self._write("findings", place, codec.dumps(finding))
 
     @_while_open
     def sample(self, sample: Sample) -> None:
@@ -385,8 +378,7 @@ class RecordingWriter:
             return
         self._sources.add(file)
         if (text := _source_text(file)) is not None:
-            self._put("sources", len(self._sources), pack(codec.dumps([file, text])))
-            self._write_through()
+            self._write("sources", len(self._sources), pack(codec.dumps([file, text])))
 
     @_while_open
     def finish(self, outcome: Outcome, summary: Summary) -> None:
@@ -424,7 +416,9 @@ class RecordingWriter:
         if not self.problem:
             self._waiting[table, key] = value.encode() if isinstance(value, str) else value
 
-    def _write_through(self) -> None:
+    def _write(self, table: str, key: int, value: str | bytes) -> None:
+        """Put a record in its place, and into the file at once."""
+        self._put(table, key, value)
         if self._store is not None:
             self._commit()
 

@@ -31,7 +31,7 @@ from gradscope.render.text.calls import as_code
 from gradscope.render.text.report import print_finding, print_findings, print_report
 from gradscope.render.text.terminal import console_in_memory, written_on
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
-from gradscope.units import counted, escaped, nbytes
+from gradscope.units import counted, escaped, gathered, nbytes
 
 _WIDTH = 100
 _MOST_NODES = 200
@@ -52,13 +52,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def graph_text(graph: Graph) -> str:
     """Return a headline, then a line for each node and each of its further saved tensors."""
     roots = {root.node: root.name or "root" for root in graph.roots}
-    following: dict[int, list[str]] = {}
-    for edge in graph.edges:
-        following.setdefault(edge.source, []).append(f"[{edge.target}]")
+    leaving = gathered(graph.edges, lambda edge: edge.source)
     rows = []
     for node in graph.nodes[:_MOST_NODES]:
         first, *rest = _saved_cells(node) or [""]
-        ahead = " ".join(dict.fromkeys(following.get(node.index, ())))
+        ahead = " ".join(dict.fromkeys(f"[{edge.target}]" for edge in leaving.get(node.index, ())))
         arrow = f"→ {ahead}" if ahead else ""
         root, number, where = roots.get(node.index, ""), f"[{node.index}]", _where(node.site)
         made = where, node.differentiates, node.module or ""
@@ -224,8 +222,7 @@ def _finding(finding: Finding) -> dict[str, str]:
     return {"text/html": coloured(lambda console: print_finding(finding, console))}
 
 
-@rich_forms.register(Findings)
-@rich_forms.register(Hazards)
+@rich_forms.register
 def _findings(findings: Findings | Hazards) -> dict[str, str]:
     if not findings:
         return {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, SavedTensor, Site, activation_bytes
-from gradscope.units import counted, nbytes
+from gradscope.units import counted, firsts, nbytes
 
 _MOST_FIXES = 4
 
@@ -136,9 +136,7 @@ def head(call: BackwardCall, *own: Site | None) -> Site | None:
 
 def first_few(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
     """Return the first of what can be done, nothing twice."""
-    known: dict[tuple[FixKind, str], Fix] = {}
-    for fix in fixes:
-        known.setdefault((fix.kind, fix.message), fix)
+    known = firsts(fixes, lambda fix: (fix.kind, fix.message))
     return tuple(known.values())[:_MOST_FIXES]
 
 

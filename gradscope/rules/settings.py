@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from gradscope.errors import GradscopeError, meant
 from gradscope.model import Finding, Recording, Severity, Suppression, SuppressionKind
 from gradscope.rules import by_code
-from gradscope.units import Sources, counted, line_at, short_path, source_lines
+from gradscope.units import Sources, counted, line_at, short_path, source_lines, working_directory
 
 
 class FailOn(StrEnum):
@@ -88,10 +88,7 @@ def settings_at(folder: Path | None = None) -> Settings:
 
     Raise GradscopeError where they are wrong.
     """
-    try:
-        folder = folder or Path.cwd()
-    except OSError:  # it was deleted
-        return DEFAULTS
+    folder = folder or Path(working_directory())
     for above in (folder, *folder.parents):
         file = above / "pyproject.toml"
         try:

@@ -235,7 +235,7 @@ class LineWatch(Observer):
     def install(self) -> Handle:
         """Begin; the handle ends it in this thread, the others end by themselves."""
         hidden = hide_trace(self._starts)
-        return Handle(hidden.remove, self._turn_off)
+        return Handle(hidden.close, self._turn_off)
 
     def wait(self, observer: Observer, waits: bool) -> None:
         """Call an observer at every line from now on, even while no graph is alive; or stop."""
@@ -283,7 +283,7 @@ class LineWatch(Observer):
         handle, self._thread.handle = self._thread.handle, None
         self._thread.contents = None
         if handle is not None:
-            handle.remove()
+            handle.close()
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None

@@ -23,6 +23,7 @@ from gradscope.detect.leaks.growth import Growth
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.sites import Place, Route, site_of
 from gradscope.rules import gs303, gs305
+from gradscope.units import gathered
 
 _OFTEN_ENOUGH = 3
 _FEW = 64
@@ -31,7 +32,6 @@ _SHARE = 0.05  # of all that was saved
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _MOST_KEPT = 256  # calls remembered
 _BACKWARD = ("backward", "manual_backward", "grad")
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 _Line = tuple[str, int]
 
@@ -105,23 +105,20 @@ class Unused(Observer):
         if sum(d.nbytes for d in often.values()) < floor:
             return
         trained = self._trained()
-        lines: dict[_Line, list[Route]] = {}
-        sites: dict[_Line, Site] = {}
-        for route, site in self.untrained(often):
-            sites.setdefault((site.file, site.line), site)
-            lines.setdefault((site.file, site.line), []).append(route)
-        sizes = {line: sum(often[r].nbytes for r in routes) for line, routes in lines.items()}
+        lines = gathered(self.untrained(often), lambda each: (each[1].file, each[1].line))
+        sizes = {line: sum(often[r].nbytes for r, _ in own) for line, own in lines.items()}
         if sum(sizes.values()) < floor:
             return
         line = max(sizes, key=lambda each: sizes[each])
-        routes = sorted(lines[line], key=lambda r: -often[r].nbytes)
+        site = lines[line][0][1]
+        routes = sorted((r for r, _ in lines[line]), key=lambda r: -often[r].nbytes)
         times = max(often[r].times for r in routes)
         built, nbytes = routes[0].places[0], sizes[line] // times
-        if not self.watch.is_worth_telling(sites[line], nbytes):
+        if not self.watch.is_worth_telling(site, nbytes):
             return
         built_at = built.site if _line(built) not in trained else None
         known = times, nbytes, not self._repeated, self.watch.calls
-        yield gs305.finding(sites[line], built_at, *known)
+        yield gs305.finding(site, built_at, *known)
 
     def untrained(self, routes: Collection[Route]) -> Iterator[tuple[Route, Site]]:
         """Yield those of the routes that nothing is trained through, nor will be, each with its
@@ -197,7 +194,7 @@ def _is_repeated(site: Site) -> bool:
         return True
     statement = source.statement_at(site)
     return statement is not None and any(
-        isinstance(node, _COMPREHENSIONS) and source.spans(node, site.line)
+        isinstance(node, source.COMPREHENSIONS) and source.spans(node, site.line)
         for node in ast.walk(statement)
     )
 
@@ -246,9 +243,7 @@ class Waste(Observer):
 
     def at_end(self) -> Iterator[Finding]:
         """Judge what there was."""
-        by_site: dict[Site | None, list[_Kept]] = defaultdict(list)
-        for kept in self._kept.values():
-            by_site[kept.record.site].append(kept)
+        by_site = gathered(self._kept.values(), lambda kept: kept.record.site)
         for site, of_site in by_site.items():
             sizes = [kept.nbytes for kept in of_site if kept.nbytes]
             if len(sizes) < _OFTEN_ENOUGH or any(kept.used for kept in of_site):

@@ -206,13 +206,11 @@ MAX_LANES = 12
 class Bar:
     """The life of one call's graph, in seconds since the run began.
 
-    ``row`` is the index in ``Recording.calls``. The graph is built from ``built`` to ``started``
-    and run until ``ended``; its saved tensors are held until ``kept`` (None: the call freed them).
-    torch does not show that of one graph: it is the first moment at which all graphs together held
-    less.
+    The graph is built from ``built`` to ``started`` and run until ``ended``; its saved tensors are
+    held until ``kept`` (None: the call freed them). torch does not show that of one graph: it is
+    the first moment at which all graphs together held less.
     """
 
-    row: int
     lane: int
     built: float
     started: float
@@ -263,7 +261,7 @@ def lifetimes(recording: Recording) -> tuple[Bar, ...]:
                 built = ends[before - 1] if before else 0.0
             lane = lane_of[call.graph] = _free_lane(lane_ends, built)
         lane_ends[lane] = max(lane_ends[lane], ended, kept or 0.0)
-        bars.append(Bar(row, lane, built, call.started, ended, kept))
+        bars.append(Bar(lane, built, call.started, ended, kept))
     return tuple(bars)
 
 

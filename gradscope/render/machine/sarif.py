@@ -14,7 +14,7 @@ from gradscope.render.machine.json import dumped
 from gradscope.render.wording import reasons, safety_of, whole_message
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
-from gradscope.units import short_path
+from gradscope.units import gathered, short_path, working_directory
 
 SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"
 ROOT = "%SRCROOT%"
@@ -26,13 +26,14 @@ _PRECISIONS = {"certain": "very-high", "predicted": "high", "observed": "high"}
 
 def to_sarif(recording: Recording) -> str:
     """Return the findings of a run as a SARIF log."""
-    rules = list(map(_rule, ALL_RULES))
+    rules, here = list(map(_rule, ALL_RULES)), working_directory()
+    folder = Path(here).as_uri() + "/" if here else "file:///"
     driver = {"name": "gradscope", "version": recording.header.gradscope, "rules": rules}
     run: dict[str, Any] = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {
-            ROOT: {"uri": _folder_uri(), "description": {"text": "where the script was started"}}
+            ROOT: {"uri": folder, "description": {"text": "where the script was started"}}
         },
         "invocations": [_invocation(recording)],
         "results": [_result(finding) for finding in recording.findings],
@@ -98,8 +99,8 @@ def _result(finding: Finding) -> dict[str, Any]:
 
 def _fix(fix: Fix) -> dict[str, Any]:
     changes = []
-    for file in dict.fromkeys(edit.file for edit in fix.edits):
-        replacements = [_replacement(edit) for edit in fix.edits if edit.file == file]
+    for file, own in gathered(fix.edits, lambda edit: edit.file).items():
+        replacements = list(map(_replacement, own))
         changes.append({"artifactLocation": _artifact(file), "replacements": replacements})
     said = [f"{word}: {text}" for word, text in reasons(fix)]
     safety = [f"applicability: {safety_of(fix)}"] if safety_of(fix) else []
@@ -139,13 +140,6 @@ def _artifact(file: str) -> dict[str, Any]:
     except UnicodeEncodeError:  # no file can have it: the recording is damaged
         encoded = name.encode("utf-8", "replace")
     return {"uri": quote_from_bytes(encoded), "uriBaseId": ROOT}
-
-
-def _folder_uri() -> str:
-    try:
-        return Path.cwd().as_uri() + "/"
-    except OSError:  # the working directory was deleted
-        return "file:///"
 
 
 def _replacement(edit: Edit) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from gradscope.model import Graph, Node, NodeState, SavedState, SavedTensor
 from gradscope.model.graph import activation_bytes
@@ -191,7 +190,7 @@ _FRAMES = 12
 def compose(graphs: Sequence[Graph], options: Options, marks: Marking = UNMARKED) -> Picture:
     """Return the picture of one graph, or of several in which equal nodes are drawn once."""
     merged = merge(graphs)
-    marks = replace(marks, highlight=tuple(merged.of_last[node] for node in marks.highlight))
+    marks = marks._replace(highlight=tuple(merged.of_last[node] for node in marks.highlight))
     folded = fold(merged, options, marks)
     clusters, cluster_of = _clusters(merged, folded)
     boxes = []
@@ -202,7 +201,7 @@ def compose(graphs: Sequence[Graph], options: Options, marks: Marking = UNMARKED
             box = node_box(number, merged, part.heads[0], leaves, sites=options.sites)
         else:
             box = fold_box(number, merged, part, leaves)
-        boxes.append(_marked(replace(box, cluster=cluster_of[number]), merged, part, marks))
+        boxes.append(_marked(box._replace(cluster=cluster_of[number]), merged, part, marks))
         box_of.update(dict.fromkeys(part.heads, number))
     hidden = len(merged.nodes) - sum(len(part.heads) == 1 for part in folded.parts)
     notes = []
@@ -234,11 +233,11 @@ def _marked(box: Box, merged: Merged, part: Fold, marks: Marking) -> Box:
     starts = [root for root in merged.roots if root.node in part.heads]
     if starts:
         names = ", ".join(one_line(f"{r.name or 'root'} {r.label}".strip(), 40) for r in starts[:3])
-        box = replace(box, root=names + (f" and {len(starts) - 3} more" if len(starts) > 3 else ""))
+        box = box._replace(root=names + (f" and {len(starts) - 3} more" if len(starts) > 3 else ""))
     marked = [node for node in marks.highlight if node in part.heads]
     if marked:
         stops = marks.stops and marked[0] == marks.highlight[0]
-        box = replace(box, alarm="backward stops here" if stops else "part of the finding")
+        box = box._replace(alarm="backward stops here" if stops else "part of the finding")
     return box
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.resources import as_file, files
@@ -34,7 +34,7 @@ from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.dot import Line, head_of, lines_of, to_dot
 from gradscope.render.pictures.folding import COMFORTABLE
 from gradscope.render.pictures.picture import DEFAULTS, UNMARKED, Marking, Options, Picture
-from gradscope.units import counted, escaped, listed
+from gradscope.units import counted, escaped, firsts, listed
 
 MOST_CALLS = 4
 """More graphs than these in one picture show less, not more."""
@@ -150,16 +150,13 @@ def _earlier(
     Those that freed such a node come before others. A graph is stored at its first sight, so
     sequence numbers can be compared only between calls that were the first to meet their graphs.
     """
-    first: dict[int, BackwardCall] = {}
-    for other in sorted(recording.calls, key=lambda call: call.number):
-        if other.graph is not None:
-            first.setdefault(other.graph, other)
-    if row not in first.values():
+    first = firsts(sorted(recording.calls, key=lambda call: call.number), lambda call: call.graph)
+    if first[row.graph] != row:
         return []
     before = {
-        other.number: (other, recording.graphs[number])
-        for number, other in first.items()
-        if number in recording.graphs and other.thread == row.thread and other.number < row.number
+        other.number: (other, graph)
+        for number, graph in recording.graphs.items()
+        if (other := first.get(number)) and other.thread == row.thread and other.number < row.number
     }
     own = _identities(whole)
     sharing = [number for number, (_, graph) in before.items() if own & _identities(graph)]
@@ -309,7 +306,11 @@ def _png(picture: Picture) -> tuple[bytes, list[str]]:
 def _pdf(picture: Picture) -> tuple[bytes, list[str]]:
     """Return one page, as large as the picture, whose text can be searched and copied."""
     scene = to_svg(picture)
-    with _no_warnings_of("fpdf", "fontTools"), as_file(_FONT) as font:
+    with ExitStack() as restoring, as_file(_FONT) as font:
+        # What a PDF leaves out, as missing glyphs, is no warning in the user's log.
+        for logger in map(logging.getLogger, ("fpdf", "fontTools")):
+            restoring.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
         from fpdf import FPDF
         from fpdf.svg import SVGObject
 
@@ -320,20 +321,6 @@ def _pdf(picture: Picture) -> tuple[bytes, list[str]]:
         document.add_page()
         SVGObject(scene.svg.encode()).draw_to_page(document)
         return bytes(document.output()), []
-
-
-@contextmanager
-def _no_warnings_of(*loggers: str) -> Iterator[None]:
-    """Keep warnings about parts that a PDF leaves out, as missing glyphs, from the user's log."""
-    chosen = [logging.getLogger(name) for name in loggers]
-    levels = [logger.level for logger in chosen]
-    for logger in chosen:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(chosen, levels, strict=True):
-            logger.setLevel(level)
 
 
 ENCODERS: dict[str, Callable[[Picture], tuple[bytes, list[str]]]] = {

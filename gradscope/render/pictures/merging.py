@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from gradscope.model import Graph, Node, Root
 from gradscope.units import common_module
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
+class Merged(NamedTuple):
     """The nodes of all graphs, each once.
 
     ``order`` lists the nodes by age, newest first. ``reach`` has for each node one bit per root

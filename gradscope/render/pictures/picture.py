@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from gradscope.model import NodeState, SavedState
 
@@ -11,8 +11,7 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 SHARED, OLDER = "the shared part", "an older graph"
 
 
-@dataclass(frozen=True, slots=True)
-class BoxRow:
+class BoxRow(NamedTuple):
     """One line inside a box: a text, a note at its right end, and the state that colours it."""
 
     text: str
@@ -21,8 +20,7 @@ class BoxRow:
     muted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """One box: ``root`` and ``alarm`` are strips above the title, ``note`` the state as text.
 
     ``is_fold``: it stands for several nodes.
@@ -53,8 +51,7 @@ class Arrow:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(NamedTuple):
     """A frame around boxes; ``parent`` is the frame that it stands in, ``is_shared`` is that of
     what several roots need.
     """
@@ -65,8 +62,7 @@ class Cluster:
     is_shared: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Marking:
+class Marking(NamedTuple):
     """What a picture adds to its graphs: the moment, as text, and nodes of the last graph.
 
     ``highlight`` are the nodes of a finding; ``stops``: a backward call stops at the first of them.
@@ -80,8 +76,7 @@ class Marking:
 UNMARKED = Marking()
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(NamedTuple):
     """A whole picture; every arrow goes from an earlier to a later box."""
 
     title: str

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gradscope.model import BackwardCall
 from gradscope.render.text.terminal import ELLIPSIS, place_of, plain, tail, wrapped
-from gradscope.units import counted, listed, nbytes
+from gradscope.units import counted, gathered, listed, nbytes
 
 MOST_ROWS = 40
 _LAST_ROWS = 10
@@ -22,9 +22,7 @@ _MOST_INPUTS = 3
 
 def side_by_side(calls: Sequence[BackwardCall]) -> list[BackwardCall]:
     """Return the rows of calls; those that several processes made alike are one."""
-    alike: dict[Hashable, list[BackwardCall]] = {}
-    for row in calls:
-        alike.setdefault((row.number, row.last_number, _shared(row)), []).append(row)
+    alike = gathered(calls, lambda row: (row.number, row.last_number, _shared(row)))
     processes = len({call.process for call in calls})
     return [
         replace(made[0], process="" if len(made) == processes else listed(c.process for c in made))

@@ -22,7 +22,7 @@ from gradscope.render.text.terminal import (
     write_text,
 )
 from gradscope.render.wording import reasons, with_safety
-from gradscope.units import escaped, short_path
+from gradscope.units import escaped, gathered, short_path
 
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 _TRAINING = "this changes what is trained: no gradient goes through what it cuts off"
@@ -57,8 +57,7 @@ def print_tried(findings: Iterable[Finding], console: Console) -> None:
     """Print the fixes that a rehearsal has found, each with its diff."""
     for fix in {each.fix.edits: each.fix for each in findings if each.fix}.values():
         print_help(with_safety(fix.message, fix), fix, console)
-        for file in dict.fromkeys(edit.file for edit in fix.edits):
-            own = [edit for edit in fix.edits if edit.file == file]
+        for file, own in gathered(fix.edits, lambda edit: edit.file).items():
             with suppress(OSError, SyntaxError, ValueError):
                 print_diff(apply(read(file), own), console)
         console.print()

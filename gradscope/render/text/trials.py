@@ -11,11 +11,11 @@ from rich.text import Text
 from gradscope.fixing.plan import Proposal
 from gradscope.fixing.rehearsal import Line, Spot
 from gradscope.fixing.runs import LossLog, Run, text_at, told_place
-from gradscope.fixing.training import Comparison, Difference, Key, TrainingChange, owners
+from gradscope.fixing.training import Comparison, Difference, TrainingChange, owners
 from gradscope.fixing.verify import NEVER_CAME, Trial, Tried, Verdict
 from gradscope.render.text.terminal import plain, print_lines, print_message, shorten, wrapped
 from gradscope.render.wording import kind_of
-from gradscope.units import counted, nbytes, short_path
+from gradscope.units import counted, gathered, nbytes, short_path
 
 _MOST_OUTPUT_LINES = 15
 _MOST_TEXT = 40
@@ -181,9 +181,8 @@ def _who_trains_what(comparison: Comparison | None) -> tuple[str, ...]:
     """Return for the parameters that the same losses train a line with their names and those."""
     if comparison is None:
         return ()
-    groups: dict[tuple[int, frozenset[Line]], list[Key]] = {}
-    for key, lines in sorted(comparison.trained.items()):
-        groups.setdefault((key[0], lines), []).append(key)
+    trained = comparison.trained
+    groups = gathered(sorted(trained), lambda key: (key[0], trained[key]))
     return tuple(
         f"{', '.join(dict.fromkeys(_loss(line, comparison.lines) for line in sorted(lines)))} →"
         f" {owners(keys, comparison)}"

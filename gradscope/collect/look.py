@@ -7,9 +7,10 @@ from functools import cached_property
 
 from torch.autograd.graph import Node
 
-from gradscope.collect.calls import Signature
+from gradscope.collect.calls import BEFORE_WATCH, Signature
 from gradscope.collect.generations import OTHER
 from gradscope.collect.marks import Stale, Token
+from gradscope.collect.nodes import kind_of
 from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.walk import Targets, targets_of
 from gradscope.program.sites import Place
@@ -62,11 +63,15 @@ class Look:
 
     def narrow(self, error: BaseException, built: int) -> None:
         """Leave what the engine can have met, which has run the graph and failed with this error:
-        what it has freed itself was most likely built from number ``built`` on.
+        what it has freed itself was most likely built from number ``built`` on. Where it was freed
+        and no node says so, it was one that cannot be asked.
         """
         is_freed = FREED_TEXT in str(error)
         self.stale = [] if is_freed else self.stale
-        run = [i for i in self.freed if is_freed and self.will_run(i)]
+        unnamed = (i for i, node in enumerate(self.nodes) if kind_of(type(node)).is_unnamed)
+        run = [i for i in self.freed or unnamed if is_freed and self.will_run(i)]
+        for token in (self.tokens[i] for i in run):
+            token.freed_by = token.freed_by or BEFORE_WATCH
         self.freed = [i for i in run if not built <= self.tokens[i].sequence_nr < OTHER] or run
 
     def numbers_of(self, roots: Iterable[Node]) -> tuple[int, ...]:

@@ -60,3 +60,19 @@ def calls_are_right_in_a_loop(base: Program, changes: list[tuple[int, Step]]) ->
 def expect_none(comparison: Comparison, replay: str) -> None:
     faults = list(comparison.faults())
     assert not faults, "\n".join([*faults, replay])
+
+
+def test_a_node_that_cannot_be_asked_is_what_was_freed_where_none_that_can_be_was() -> None:
+    """A foreach node: a call that was not looked at frees it, and the next one fails at it alone."""
+    program: Program = [
+        ("grad_strict", 4, 9, 0),
+        ("softplus", 0, 7, 1),
+        ("penalty", 9, 8, 5),
+        ("sqrt", 6, 1, 0),
+        ("foreach", 8, 7, 2),
+        ("backward_twice", 1, 5, 2),
+        ("once", 2, 6, 3),
+        ("add_scalar", 0, 5, 1),
+        ("grad_create", 9, 10, 5),
+    ]
+    some_calls_are_right([False], program)

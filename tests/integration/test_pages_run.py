@@ -1,4 +1,4 @@
-"""The tutorial and the pages of error messages: each command prints what the page shows.
+"""The tutorial, the page on programs that run, those of error messages: each command prints what the page shows.
 
 A line ``…`` on a page stands for lines that are left out. Times, versions and the last digits of
 numbers may differ; the test's folder is left out of paths.
@@ -22,11 +22,12 @@ from tests.zygote import python
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 TUTORIAL = DOCS / "tutorial.md"
-PAGES = [TUTORIAL, *sorted((DOCS / "errors").glob("*.md"))]
+PAGES = [TUTORIAL, DOCS / "recipes" / "running.md", *sorted((DOCS / "errors").glob("*.md"))]
 
 PROGRAM = re.compile(r"^```python\n(# (\S+\.py)\n.*?)^```$", re.MULTILINE | re.DOTALL)
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\d+(?:\.\d+)+(?:\+\w+)?")
+TIMED = re.compile(r"\d:\d\d:\d\d|[\d,.]+ a second")
 
 PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
 of_pinned_torch = pytest.mark.skipif(
@@ -82,6 +83,7 @@ def printed(command: str, folder: Path, env: dict[str, str]) -> list[str]:
 
 def alike(shown: str, line: str) -> bool:
     """Whether two lines are the same but for small differences of numbers and for versions."""
+    shown, line = TIMED.sub("some time", shown), TIMED.sub("some time", line)
     if NUMBER.sub("#", shown) != NUMBER.sub("#", line):
         return False
     if "Python 3." in shown:

@@ -208,7 +208,10 @@ class Finding(Printed):
             return False
         if not self._lines("freed_by", "modified_by") & later._lines("freed_by", "modified_by"):
             return False
-        return self.expects(later.site) or (self.fix is not None and self.fix == later.fix)
+        if self.expects(later.site):
+            return True
+        mends = [each.fix and (each.fix.kind, each.fix.message) for each in (self, later)]
+        return mends[0] is not None and mends[0] == mends[1]
 
     def expects(self, site: Site | None) -> bool:
         """Return whether this finding says that the call at ``site`` will fail."""

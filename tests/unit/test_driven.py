@@ -193,6 +193,27 @@ def test_a_hazard_in_a_fitted_model_is_told_early_at_the_users_line(
     assert calls == {len(text.splitlines())}  # where the library was called
 
 
+def test_what_builds_on_a_freed_graph_says_where_the_library_was_called_and_comes_true(
+    tmp_path: Path,
+) -> None:
+    methods = """
+    def training_step(self, x, index):
+        loss = self.cell(x).pow(2).sum()
+        if loss.item() > -1:  # so the first call's warning is not sure
+            average = loss if self.state is None else 0.9 * self.state + 0.1 * loss
+            self.state = average
+            loss = loss + (loss - average) ** 2
+        return loss
+"""
+    text = MODEL.format(methods=methods)
+    (early, late), raised = found_in(text, tmp_path)
+    assert "a second time" in raised
+    assert (early.code, late.code) == ("GS103", "GS101")
+    (call,) = (note.site for note in early.related if note.role == "next_read")
+    assert known(call).line == len(text.splitlines())
+    assert early.came_true
+
+
 @pytest.mark.parametrize("kind", list(HAZARDS)[:2])
 def test_what_it_says_mends_it(kind: str, tmp_path: Path) -> None:
     text = MODEL.format(methods=HAZARDS[kind])

@@ -253,10 +253,10 @@ def foretell(wanted: Wanted, start: FromFrames, frames: Sequence[FrameType]) -> 
 def _read(hazard: Hazard, mark: Mark, frames: Sequence[FrameType]) -> Read:
     """Return the read by which a backward call comes to a held tensor."""
     note, call = mark.note or hazard.note, hazard.note
-    frame = frames[min(note.depth, len(frames) - 1)]
+    frame, calling = (frames[min(each.depth, len(frames) - 1)] for each in (note, call))
     site = site_at(note.code, note.at)
     driven = owner_of(call.code) != USER
-    backward = place_in(frame).site if driven else site_at(call.code, call.at)
+    backward = place_in(calling).site if driven else site_at(call.code, call.at)
     via = _text(site)
     adds = via and _adds_to(source.statement_at(site), via)
     effect = Effect.AUGMENTED if adds else Effect.FEEDS

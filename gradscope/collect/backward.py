@@ -236,14 +236,13 @@ class Backward:
     def _look_late(
         self, budget: Budget, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Call | None:
-        """Look at the graph of a call that has failed and was not looked at, and announce why."""
-        here = budget.within.count(this_thread.number)
-        # The call around it is looked at, which may be of the thread that the engine runs it for.
-        is_inner = here > 1 or (len(budget.within) > 1 and name_of_thread() is None)
+        """Look at the graph of a call that has failed and was not looked at, and announce why: of
+        calls within each other, at that of the innermost, which is where the error comes from.
+        """
         self._late = error, budget.ended
         budget.end(this_thread.number, is_own=self._state.generations.is_own)
         try:
-            call = None if is_inner else self._prepare(args, kwargs)
+            call = None if self._state.explained == id(error) else self._prepare(args, kwargs)
         finally:
             self._late = None
         for finding in () if call is None else call.findings:

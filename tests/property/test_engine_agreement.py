@@ -62,6 +62,25 @@ def expect_none(comparison: Comparison, replay: str) -> None:
     assert not faults, "\n".join([*faults, replay])
 
 
+def test_an_error_of_a_call_within_another_is_told_by_the_graph_of_the_inner_one() -> None:
+    program: Program = [
+        ("attention", 11, 4, 0),
+        ("computing_hooks", 3, 6, 4),
+        ("backward_in_hook", 9, 10, 5),
+        ("pow_tensor", 5, 1, 0),
+        ("expand", 0, 10, 2),
+        ("normalize", 3, 8, 1),
+        ("worker:cumsum", 1, 10, 5),
+        ("sum_rows", 3, 7, 1),
+        ("sum", 10, 4, 1),
+        ("thread:checkpoint_reentrant", 3, 3, 7),
+        ("div", 7, 4, 0),
+        ("to_double", 10, 0, 2),
+        ("grad_retain", 1, 11, 6),
+    ]
+    some_calls_are_right([False, True], program)
+
+
 def test_a_node_that_cannot_be_asked_is_what_was_freed_where_none_that_can_be_was() -> None:
     """A foreach node: a call that was not looked at frees it, and the next one fails at it alone."""
     program: Program = [

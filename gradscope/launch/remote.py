@@ -159,9 +159,11 @@ def _has_torch() -> bool:
 
 
 def _before_torch(frame: FrameType | None) -> str:
-    own, stack = os.path.join(_HOME, "gradscope", ""), traceback.extract_stack(frame)
-    lines = traceback.format_list([each for each in stack if not each.filename.startswith(own)])
-    return f"{''.join(lines)}torch has not been imported"
+    stack = traceback.extract_stack(frame)
+    first = next((i for i, each in enumerate(stack) if each.filename == _RUNS_PROGRAMS), 0)
+    own = os.path.join(_HOME, "gradscope", "")
+    shown = [each for each in stack[first:] if not each.filename.startswith(own)]
+    return f"{''.join(traceback.format_list(shown))}torch has not been imported"
 
 
 def dump(frame: FrameType | None = None) -> str:

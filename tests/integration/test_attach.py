@@ -107,15 +107,19 @@ def test_it_answers_from_the_first_line_on_until_it_has_gone(tmp_path: Path) -> 
     begin = "import os, signal, time\nprint('begun', flush=True)\ntime.sleep(1)\n"
     (tmp_path / "train.py").write_text(f"{begin}import torch\nprint('end', flush=True)\n")
     words = command("run", "--dump-on=USR1", "train.py", executable=sys.executable)
-    with subprocess.Popen(
-        words, cwd=tmp_path, env=ENVIRONMENT, stdout=-1, stderr=-1, text=True
-    ) as started:
+    told = tmp_path / "told"
+    with (
+        told.open("w") as errors,
+        subprocess.Popen(
+            words, cwd=tmp_path, env=ENVIRONMENT, stdout=-1, stderr=errors, text=True
+        ) as started,
+    ):
         assert started.stdout is not None
         assert started.stdout.readline() == "begun\n"
         while started.poll() is None:
             started.send_signal(signal.SIGUSR1)
             time.sleep(0.02)
-        out, err = started.communicate()
+        out, err = started.communicate()[0], told.read_text()
     assert (started.returncode, out) == (0, "end\n")
     first = f'  File "{tmp_path / "train.py"}", line 3, in <module>\n    time.sleep(1)\n'
     assert err.startswith(f"{first}torch has not been imported\n")

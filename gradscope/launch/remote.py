@@ -131,6 +131,8 @@ def answer(number: int) -> None:
     def tell(_: int, frame: FrameType | None) -> None:
         try:
             told = dump(frame) if _has_torch() else _before_torch(frame)
+        except ImportError:
+            told = ""  # gradscope itself is being imported
         except Exception as failure:
             told = f"gradscope: no dump ({type(failure).__name__}: {failure})"
         if not told:

@@ -11,17 +11,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from gradscope.commands.outputs import console_on
 from gradscope.commands.top import View
 from gradscope.errors import GradscopeError
+from gradscope.render.text.terminal import print_lines
 from gradscope.rules.settings import Settings
 
 try:
     import pty
     import termios
+    import tty
 except ImportError:  # on Windows, which has no /dev/tty either
     pass
 
@@ -29,6 +29,9 @@ _QUIET = 1.0
 """Seconds in which the program prints nothing, before the run is shown, or shown anew."""
 _LINES = 16
 _PIECE = 65_536  # bytes
+_SIGNALS = "SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2"
+_BEGIN, _END = "\x1b7\x1b[m\x1b[J\x1b[?7l", "\x1b[?7h\x1b8"
+"""Save the cursor with its colours, clear what is below, wrap no line; and back."""
 
 
 def live(run: Callable[[], int], save: Path | None, settings: Settings) -> int:
@@ -55,55 +58,63 @@ def live(run: Callable[[], int], save: Path | None, settings: Settings) -> int:
     def fit(*_: object) -> None:
         termios.tcsetwinsize(its_terminal, termios.tcgetwinsize(terminal))
 
+    def hand_on(number: int, _: object) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(program, number)
+
     fit()
     signal.signal(signal.SIGWINCH, fit)
-    signal.signal(signal.SIGTERM, lambda number, _: os.kill(program, number))
+    for name in _SIGNALS:
+        signal.signal(getattr(signal, name), hand_on)
     file = Path(str(program)) if sys.platform == "linux" else save
-    with open(terminal, "w") as drawn_on, _keys_as_they_come(terminal):
+    with open(terminal, "w") as drawn_on, _keys_as_they_come(terminal, its_terminal):
         below = _Below(console_on(drawn_on), file, settings)
-        _pass_on(program, its_terminal, terminal, below)
-        below.erase()
-    status = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
+        status = _pass_on(program, its_terminal, terminal, below)
     if status < 0:
-        signal.signal(-status, signal.SIG_DFL)
+        with suppress(OSError):  # SIGKILL is never handled
+            signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     return status
 
 
 @contextmanager
-def _keys_as_they_come(terminal: int) -> Iterator[None]:
+def _keys_as_they_come(terminal: int, its_terminal: int) -> Iterator[None]:
     """Have the program's terminal make of each key what this one would, Ctrl-C above all."""
-    before, now = termios.tcgetattr(terminal), termios.tcgetattr(terminal)
-    now[0] &= ~(termios.ICRNL | termios.IXON)
-    now[3] &= ~(termios.ECHO | termios.ICANON | termios.ISIG | termios.IEXTEN)
-    termios.tcsetattr(terminal, termios.TCSADRAIN, now)
+    before = termios.tcgetattr(terminal)
+    termios.tcsetattr(its_terminal, termios.TCSANOW, before)
+    tty.setraw(terminal, termios.TCSADRAIN)
     try:
         yield
     finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # it has gone
+            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
-def _pass_on(program: int, its_terminal: int, terminal: int, below: _Below) -> None:
-    """Pass on what is printed and typed, until the program ends."""
-    printed = b"\n"
-    while printed:
-        ready, _, _ = select.select([its_terminal, terminal], [], [], _QUIET)
-        if terminal in ready:
-            os.write(its_terminal, os.read(terminal, _PIECE))
-        if its_terminal in ready:
-            try:
-                printed = os.read(its_terminal, _PIECE)
-            except OSError:  # so Linux tells the end
-                printed = b""
-            below.erase()
-            rest = printed
-            while rest:
-                rest = rest[os.write(terminal, rest) :]
-        elif not ready:
-            if os.waitid(os.P_PID, program, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                printed = b""  # what it has started may have its terminal open
-            elif printed.endswith(b"\n"):
-                below.draw()
+def _pass_on(program: int, its_terminal: int, terminal: int, below: _Below) -> int:
+    """Pass on what is printed and typed, until the program ends; return its exit status."""
+    printed, typed = b"\n", b""
+    os.set_blocking(its_terminal, False)  # it may read nothing of what is typed
+    with suppress(OSError):  # so Linux tells the end
+        while printed:
+            sources, goals = [its_terminal, *([] if typed else [terminal])], [its_terminal]
+            ready, free, _ = select.select(sources, goals if typed else [], [], _QUIET)
+            if free:
+                typed = typed[os.write(its_terminal, typed) :]
+            if terminal in ready and not (typed := os.read(terminal, _PIECE)):
+                os.close(its_terminal)  # as this one has gone
+            if its_terminal in ready:
+                below.erase()
+                rest = printed = os.read(its_terminal, _PIECE)
+                while rest:
+                    rest = rest[os.write(terminal, rest) :]
+            elif not (ready or free):
+                ended, status = os.waitpid(program, os.WNOHANG)
+                if ended:  # what it has started may have its terminal open
+                    below.erase()
+                    return os.waitstatus_to_exitcode(status)
+                if printed.endswith(b"\n"):
+                    below.draw()
+    return os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
 
 
 class _Below:
@@ -112,24 +123,32 @@ class _Below:
     def __init__(self, console: Console, file: Path | None, settings: Settings) -> None:
         self._console, self._file, self._settings = console, file, settings
         self._view: View | None = None
-        self._live: Live | None = None
+        self._is_shown = False
 
     def draw(self) -> None:
-        """Show the run as it is now; nothing where there is no recording, yet or any more."""
-        with suppress(GradscopeError):
+        """Show the run as it is now; nothing where there is no recording, yet or any more.
+
+        The cursor stays where it was, so that it does not matter how a new size moves the lines.
+        """
+        with suppress(Exception):  # the program runs on, whatever fails here
             if self._file is None:
                 return
             self._view = self._view or View(self._file, self._settings)
             self._view.obey("")
-            width, height = self._console.size
-            lines = self._view.lines_for(width)[: min(_LINES, height - 1)]
-            if self._live is None:
-                self._live = Live(console=self._console, auto_refresh=False, transient=True)
-                self._live.start()
-            self._live.update(Text("\n").join(lines), refresh=True)
+            height, width = termios.tcgetwinsize(self._console.file.fileno())
+            with self._console.capture() as drawn:
+                print_lines(self._console, self._view.lines_for(width)[: min(_LINES, height - 1)])
+            text = drawn.get().replace("\n", "\r\n")
+            height = text.count("\n")
+            self._write("\r\n" * height + "\x1b[A" * height + _BEGIN + text + _END)
+            self._is_shown = True
 
     def erase(self) -> None:
         """Leave no trace of it."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        if self._is_shown:
+            self._write(_BEGIN + _END)
+            self._is_shown = False
+
+    def _write(self, text: str) -> None:
+        self._console.file.write(text)
+        self._console.file.flush()

@@ -111,8 +111,9 @@ def run(target: Target, options: RunOptions) -> int:
             report = _Report(options, suppressor, children, store, views, streams, live, show)
             watch = partial(plan.watch, header, save=store, log=log)
             start = partial(watch, on_finding=live.found if live else None, settings=suppressor)
-            start = partial(answer, options.dump_on, start) if options.dump_on else start
             with standing_by(report.of_killed, report.files), children:
+                if options.dump_on:
+                    answer(options.dump_on)
                 try:
                     ended = run_program(target, start)
                     recording = report.of_ended(ended)

@@ -12,18 +12,16 @@ import threading
 import time
 import traceback
 from _thread import start_new_thread
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 from gradscope.errors import GradscopeError
 from gradscope.units import counted, nbytes
-
-T = TypeVar("T")
 
 PATIENCE = 10.0
 """Seconds within which a program answers that runs Python code."""
@@ -127,15 +125,14 @@ def end() -> str:
     return ""
 
 
-def answer(number: int, start: Callable[[], T]) -> T:
-    """Print a dump to stderr whenever this process gets a signal, and call ``start``.
-
-    Where another thread than the main one imports torch, Python sets no handler.
-    """
+def answer(number: int) -> None:
+    """Print a dump to stderr whenever this process gets a signal, until it has come to its end."""
 
     def tell(_: int, frame: FrameType | None) -> None:
         try:
-            told = dump(frame)
+            told = dump(frame) if _has_torch() else _before_torch(frame)
+        except ImportError:
+            told = ""  # gradscope itself is being imported
         except Exception as failure:
             told = f"gradscope: no dump ({type(failure).__name__}: {failure})"
         if not told:
@@ -146,11 +143,29 @@ def answer(number: int, start: Callable[[], T]) -> T:
 
     def ask_again() -> None:
         time.sleep(_SOON)
-        os.kill(os.getpid(), number)
+        if signal.getsignal(number) is tell:
+            os.kill(os.getpid(), number)
 
-    with suppress(ValueError):
-        signal.signal(number, tell)
-    return start()
+    def leave() -> None:
+        if signal.getsignal(number) is tell:  # else what comes later would kill it
+            signal.signal(number, signal.SIG_IGN)
+
+    atexit.register(leave)  # before the program's own, and so called after them
+    signal.signal(number, tell)
+
+
+def _has_torch() -> bool:
+    """Return whether the program has imported torch, which nothing here may do first."""
+    spec = getattr(sys.modules.get("torch"), "__spec__", None)
+    return not getattr(spec, "_initializing", spec is None)
+
+
+def _before_torch(frame: FrameType | None) -> str:
+    stack = traceback.extract_stack(frame)
+    first = next((i for i, each in enumerate(stack) if each.filename == _RUNS_PROGRAMS), 0)
+    own = os.path.join(_HOME, "gradscope", "")
+    shown = [each for each in stack[first:] if not each.filename.startswith(own)]
+    return f"{''.join(traceback.format_list(shown))}torch has not been imported"
 
 
 def dump(frame: FrameType | None = None) -> str:

@@ -102,6 +102,31 @@ def test_a_program_that_is_run_answers_a_signal(tmp_path: Path) -> None:
     assert err.count("note: asked after 0:00:") == 3
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+def test_it_answers_from_the_first_line_on_until_it_has_gone(tmp_path: Path) -> None:
+    begin = "import os, signal, time\nprint('begun', flush=True)\ntime.sleep(1)\n"
+    (tmp_path / "train.py").write_text(f"{begin}import torch\nprint('end', flush=True)\n")
+    words = command("run", "--dump-on=USR1", "train.py", executable=sys.executable)
+    told = tmp_path / "told"
+    with (
+        told.open("w") as errors,
+        subprocess.Popen(
+            words, cwd=tmp_path, env=ENVIRONMENT, stdout=-1, stderr=errors, text=True
+        ) as started,
+    ):
+        assert started.stdout is not None
+        assert started.stdout.readline() == "begun\n"
+        while started.poll() is None:
+            started.send_signal(signal.SIGUSR1)
+            time.sleep(0.02)
+        out, err = started.communicate()[0], told.read_text()
+    assert (started.returncode, out) == (0, "end\n")
+    first = f'  File "{tmp_path / "train.py"}", line 3, in <module>\n    time.sleep(1)\n'
+    assert f"{first}torch has not been imported\n" in err
+    assert "gradscope/" not in err
+    assert "Traceback" not in err
+
+
 def test_what_is_no_signal_is_refused() -> None:
     refused(ran(*command("run", "--dump-on=USR9", "train.py")), "'USR9' names no signal here")
 

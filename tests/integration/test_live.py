@@ -58,6 +58,9 @@ class Terminal:
     def text(self) -> str:
         return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
 
+    def color_of(self, line: int) -> str:
+        return str(self._screen.buffer[line][0].fg)
+
     def shows(self, what: Callable[[str], object]) -> str:
         end = time.monotonic() + 60
         while not what(self.text):
@@ -87,16 +90,15 @@ class Terminal:
         return self.process.exitstatus, self.process.signalstatus
 
 
-def started(folder: Path, *options: str, run_by: tuple[str, ...] = ()) -> Terminal:
-    (folder / "train.py").write_text(PROGRAM, encoding="utf-8")
+def started(folder: Path, *options: str, text: str = PROGRAM) -> Terminal:
+    (folder / "train.py").write_text(text, encoding="utf-8")
     words = command("run", *options, "train.py", executable=sys.executable)
-    return Terminal([*run_by, *words], folder)
+    return Terminal(words, folder)
 
 
 def test_the_run_is_shown_while_nothing_is_printed_and_leaves_no_trace(tmp_path: Path) -> None:
     live = started(tmp_path, "--live", "--save=run.gscope")
-    text = live.shows(lambda text: "backward calls" in text)
-    assert text.startswith("a line True True\ntrain.py\n")
+    text = live.shows(lambda text: text.startswith("a line True True\ntrain.py\n"))
     assert re.search(r"train\.py:11 +3 +5 ", text), text
     live.go_on("first")
     live.shows(lambda text: text == "a line True True\nhalf")
@@ -126,6 +128,42 @@ def test_it_dies_as_the_program_does(tmp_path: Path) -> None:
     live.process.kill(signal.SIGTERM)
     assert live.ended() == (None, signal.SIGTERM)
     assert "the run was ended by SIGTERM" in " ".join(live.text.split())
+
+
+def test_a_signal_is_the_program_s_own(tmp_path: Path) -> None:
+    live = started(tmp_path, "--live", "--save=run.gscope", "--dump-on=USR1")
+    live.shows(lambda text: re.search(r"train\.py:11 +3 +5 ", text))
+    live.process.kill(signal.SIGUSR1)
+    live.shows(lambda text: "backward graphs alive" in text)
+    assert live.text.startswith("a line True True\nthread MainThread\n")
+    for name in ("first", "second", "third"):
+        live.go_on(name)
+    assert live.ended() == (3, None)
+    assert "half and half\n" in live.text
+
+
+OTHER = """
+import os, signal, sys, time, torch
+torch.ones(1, requires_grad=True).sum().backward()
+{}
+"""
+
+
+def test_a_program_that_is_killed_has_no_other_end(tmp_path: Path) -> None:
+    text = OTHER.format("os.kill(os.getpid(), signal.SIGKILL)")
+    live = started(tmp_path, "--live", "--save=run.gscope", text=text)
+    assert live.ended() == (None, signal.SIGKILL)
+    assert "the run was ended by SIGKILL" in " ".join(live.text.split())
+    assert "cannot write" not in live.text
+
+
+def test_colours_stay_on(tmp_path: Path) -> None:
+    text = OTHER.format("print(end='red: \\x1b[31m\\n'); time.sleep(2.5); print('x')")
+    live = started(tmp_path, "--live", "--save=run.gscope", text=text)
+    live.shows(lambda text: "backward call" in text)
+    live.shows(lambda text: "red:\nx\n" in text)
+    assert live.ended() == (0, None)
+    assert live.color_of(1) == "red"
 
 
 def test_what_goes_into_a_file_goes_there(tmp_path: Path) -> None:

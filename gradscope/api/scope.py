@@ -259,9 +259,10 @@ class Session:
         """Return what is known of an exception that ended the program outside of a backward call,
         or for want of memory.
         """
-        if self.state.looks and hazards.is_out_of_memory(error):
+        ran_out = hazards.out_of_memory(error) if self.state.looks else None
+        if ran_out is not None:
             self._survived.ended_it()
-            return self._explained_memory(error)
+            return self._explained_memory(ran_out)
         is_known = id(error) == self.state.explained
         return None if is_known else hazards.explain_read(error, self.state.calls)
 

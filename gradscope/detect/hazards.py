@@ -326,12 +326,19 @@ def _names_of(tensor: torch.Tensor, known: str | None) -> frozenset[str]:
 _ALLOCATORS = re.compile(r"DefaultCPUAllocator: (can't|not enough)|backend out of memory")
 _SIZE = r"(\d[\d,.]*) ?(bytes|[KMGT]i?B)"
 _MOST_ALIVE, _MOST_HELD = 300_000, 3  # nodes that are looked at, and named holders of others
+_MOST_CAUSES = 10
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an allocator of torch's has raised this, on whatever device."""
-    is_plain = type(error) is RuntimeError and _ALLOCATORS.search(_words(error)) is not None
-    return is_plain or isinstance(error, torch.cuda.OutOfMemoryError)
+def out_of_memory(error: BaseException | None) -> BaseException | None:
+    """Return the error of an allocator of torch's, on whatever device, that this one is or came
+    of.
+    """
+    for _ in range(_MOST_CAUSES):
+        is_plain = type(error) is RuntimeError and _ALLOCATORS.search(_words(error)) is not None
+        if error is None or is_plain or isinstance(error, torch.cuda.OutOfMemoryError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def explain_memory(

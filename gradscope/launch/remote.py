@@ -31,6 +31,7 @@ _MOST_NODES = 100_000
 _SOON = 0.05  # seconds
 _RUNS_PROGRAMS = str(Path(__file__).with_name("runner.py"))
 _HOME = str(Path(__file__).parents[2])
+_OWN = os.path.join(_HOME, "gradscope", "")
 
 _ASKED = """\
 import os, sys
@@ -130,7 +131,7 @@ def answer(number: int) -> None:
 
     def tell(_: int, frame: FrameType | None) -> None:
         try:
-            told = dump(frame) if _has_torch() else _before_torch(frame)
+            told = dump(frame) if _has_torch() else f"{_stack(frame)}torch has not been imported"
         except ImportError:
             told = ""  # gradscope itself is being imported
         except Exception as failure:
@@ -160,12 +161,12 @@ def _has_torch() -> bool:
     return not getattr(spec, "_initializing", spec is None)
 
 
-def _before_torch(frame: FrameType | None) -> str:
+def _stack(frame: FrameType | None) -> str:
+    """Return where the program stands: without what runs it, or lies between it and torch."""
     stack = traceback.extract_stack(frame)
-    first = next((i for i, each in enumerate(stack) if each.filename == _RUNS_PROGRAMS), 0)
-    own = os.path.join(_HOME, "gradscope", "")
-    shown = [each for each in stack[first:] if not each.filename.startswith(own)]
-    return f"{''.join(traceback.format_list(shown))}torch has not been imported"
+    first = max((i for i, each in enumerate(stack) if each.filename == _RUNS_PROGRAMS), default=0)
+    shown = [each for each in stack[first:] if not each.filename.startswith(_OWN)]
+    return "".join(traceback.format_list(shown))
 
 
 def dump(frame: FrameType | None = None) -> str:
@@ -211,9 +212,7 @@ def _threads(own: FrameType | None) -> Iterator[str]:
         if frame is not None and frame.f_code.co_filename == __file__:
             continue  # it is about to ask again
         yield f"thread {names.get(ident, ident)}"
-        stack = traceback.extract_stack(frame)
-        before = (i for i, entry in enumerate(stack, 1) if entry.filename == _RUNS_PROGRAMS)
-        yield "".join(traceback.format_list(stack[max(before, default=0) :]))
+        yield _stack(frame)
 
 
 def _calls() -> Iterator[str]:

@@ -64,8 +64,10 @@ norms see, and nothing else if the gradients are added up.
 
 It is said when the error ends the program or leaves the `with` block of the watch. Where the
 program catches it, that is advice, of the first one only; of the CPU's allocator nothing is said
-then. gradscope counts what graphs have saved and no other memory: weights, gradients, states of
-optimizers, what an operation needs while it runs, fragments of an allocator.
+then. A function given to `torch.compile` whose own code raises `torch.OutOfMemoryError` has a break
+in its graph there, while a watch sees such errors. gradscope counts what graphs have saved and no
+other memory: weights, gradients, states of optimizers, what an operation needs while it runs,
+fragments of an allocator.
 Where the error tells what torch has allocated and graphs hold less than a tenth, they are not
 blamed. What was kept is named as the cause from a tenth on, and from 3 iterations on where it
 grows. What a checkpoint is worth is an estimate: a module's input stays, and so does what others

@@ -505,6 +505,18 @@ def test_one_that_was_caught_and_one_that_was_not_are_both_told() -> None:
     assert [finding.severity for finding in scope.findings] == ["error", "advice"]
 
 
+def test_an_error_that_came_of_it_did_not_go_on() -> None:
+    def work() -> None:
+        try:
+            full()
+        except torch.cuda.OutOfMemoryError as error:
+            raise ValueError("take a smaller batch") from error
+
+    with pytest.raises(ValueError, match="smaller"), gradscope.watch() as scope:
+        work()
+    assert [finding.severity for finding in scope.findings] == ["error"]
+
+
 def test_what_sees_the_error_is_taken_out() -> None:
     with gradscope.watch():
         assert "__init__" in vars(torch.cuda.OutOfMemoryError)

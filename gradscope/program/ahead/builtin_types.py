@@ -43,16 +43,6 @@ def call_builtin(m: Machine, function: Any, given: Given, named: Named) -> Any:
     return m.unknown(f"a call of {function.__name__}", *given, *named.values())
 
 
-def call_descriptor(m: Machine, function: Any, given: Given, named: Named) -> Any:
-    """Call a method of a C class with what it is called on."""
-    name = function.__name__
-    if v.is_tensor(given[0]):
-        return tensors.method(m, given[0], name, given[1:], named)
-    if name in ("__init__", "__init_subclass__", "__del__"):
-        return None
-    return call_method(m, given[0], name, given[1:], named)
-
-
 def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> Any:
     """Call a method of a built-in type."""
     if v.is_tensor(of):
@@ -103,7 +93,9 @@ def _iterated(m: Machine, of: Any, given: Given) -> Any:
     return iteration.over(m, of) if is_container else iteration.iterator(m, of)
 
 
-_OF_NO_EFFECT: Final = v.words("__exit__ __init__ __init_subclass__ release add_note __post_init__")
+_OF_NO_EFFECT: Final = v.words(
+    "__exit__ __init__ __init_subclass__ __del__ release add_note __post_init__"
+)
 _OF_ALL: Final[dict[str, Callable[[Machine, Any, Given], Any]]] = {
     "__getitem__": lambda m, of, given: iteration.plain_item(m, of, given[0]),
     "__setitem__": lambda m, of, given: iteration.set_plain_item(m, of, *given),

@@ -328,8 +328,6 @@ def method(m: Machine, tensor: Any, name: str, given: v.Given, named: v.Named) -
     """Return what a method of a tensor gives."""
     if name in VALUES:
         return v.Unknown(why=f"{name}()")
-    if name == "detach":
-        return v.Ahead(v.NO_MARKS, twin(tensor), False)
     if name == "detach_":
         write(m, tensor, v.NO_MARKS, cut=True)
         return tensor
@@ -363,8 +361,6 @@ def _same(m: Machine, tensor: Any, name: str, given: v.Given, named: v.Named) ->
         wanted = given[0] if given else named.get("requires_grad", True)
         if type(tensor) is v.Ahead:
             tensor.requires_grad = True if tensor.marks else wanted is not False
-        return tensor
-    if name in ("retain_grad", "share_memory_"):
         return tensor
     if name == "as_subclass":
         made = v.Ahead(m.marks(tensor), twin(tensor))

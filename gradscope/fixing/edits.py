@@ -69,8 +69,7 @@ def statement_around(place: Span) -> tuple[str, ast.stmt]:
 
 def is_in(place: Span, file: str, node: ast.AST) -> bool:
     """Return whether a place is within a node of a file."""
-    first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1 << 60)
-    return place.file == file and first <= place.line <= last
+    return place.file == file and (isinstance(node, ast.Module) or source.spans(node, place.line))
 
 
 def is_target(place: Span) -> bool:

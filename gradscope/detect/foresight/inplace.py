@@ -147,10 +147,6 @@ class Changed:
     depth: int = _DEEPEST
     tries: int = 0
 
-    def alive(self) -> set[int]:
-        """Return the identities of those that a graph still has."""
-        return {id(packed) for reference in self.packs if (packed := reference()) is not None}
-
 
 class InPlace(Observer):
     """Announces GS202 at the next line of the user's code, or as soon as a variable has the
@@ -194,7 +190,7 @@ class InPlace(Observer):
             return findings
         frames = user_frames(frame)
         for change in tuple(self._changes):
-            alive = change.alive()
+            alive = {id(packed) for each in change.packs if (packed := each()) is not None}
             over = not alive or change.statement.site in self._told
             if not over and len(frames) <= change.depth:
                 change.tries = 1 if len(frames) < change.depth else change.tries + 1

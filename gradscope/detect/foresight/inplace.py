@@ -36,7 +36,6 @@ _MOST_NODES = 2_000  # that may be touched in one look
 _MOST_MADE = 3
 _MOST_NAMED = 20
 _SLICES = 4  # CopySlices comes this soon after the node that it wraps
-_NOTHING: tuple[weakref.ref[Packed], ...] = ()
 _TRIES = 3  # lines of one frame: at the first, a result may not have its name yet
 _MOST_WAITING = 16
 _DEEPEST = 1_000_000
@@ -114,20 +113,14 @@ class StaleGraphs:
 
     def _saved_by(self, node: Node) -> list[Packed]:
         """What a node saved: tied to it or waiting for its first look. Functions are asked."""
-        token, kind = token_of(node), kind_of(type(node))
-        pending = self.watch.ledger.pending
-        references: Iterable[weakref.ref[Packed]]
-        if token is not None:
-            references = token.packs
-        elif kind.is_function:
+        kind, pending = kind_of(type(node)), self.watch.ledger.pending
+        if token_of(node) is None and kind.is_function:
             return [data for _, data in saved_in(node, kind) if isinstance(data, Packed)]
-        elif kind.is_slices:
+        if token_of(node) is None and kind.is_slices:
             number = node._sequence_nr()
-            near = (pending.get(n, _NOTHING) for n in range(number - _SLICES, number + 1))
-            references = chain.from_iterable(near)
-        else:
-            return self.watch.saved_by(node)
-        return [packed for reference in references if (packed := reference()) is not None]
+            near = (pending.get(n, ()) for n in range(number - _SLICES, number + 1))
+            return [packed for each in chain(*near) if (packed := each()) is not None]
+        return self.watch.saved_by(node)
 
 
 @dataclass(slots=True)

@@ -418,8 +418,8 @@ class Overlay:
 
     def attributes(self, of: Any) -> dict[str, Any]:
         """Return the attributes that would have been stored in an object, to be read."""
-        known = self._attributes.get(id(of))
-        return _NONE if known is None else known[1]
+        found: dict[str, Any] = self._attributes.get(id(of), (of, {}))[1]
+        return found
 
     def attributes_to_write(self, of: Any) -> dict[str, Any]:
         """Return the attributes that would have been stored in an object, to be written to."""
@@ -493,7 +493,6 @@ class Overlay:
             self._cells[id(cell)] = cell, value
 
 
-_NONE: dict[str, Any] = {}
 _OWN = next(sys.getrefcount(of) - 1 for of in [object()])  # references that looking at it adds
 
 

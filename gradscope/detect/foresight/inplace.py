@@ -93,8 +93,7 @@ class StaleGraphs:
         foretold = foretell(wanted, start, frames)
         for held, read in foretold.reads:
             if not source.runs_a_part(read.backward):
-                conditions = None if foretold.comes else foretold.conditions
-                return Needed(read, self._stale_in(held), conditions)
+                return Needed(read, self._stale_in(held), foretold.conditions)
         return None
 
     def _traces(self, held: Held) -> bool:

@@ -118,15 +118,15 @@ class Foresight(Observer):
         foretold = foretell(wanted, start, frames)
         self.watch.unread.update(foretold.reasons)
         found = foretold.reads
-        if not (found and foretold.comes):
+        if not found or foretold.conditions is not None:
             self._later.expect(record, found)
         turn = self._turning.next_turn(call.place, call.number, foretold.compared)
         self.watch.alarms[call.place] = turn
         if not found:
             return []
         facts = _shared_graph(self.watch, look, record, freeing, found, reached, frames, start)
-        conditions = None if foretold.comes else foretold.conditions
-        facts = replace(facts, conditions=conditions, computed=_computes_retain(frames[0]))
+        computed = _computes_retain(frames[0])
+        facts = replace(facts, conditions=foretold.conditions, computed=computed)
         finding = gs102.finding(facts)
         if len(self.watch.foreseen) < _MOST_FORESEEN:
             self.watch.foreseen[record.number] = finding

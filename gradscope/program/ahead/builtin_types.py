@@ -26,7 +26,6 @@ from gradscope.program.ahead.event_loop import TASK, TWINS
 from gradscope.program.ahead.machine import PARTS, Machine
 from gradscope.program.ahead.models import argument, in_order
 from gradscope.program.ahead.operators import are_same, computed, contains
-from gradscope.program.ahead.torch_models import applied
 from gradscope.program.ahead.values import Given, Named
 from gradscope.program.containers import GENERATOR_TYPES
 from gradscope.program.layouts import class_name, class_namespace, derives, is_a, is_exactly
@@ -66,8 +65,6 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
     if is_a(of, type) and name == "fromkeys":
         value = given[1] if len(given) > 1 else None
         return v.OwnDict((v.key_of(key), value) for key in iteration.drain(m, given[0]))
-    if is_a(of, type) and name == "apply":
-        return applied(m, of, (of, *given), named)
     if is_a(of, type) and name == "from_iterable":
         return iteration.lazily(iteration.EACH_OF, m, given, {})
     if is_a(of, random.Random) and name in ("random", "getrandbits"):

@@ -369,9 +369,7 @@ def key_of(value: Any) -> Any:
     """Return what stands for a key in the overlay."""
     if id(type(value)) in PLAIN or is_plain(value):
         return value
-    if type(value) is tuple:
-        return tuple(map(key_of, value))
-    return ById(value)
+    return tuple(map(key_of, value)) if type(value) is tuple else ById(value)
 
 
 def value_of(key: Any) -> Any:

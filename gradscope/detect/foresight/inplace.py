@@ -12,7 +12,6 @@ from itertools import chain
 from types import FrameType
 from typing import NamedTuple
 
-import torch
 from torch.autograd.graph import Node
 
 from gradscope.code import source
@@ -73,13 +72,13 @@ class Needed(NamedTuple):
 class StaleGraphs:
     """One look after a change; it lives no longer than that.
 
-    ``is_changed`` picks the saved tensors in question, ``name_of`` returns what a finding calls one
-    of them, and ``tolerant`` names the kinds of node that the change does no harm to.
+    ``is_changed`` picks the saved tensors in question, ``unnamed`` is what a finding calls one of
+    them that has no name, and ``tolerant`` names the kinds of node that the change does no harm to.
     """
 
     watch: State
     is_changed: Callable[[Packed], bool]
-    name_of: Callable[[torch.Tensor], str]
+    unnamed: str
     tolerant: frozenset[str] = frozenset()
     walker: Walker = field(default_factory=lambda: Walker(_MOST_NODES))
 
@@ -87,6 +86,7 @@ class StaleGraphs:
         """Return the first graph that the code will run backward all the same; if there is none,
         the first that it may.
         """
+        self.watch.names.learn_variables(frames)
         wanted = Wanted([h for h in tensors_of(frames) if self._traces(h)], self._traces)
         if not wanted.leads:
             return None
@@ -104,7 +104,7 @@ class StaleGraphs:
         for node in self.walker.walk([held_node(held.tensor)]):
             for packed in () if node.name() in self.tolerant else self._saved_by(node):
                 if packed.tensor is not None and self.is_changed(packed):
-                    found.tensors[self.name_of(packed.tensor)] = None
+                    found.tensors[self.watch.names.of_tensor(packed.tensor) or self.unnamed] = None
                     found.nodes[node.name()] = None
                     if packed.place is not None:
                         found.made[packed.place.site] = None
@@ -203,23 +203,16 @@ class InPlace(Observer):
     def _examine(
         self, change: Changed, alive: set[int], frames: list[FrameType], at: FrameType
     ) -> list[Finding]:
-        watch = self.watch
-
         written = change.statement.target.removesuffix(".data") or "a saved tensor"
-
-        def name_of(tensor: torch.Tensor) -> str:
-            return watch.names.of_tensor(tensor) or written
-
-        watch.names.learn_variables(frames)
         tolerant = gs202.TOLERANT if change.hidden else frozenset()
-        graphs = StaleGraphs(watch, lambda packed: id(packed) in alive, name_of, tolerant)
+        graphs = StaleGraphs(self.watch, lambda packed: id(packed) in alive, written, tolerant)
         needed = graphs.needed(start_before(frames[0], at), frames)
         if needed is None:
             return []
         if needed.conditions is None:  # else it may yet become certain
             self._told.add(change.statement.site)
         by = gs202.By.DATA if change.hidden else gs202.By.OPERATION
-        facts = needed.facts(change.statement.site, watch.calls, by)
+        facts = needed.facts(change.statement.site, self.watch.calls, by)
         facts = replace(facts, computed=change.computed, trained=change.trained)
         return [gs202.finding(facts)]
 

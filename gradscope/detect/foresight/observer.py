@@ -87,7 +87,6 @@ class Foresight(Observer):
             return ()
         with self._schedule, Uncollected():
             frames = user_frames(frame)
-            watch.names.learn_variables(frames)
             parameters = (p for group in optimizer.param_groups for p in group["params"])
             changed = {*map(storage_of, parameters)} - {0}
 
@@ -95,9 +94,8 @@ class Foresight(Observer):
                 tensor = packed.tensor
                 return packed.is_stale and tensor is not None and storage_of(tensor) in changed
 
-            needed = StaleGraphs(
-                watch, is_changed, lambda p: watch.names.of_tensor(p) or "a parameter"
-            ).needed(start_after(frames[0]), frames)
+            graphs = StaleGraphs(watch, is_changed, "a parameter")
+            needed = graphs.needed(start_after(frames[0]), frames)
             if needed is None:
                 return ()
             facts = needed.facts(place.site, watch.calls, gs202.By.STEP)

@@ -71,7 +71,6 @@ def _fact(parts: tuple[Part, ...], *used_in: str) -> Callable[[Callable[[], bool
     return enter
 
 
-_ALL = (Part.WATCH,)
 _LOOKS = (Part.LOOKS, Part.HOOKS, Part.LINES)
 _HOOKS = (Part.HOOKS, Part.LINES)
 
@@ -88,7 +87,7 @@ def _raises(read: Callable[[], object], text: str) -> bool:
     return False
 
 
-@_fact(_ALL, "hooks.py", "collect/backward.py")
+@_fact((Part.WATCH,), "hooks.py", "collect/backward.py")
 def engine_is_bound_in_two_modules() -> bool:
     """Check that _engine_run_backward is bound in torch.autograd and in torch.autograd.graph."""
     modules: tuple[Any, ...] = (torch.autograd.graph, torch.autograd)

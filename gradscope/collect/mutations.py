@@ -84,9 +84,8 @@ class Mutations:
         step, which is known already or soon will be: one that an override follows line by line.
         """
         assert packed.tensor is not None
-        if self._step is not None and self._step.owns(packed.tensor):
-            return False
-        if self._step_after(packed.tensor, packed.version) is not None:
+        is_under_way = self._step is not None and self._step.owns(packed.tensor)
+        if is_under_way or self._step_after(packed.tensor, packed.version) is not None:
             return False
         self._seen[packed] = site
         return True

@@ -87,9 +87,7 @@ def take(unraisable: Any) -> bool:
     A generator that is dropped before its end is such a place: Python runs it once more.
     """
     error = unraisable.exc_value
-    if error is None:
-        return False
-    if unraisable.object not in _DESTRUCTORS and not _came_in_ours(error):
+    if error is None or (unraisable.object not in _DESTRUCTORS and not _came_in_ours(error)):
         return False
     postponed.append(error)
     return True

@@ -70,9 +70,8 @@ class _Unpacking(threading.local):
     it was called.
     """
 
-    def __init__(self) -> None:
-        self.slots: list[Slot] | None = None
-        self.unpacked = 0
+    slots: list[Slot] | None = None
+    unpacked = 0
 
 
 class _OfTheProgramError(RuntimeError):

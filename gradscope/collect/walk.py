@@ -91,9 +91,7 @@ class StackLimit:
         """Return how many nodes may be touched in this thread, raising the limit if ``nodes`` needs
         it.
         """
-        if sys.platform != "linux":
-            return self.OTHER_THREAD_NODES
-        if threading.get_ident() != threading.main_thread().ident:
+        if sys.platform != "linux" or threading.get_ident() != threading.main_thread().ident:
             return self.OTHER_THREAD_NODES
         soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
         if soft == resource.RLIM_INFINITY:

@@ -69,8 +69,7 @@ def statement_around(place: Span) -> tuple[str, ast.stmt]:
 
 def is_in(place: Span, file: str, node: ast.AST) -> bool:
     """Return whether a place is within a node of a file."""
-    first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1 << 60)
-    return place.file == file and first <= place.line <= last
+    return place.file == file and (isinstance(node, ast.Module) or source.spans(node, place.line))
 
 
 def is_target(place: Span) -> bool:
@@ -501,7 +500,7 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
         return ()
     if isinstance(owner, FUNCTIONS):  # the names become its own: nobody else may see them
         is_seen = bool(names & _arguments(owner)) or _is_seen_outside(file, names, nodes, owner)
-        body = _body(owner)
+        body = owner.body[ast.get_docstring(owner) is not None :] or owner.body
     else:
         head = owner.test if isinstance(owner, ast.While) else owner.iter
         is_seen, body = any(_read_names(each) & names for each in (*between, head)), owner.body
@@ -560,11 +559,6 @@ def unguarded(file: str, node: ast.Assign) -> Pieces:
         if asks(each) and isinstance(each.body[-1], ast.Return):
             return removed(each, file)
     return ()
-
-
-def _body(function: Function) -> list[ast.stmt]:
-    """Return the statements of a function, and of its docstring only what it must have."""
-    return function.body[ast.get_docstring(function) is not None :] or function.body
 
 
 def functions_around(file: str, node: ast.AST) -> list[Function]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import symtable
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 
@@ -198,14 +198,6 @@ def _stands_alone(node: ast.stmt, file: str) -> bool:
 
 def block_with(file: str, statement: ast.stmt) -> list[ast.stmt]:
     """Return the block that a statement stands in."""
-    blocks = chain.from_iterable(map(blocks_of, ast.walk(source.tree(file))))
-    return next((block for block in blocks if statement in block), [])
-
-
-def blocks_of(node: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yield the lists of statements that a statement is made of."""
-    for child in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(child, name, None)
-            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
-                yield block
+    names = ("body", "orelse", "finalbody")
+    parts = (getattr(node, name, ()) for node in ast.walk(source.tree(file)) for name in names)
+    return next((part for part in parts if isinstance(part, list) and statement in part), [])

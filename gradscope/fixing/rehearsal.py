@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from gradscope.fixing.marks import Span
+from gradscope.units import gathered
 
 Spot: TypeAlias = tuple[str, int]
 """A file and a line in it."""
@@ -160,10 +161,7 @@ class Record:
     @cached_property
     def given(self) -> dict[int, list[int]]:
         """The nodes that stand for each place."""
-        found = defaultdict[int, list[int]](list)
-        for node, place in self.identities.items():
-            found[place].append(node)
-        return found
+        return gathered(self.identities, self.identities.__getitem__)
 
     def read_by(self, node: int) -> tuple[int, ...]:
         """Return a node and, if it stands for a place, those down to that of the tensor read."""

@@ -254,7 +254,8 @@ def try_out(
     found: list[Tried] = []
     for proposal in plan.proposals:
         tried: list[Tried] = []
-        for candidate in _to_try(proposal, picks):
+        picked = [c for c in proposal.candidates if c.number in picks]
+        for candidate in (c for c in picked or proposal.candidates if c.can_be_tried):
             chosen = taken | {proposal.number: candidate.number}
             with_it = replanned(recording, plan, chosen.values())
             mine = next(p for p in with_it.proposals if p.number == proposal.number)
@@ -272,11 +273,6 @@ def try_out(
     if verdict is None:  # no time was left for what is chosen together
         verdict = next(t.verdict for t in reversed(found) if t.verdict is not None)
     return Trial(tuple(found), verdict)
-
-
-def _to_try(proposal: Proposal, picks: Sequence[int]) -> list[Candidate]:
-    picked = [c for c in proposal.candidates if c.number in picks]
-    return [c for c in picked or proposal.candidates if c.can_be_tried]
 
 
 def _among(

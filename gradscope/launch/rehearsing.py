@@ -50,6 +50,7 @@ from gradscope.program.names import Names
 from gradscope.program.sites import USER, classify, frames_from, user_frames
 from gradscope.program.tensors import leaves_of, storage_of
 from gradscope.torch_private import DisableTorchFunction, innermost_transform
+from gradscope.units import gathered
 
 _CALLS_AFTER = 14
 """Engine calls that are watched after the first one that would fail."""
@@ -479,16 +480,14 @@ class Rehearsal(TorchFunctionMode):
         """Write down what was seen, and end the process at once: no code of the program's runs."""
         record, heads = self._record, self._marker.heads
         self._look_what_is_kept(len(record.events) + 1)
-        calls: dict[Span, list[int]] = defaultdict(list)
-        for event in record.events:
-            if event.kind == "call":
-                calls[event.site].append(event.nodes)
+        calls = gathered((record.events[i] for i in record.calls), lambda call: call.site)
+        begun = ([call.nodes for call in own] for own in calls.values())
         record = replaced(
             record,
             kinds={place: frozenset(kinds) for place, kinds in self._kinds.items()},
             leaves=[self._named.get(n, "") for n in range(len(self._graph.variables))],
             heads=[*heads, *calls],
-            begun=record.begun | dict(enumerate(calls.values(), len(heads))),
+            begun=record.begun | dict(enumerate(begun, len(heads))),
             ended=ended,
         )
         self._output.write_bytes(pickle.dumps(record))

@@ -5,15 +5,15 @@ import __future__
 
 import ast
 import weakref
-from collections import defaultdict
 from functools import reduce
 from operator import or_
 from types import CodeType, FrameType
 from typing import NamedTuple
 
 from gradscope.code import source
-from gradscope.code.bytecode import flow_of
+from gradscope.code.bytecode import Instruction, flow_of
 from gradscope.program.variables import local_variables
+from gradscope.units import gathered
 
 _FUTURE = reduce(or_, (getattr(__future__, n).compiler_flag for n in __future__.all_feature_names))
 
@@ -95,17 +95,14 @@ def _offsets(code: CodeType, whole: CodeType) -> dict[int, int]:
     """Return where each instruction stands in the whole, if the text tells them apart."""
     found = _places(whole)
     return {
-        offset: there
-        for place, offsets in _places(code).items()
-        if len(offsets) == len(found.get(place, ()))
-        for offset, there in zip(offsets, found[place], strict=True)
+        here.offset: there.offset
+        for place, alike in _places(code).items()
+        if len(alike) == len(found.get(place, ()))
+        for here, there in zip(alike, found[place], strict=True)
     }
 
 
-def _places(code: CodeType) -> dict[tuple[object, ...], list[int]]:
-    """Return the offsets of alike instructions, by what they do and the text that they come of."""
-    positions = [*code.co_positions()]
-    places: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for each in flow_of(code).instructions:
-        places[each.opname, each.name, positions[each.offset // 2]].append(each.offset)
-    return places
+def _places(code: CodeType) -> dict[tuple[object, ...], list[Instruction]]:
+    """Return alike instructions, by what they do and the text that they come of."""
+    positions, every = [*code.co_positions()], flow_of(code).instructions
+    return gathered(every, lambda each: (each.opname, each.name, positions[each.offset // 2]))

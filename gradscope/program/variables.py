@@ -66,12 +66,7 @@ if _HAS_GET_VAR and not _HAS_VIEW:
 _SHARE_SNAPSHOT = frozenset({"locals", "vars", "exec", "eval"})
 
 
-def _count_of_an_argument() -> int:
-    local = object()
-    return sys.getrefcount(local) - 1
-
-
-AS_ARGUMENT = _count_of_an_argument()
+AS_ARGUMENT = next(sys.getrefcount(local) - 2 for local in [object()])
 """What ``sys.getrefcount`` counts for its own argument, where that is a local variable: 1, and none
 from Python 3.14 on, which borrows it.
 """

@@ -121,7 +121,7 @@ def _read_here(held: Held, frames: list[FrameType], line: int) -> Read | None:
     """Return the read that was expected, if it comes and the tensor is still there."""
     wanted = Wanted([held], lambda other: bool(_freed_in(other)))
     found = foretell(wanted, start_before(frames[0], frames[0]), frames)
-    reads = (read for each, read in found.reads if found.comes and each is held)
+    reads = (read for each, read in found.reads if found.conditions is None and each is held)
     here = (read for read in reads if read.site.line == line and _builds(read))
     return next((read for read in here if not source.runs_a_part(read.backward)), None)
 

@@ -12,7 +12,6 @@ from itertools import chain
 from types import FrameType
 from typing import NamedTuple
 
-import torch
 from torch.autograd.graph import Node
 
 from gradscope.code import source
@@ -36,7 +35,6 @@ _MOST_NODES = 2_000  # that may be touched in one look
 _MOST_MADE = 3
 _MOST_NAMED = 20
 _SLICES = 4  # CopySlices comes this soon after the node that it wraps
-_NOTHING: tuple[weakref.ref[Packed], ...] = ()
 _TRIES = 3  # lines of one frame: at the first, a result may not have its name yet
 _MOST_WAITING = 16
 _DEEPEST = 1_000_000
@@ -74,13 +72,13 @@ class Needed(NamedTuple):
 class StaleGraphs:
     """One look after a change; it lives no longer than that.
 
-    ``is_changed`` picks the saved tensors in question, ``name_of`` returns what a finding calls one
-    of them, and ``tolerant`` names the kinds of node that the change does no harm to.
+    ``is_changed`` picks the saved tensors in question, ``unnamed`` is what a finding calls one of
+    them that has no name, and ``tolerant`` names the kinds of node that the change does no harm to.
     """
 
     watch: State
     is_changed: Callable[[Packed], bool]
-    name_of: Callable[[torch.Tensor], str]
+    unnamed: str
     tolerant: frozenset[str] = frozenset()
     walker: Walker = field(default_factory=lambda: Walker(_MOST_NODES))
 
@@ -88,14 +86,14 @@ class StaleGraphs:
         """Return the first graph that the code will run backward all the same; if there is none,
         the first that it may.
         """
+        self.watch.names.learn_variables(frames)
         wanted = Wanted([h for h in tensors_of(frames) if self._traces(h)], self._traces)
         if not wanted.leads:
             return None
         foretold = foretell(wanted, start, frames)
         for held, read in foretold.reads:
             if not source.runs_a_part(read.backward):
-                conditions = None if foretold.comes else foretold.conditions
-                return Needed(read, self._stale_in(held), conditions)
+                return Needed(read, self._stale_in(held), foretold.conditions)
         return None
 
     def _traces(self, held: Held) -> bool:
@@ -106,7 +104,7 @@ class StaleGraphs:
         for node in self.walker.walk([held_node(held.tensor)]):
             for packed in () if node.name() in self.tolerant else self._saved_by(node):
                 if packed.tensor is not None and self.is_changed(packed):
-                    found.tensors[self.name_of(packed.tensor)] = None
+                    found.tensors[self.watch.names.of_tensor(packed.tensor) or self.unnamed] = None
                     found.nodes[node.name()] = None
                     if packed.place is not None:
                         found.made[packed.place.site] = None
@@ -114,20 +112,14 @@ class StaleGraphs:
 
     def _saved_by(self, node: Node) -> list[Packed]:
         """What a node saved: tied to it or waiting for its first look. Functions are asked."""
-        token, kind = token_of(node), kind_of(type(node))
-        pending = self.watch.ledger.pending
-        references: Iterable[weakref.ref[Packed]]
-        if token is not None:
-            references = token.packs
-        elif kind.is_function:
+        kind, pending = kind_of(type(node)), self.watch.ledger.pending
+        if token_of(node) is None and kind.is_function:
             return [data for _, data in saved_in(node, kind) if isinstance(data, Packed)]
-        elif kind.is_slices:
+        if token_of(node) is None and kind.is_slices:
             number = node._sequence_nr()
-            near = (pending.get(n, _NOTHING) for n in range(number - _SLICES, number + 1))
-            references = chain.from_iterable(near)
-        else:
-            return self.watch.saved_by(node)
-        return [packed for reference in references if (packed := reference()) is not None]
+            near = (pending.get(n, ()) for n in range(number - _SLICES, number + 1))
+            return [packed for each in chain(*near) if (packed := each()) is not None]
+        return self.watch.saved_by(node)
 
 
 @dataclass(slots=True)
@@ -146,10 +138,6 @@ class Changed:
     hidden: bool = False
     depth: int = _DEEPEST
     tries: int = 0
-
-    def alive(self) -> set[int]:
-        """Return the identities of those that a graph still has."""
-        return {id(packed) for reference in self.packs if (packed := reference()) is not None}
 
 
 class InPlace(Observer):
@@ -194,7 +182,7 @@ class InPlace(Observer):
             return findings
         frames = user_frames(frame)
         for change in tuple(self._changes):
-            alive = change.alive()
+            alive = {id(packed) for each in change.packs if (packed := each()) is not None}
             over = not alive or change.statement.site in self._told
             if not over and len(frames) <= change.depth:
                 change.tries = 1 if len(frames) < change.depth else change.tries + 1
@@ -215,23 +203,16 @@ class InPlace(Observer):
     def _examine(
         self, change: Changed, alive: set[int], frames: list[FrameType], at: FrameType
     ) -> list[Finding]:
-        watch = self.watch
-
         written = change.statement.target.removesuffix(".data") or "a saved tensor"
-
-        def name_of(tensor: torch.Tensor) -> str:
-            return watch.names.of_tensor(tensor) or written
-
-        watch.names.learn_variables(frames)
         tolerant = gs202.TOLERANT if change.hidden else frozenset()
-        graphs = StaleGraphs(watch, lambda packed: id(packed) in alive, name_of, tolerant)
+        graphs = StaleGraphs(self.watch, lambda packed: id(packed) in alive, written, tolerant)
         needed = graphs.needed(start_before(frames[0], at), frames)
         if needed is None:
             return []
         if needed.conditions is None:  # else it may yet become certain
             self._told.add(change.statement.site)
         by = gs202.By.DATA if change.hidden else gs202.By.OPERATION
-        facts = needed.facts(change.statement.site, watch.calls, by)
+        facts = needed.facts(change.statement.site, self.watch.calls, by)
         facts = replace(facts, computed=change.computed, trained=change.trained)
         return [gs202.finding(facts)]
 

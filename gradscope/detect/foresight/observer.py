@@ -23,14 +23,7 @@ from gradscope.detect.foresight.forward_on_freed import FreedWatch
 from gradscope.detect.foresight.inplace import StaleGraphs
 from gradscope.detect.foresight.reading import Effect, Held, Read, Wanted, foretell, tensors_of
 from gradscope.detect.foresight.schedule import Schedule, Turning
-from gradscope.detect.foresight.training import (
-    Freeing,
-    Optimizers,
-    is_root_of,
-    makes_step,
-    may_be_shared,
-    roles_of,
-)
+from gradscope.detect.foresight.training import Freeing, Optimizers, is_root_of, roles_of
 from gradscope.detect.node_facts import built_at, node_at
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.model.paths import Origin, Path
@@ -41,6 +34,7 @@ from gradscope.program.ahead.questions import (
     start_after,
     start_at_call,
 )
+from gradscope.program.ahead.ways import What
 from gradscope.program.layouts import derives
 from gradscope.program.sites import Place, place_in, site_of, user_frames
 from gradscope.program.tensors import held_node, storage_of
@@ -71,7 +65,8 @@ class Foresight(Observer):
         """Ask of every held tensor that leads to what this call will free whether the code will run
         it backward.
         """
-        if frame is None or not may_be_shared(call, look, record):
+        frees = not (call.keep or record.create_graph or look.freed or look.stale)
+        if frame is None or not frees:
             return ()
         due = self._schedule.is_due(_kind(call, look))
         if not due and not (call.woken and self._schedule.has_time()):
@@ -92,7 +87,6 @@ class Foresight(Observer):
             return ()
         with self._schedule, Uncollected():
             frames = user_frames(frame)
-            watch.names.learn_variables(frames)
             parameters = (p for group in optimizer.param_groups for p in group["params"])
             changed = {*map(storage_of, parameters)} - {0}
 
@@ -100,9 +94,8 @@ class Foresight(Observer):
                 tensor = packed.tensor
                 return packed.is_stale and tensor is not None and storage_of(tensor) in changed
 
-            needed = StaleGraphs(
-                watch, is_changed, lambda p: watch.names.of_tensor(p) or "a parameter"
-            ).needed(start_after(frames[0]), frames)
+            graphs = StaleGraphs(watch, is_changed, "a parameter")
+            needed = graphs.needed(start_after(frames[0]), frames)
             if needed is None:
                 return ()
             facts = needed.facts(place.site, watch.calls, gs202.By.STEP)
@@ -123,15 +116,15 @@ class Foresight(Observer):
         foretold = foretell(wanted, start, frames)
         self.watch.unread.update(foretold.reasons)
         found = foretold.reads
-        if not (found and foretold.comes):
+        if not found or foretold.conditions is not None:
             self._later.expect(record, found)
         turn = self._turning.next_turn(call.place, call.number, foretold.compared)
         self.watch.alarms[call.place] = turn
         if not found:
             return []
         facts = _shared_graph(self.watch, look, record, freeing, found, reached, frames, start)
-        conditions = None if foretold.comes else foretold.conditions
-        facts = replace(facts, conditions=conditions, computed=_computes_retain(frames[0]))
+        computed = _computes_retain(frames[0])
+        facts = replace(facts, conditions=foretold.conditions, computed=computed)
         finding = gs102.finding(facts)
         if len(self.watch.foreseen) < _MOST_FORESEEN:
             self.watch.foreseen[record.number] = finding
@@ -202,7 +195,7 @@ def _shared_graph(
         averaged=_is_average(look, record, freeing, held),
         accumulated=same_root and reading.effect is Effect.AUGMENTED,
         trained=_is_trained(freeing.leaves(held), frames),
-        stepped_between=makes_step(around[0]),
+        stepped_between=any(event.what is What.STEP for event in around[0]),
         roles=watch.notes.attempt(
             "asking who is trained by which loss failed in gradscope",
             lambda: roles_of(watch, record, freeing, held, reading, reached, frames, around),

@@ -99,15 +99,14 @@ class Read:
 @dataclass(slots=True)
 class Foretold:
     """The reads of held tensors that lead to a failing backward call, and what must hold for it to
-    come.
+    come: None where every way that the code can go leads there.
 
-    ``comes``: every way that the code can go leads there. ``compared`` are conditions on numbers,
-    ``reasons`` says how the ways end that do not lead there.
+    ``compared`` are conditions on numbers, ``reasons`` says how the ways end that do not lead
+    there.
     """
 
     reads: list[tuple[Held, Read]] = field(default_factory=list)
-    comes: bool = False
-    conditions: tuple[str, ...] = ()
+    conditions: tuple[str, ...] | None = None
     compared: Conditions = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
 
@@ -233,14 +232,12 @@ def foretell(wanted: Wanted, start: FromFrames, frames: Sequence[FrameType]) -> 
     ``frames`` are the user's, innermost first.
     """
     explored = explore(wanted, start)
-    found = Foretold(
-        comes=explored.is_certain, compared=explored.compared, reasons=explored.reasons
-    )
-    if not found.comes:
+    found = Foretold(compared=explored.compared, reasons=explored.reasons)
+    if not explored.is_certain:
         words = filter(None, map(in_words, explored.parting))
         found.conditions = tuple(dict.fromkeys(words))[:_MOST_CONDITIONS]
     is_left = not explored.is_complete and not explored.ends  # ways that could not be followed
-    if not (found.comes or found.conditions or is_left):
+    if found.conditions == () and not is_left:
         return found
     sure = [hazard for hazard in explored.hazards if hazard.sure]
     for hazard in sorted(sure, key=lambda each: each.way.steps)[:1]:  # the nearest

@@ -13,7 +13,6 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.code import source, statements
-from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker, dependencies_last, reachable
@@ -81,11 +80,6 @@ class Optimizers:
         return next((each for each in self.all if each.identity == id(of)), unnamed)
 
 
-def makes_step(events: Events) -> bool:
-    """Return whether an optimizer steps."""
-    return any(event.what is What.STEP for event in events)
-
-
 def _found(frames: Sequence[FrameType]) -> list[Optimizer]:
     """Return the optimizers that variables lead to, those with short names first."""
     with Untraced(), Uncollected():
@@ -107,11 +101,6 @@ def _parameters_of(of: Any) -> frozenset[int]:
         groups = object.__getattribute__(of, "__dict__").get("param_groups", ())
         return frozenset(id(p) for group in groups for p in group["params"])
     return frozenset((id(of),))
-
-
-def may_be_shared(call: Call, look: Look, record: BackwardCall) -> bool:
-    """Return whether a call of the program frees what it runs, and nothing in it is broken."""
-    return not (call.keep or record.create_graph or look.freed or look.stale)
 
 
 class Freeing:

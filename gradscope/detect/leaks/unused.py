@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
@@ -21,6 +20,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.leaks.growth import Growth
 from gradscope.model import BackwardCall, Finding, Site
+from gradscope.program.ahead.frames import SUSPENDED
 from gradscope.program.sites import Place, Route, site_of
 from gradscope.rules import gs303, gs305
 from gradscope.units import gathered
@@ -29,7 +29,6 @@ _OFTEN_ENOUGH = 3
 _FEW = 64
 _FEWEST_BYTES = 1024
 _SHARE = 0.05  # of all that was saved
-_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _MOST_KEPT = 256  # calls remembered
 _BACKWARD = ("backward", "manual_backward", "grad")
 
@@ -183,7 +182,7 @@ def _outermost(route: Route, trained: set[_Line], calls: set[tuple[CodeType, str
         is_known = depth and (route.places[depth - 1].code, _shape(place)) in calls
         if _line(place) not in trained and not is_known:
             found.append(place.site)
-        if place.code.co_flags & _SUSPENDED:
+        if place.code.co_flags & SUSPENDED:
             break
     found.reverse()
     return next(filter(_is_repeated, found), found[0] if found else None)

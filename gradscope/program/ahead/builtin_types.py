@@ -26,7 +26,6 @@ from gradscope.program.ahead.event_loop import TASK, TWINS
 from gradscope.program.ahead.machine import PARTS, Machine
 from gradscope.program.ahead.models import argument, in_order
 from gradscope.program.ahead.operators import are_same, computed, contains
-from gradscope.program.ahead.torch_models import applied
 from gradscope.program.ahead.values import Given, Named
 from gradscope.program.containers import GENERATOR_TYPES
 from gradscope.program.layouts import class_name, class_namespace, derives, is_a, is_exactly
@@ -41,16 +40,6 @@ def call_builtin(m: Machine, function: Any, given: Given, named: Named) -> Any:
     if owner is not None and not is_a(owner, types.ModuleType):
         return call_method(m, owner, function.__name__, given, named)
     return m.unknown(f"a call of {function.__name__}", *given, *named.values())
-
-
-def call_descriptor(m: Machine, function: Any, given: Given, named: Named) -> Any:
-    """Call a method of a C class with what it is called on."""
-    name = function.__name__
-    if v.is_tensor(given[0]):
-        return tensors.method(m, given[0], name, given[1:], named)
-    if name in ("__init__", "__init_subclass__", "__del__"):
-        return None
-    return call_method(m, given[0], name, given[1:], named)
 
 
 def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> Any:
@@ -76,8 +65,6 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
     if is_a(of, type) and name == "fromkeys":
         value = given[1] if len(given) > 1 else None
         return v.OwnDict((v.key_of(key), value) for key in iteration.drain(m, given[0]))
-    if is_a(of, type) and name == "apply":
-        return applied(m, of, (of, *given), named)
     if is_a(of, type) and name == "from_iterable":
         return iteration.lazily(iteration.EACH_OF, m, given, {})
     if is_a(of, random.Random) and name in ("random", "getrandbits"):
@@ -103,7 +90,9 @@ def _iterated(m: Machine, of: Any, given: Given) -> Any:
     return iteration.over(m, of) if is_container else iteration.iterator(m, of)
 
 
-_OF_NO_EFFECT: Final = v.words("__exit__ __init__ __init_subclass__ release add_note __post_init__")
+_OF_NO_EFFECT: Final = v.words(
+    "__exit__ __init__ __init_subclass__ __del__ release add_note __post_init__"
+)
 _OF_ALL: Final[dict[str, Callable[[Machine, Any, Given], Any]]] = {
     "__getitem__": lambda m, of, given: iteration.plain_item(m, of, given[0]),
     "__setitem__": lambda m, of, given: iteration.set_plain_item(m, of, *given),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import collections
+import copy
 import functools
 import gc
 import itertools
@@ -458,24 +459,17 @@ def _teed(m: Machine, of: Any) -> v.Elements:
         if following is None:
             break
         last, at = following, 0
-    rest = _kept(m, last, lambda: teeing(m, iterator(m, source)))()
+    rest = _kept(m, last, lambda: shared(m, iterator(m, source)))()
     return chained(m, taken, rest)
 
 
-def teeing(m: Machine, source: Any) -> Callable[[], v.Elements]:
+def shared(m: Machine, source: Any) -> Callable[[], v.Elements]:
     """Return what makes iterators that share what they take from one."""
-    shared: list[Any] = []
+    first = itertools.tee(_Left(m, source))[0]
 
     def one() -> v.Elements:
-        places = itertools.count()
-
-        def step() -> Any:
-            at = next(places)
-            if at >= len(shared):
-                shared.append(advance(m, source))
-            return shared[at]
-
-        return v.Elements(step, source, shared)
+        each = copy.copy(first)
+        return v.Elements(_stepping(each), each, source)
 
     return one
 

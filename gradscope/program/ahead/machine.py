@@ -454,12 +454,6 @@ class Machine:
         return MISSING
 
     def _find_in_class(self, cls: type, name: str) -> Any:
-        if name in ("__name__", "__qualname__"):
-            return class_name(cls)
-        if name in ("__mro__", "__bases__"):
-            return class_bases(cls)
-        if name == "__doc__":
-            return class_namespace(cls).get(name)
         if name == "__dict__":
             return v.OwnDict({**class_namespace(cls), **self.overlay.attributes(cls)})
         found = self.lookup(cls, name)
@@ -696,20 +690,16 @@ class Machine:
             return self.call(TASK._Task__step, (future_of(what),), {})
         if is_a(what, type):
             return PARTS.builtin_types.make(self, what, given, named)
-        if is_exactly(what, types.BuiltinFunctionType, types.BuiltinMethodType):
+        if is_exactly(what, types.BuiltinFunctionType, types.MethodWrapperType):
             return PARTS.builtin_types.call_builtin(self, what, given, named)
         if is_exactly(what, *_C_METHODS):
-            return PARTS.builtin_types.call_descriptor(self, what, given, named)
-        if kind is types.MethodWrapperType:
-            of, name = what.__self__, what.__name__
-            return PARTS.builtin_types.call_method(self, of, name, given, named)
+            of, *rest = given
+            return PARTS.builtin_types.call_method(self, of, what.__name__, tuple(rest), named)
         if derives(v.kind_of(what), Module):
             return PARTS.tensors.call_module(self, what, given, named)
         found = self.lookup(v.kind_of(what), "__call__")
         if is_function(found):
             return self.call(found, (what, *given), named)
-        if PARTS.tensors.is_operator(what):
-            return PARTS.tensors.operate(self, what, given, named)
         return self.unknown(f"a call of {class_name(v.kind_of(what))}", *given, *named.values())
 
     def method(self, of: Any, name: str, *given: Any) -> Any:

@@ -195,11 +195,8 @@ model(any)(functools.partial(_quantifier, True))
 model(all)(functools.partial(_quantifier, False))
 
 
-@model(iter, aiter)
-def _iter(m: Machine, given: Given, named: Named) -> Any:
-    if len(given) > 1:
-        return m.unknown("iter of a function", *given)
-    return iteration.iterator(m, given[0])
+# What calls a function until that gives a certain value cannot be iterated over as it is.
+model(iter, aiter)(lambda m, given, named: iteration.iterator(m, given[0]))
 
 
 @model(anext)
@@ -411,9 +408,6 @@ def _new_tuple(m: Machine, given: Given, named: Named) -> Any:
     return found if given[0] is tuple else v.Instance(given[0], found)
 
 
-model(object.__setattr__)(lambda m, given, named: m.store(*given))
-
-
 @model(object.__getattribute__)
 def _get_plainly(m: Machine, given: Given, named: Named) -> Any:
     found = m.find_plainly(*given)
@@ -428,7 +422,7 @@ model(itertools.chain)(lambda m, given, named: iteration.chained(m, *given))
 
 @model(itertools.tee)
 def _tee(m: Machine, given: Given, named: Named) -> Any:
-    one = iteration.teeing(m, iteration.iterator(m, given[0]))
+    one = iteration.shared(m, iteration.iterator(m, given[0]))
     return tuple(one() for _ in range(argument(given, named, 1, "n", 2)))
 
 

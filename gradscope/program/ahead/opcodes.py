@@ -527,7 +527,6 @@ RULES.update(
         "COPY": lambda m, f, i: f.stack.append(f.stack[-i.arg]),
         "LOAD_CONST": lambda m, f, i: f.stack.append(i.constant),
         "LOAD_SMALL_INT": lambda m, f, i: f.stack.append(i.constant),
-        "LOAD_CONST_IMMORTAL": lambda m, f, i: f.stack.append(i.constant),
         "STORE_DEREF": lambda m, f, i: m.overlay.set_cell(f.variables[i.slot], f.stack.pop()),
         "DELETE_DEREF": lambda m, f, i: m.overlay.set_cell(f.variables[i.slot], v.NULL),
         "STORE_ATTR": lambda m, f, i: m.set_attribute(f.stack.pop(), i.name, f.stack.pop()),

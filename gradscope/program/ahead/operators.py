@@ -39,11 +39,8 @@ def binary(m: Machine, name: str, left: Any, right: Any, *, in_place: bool) -> A
         if in_place and v.is_tensor(left):
             return tensors.in_place(m, left, (right,), {})
         return tensors.operate(m, getattr(operator, name), (left, right), {})
-    if in_place and is_a(left, list) and name == "add":
-        m.overlay.to_write(left).extend(iteration.drain(m, right))
-        return left
-    if in_place and is_a(left, dict) and name == "or_":
-        m.overlay.to_write(left).update(iteration.as_dict(m, right))
+    if in_place and is_a(left, list, dict) and name in ("add", "or_"):
+        m.method(left, f"__i{word}__", right)
         return left
     for owner, other, prefix in (
         *([(left, right, "i")] if in_place else []),
@@ -62,8 +59,6 @@ def binary(m: Machine, name: str, left: Any, right: Any, *, in_place: bool) -> A
     if name == "or_" and is_exactly(left, *kinds) and is_exactly(right, *kinds):
         return m.compute(operator.or_, left, right)
     if v.is_plain(left) and v.is_plain(right):
-        if name in ("pow", "lshift", "mul") and any(map(is_large, (left, right))):
-            return v.Unknown(why="a large number")
         return computed(m, getattr(operator, name), (left, right), {})
     given = (left, right)
     if type(left) is v.Unknown or type(right) is v.Unknown:
@@ -103,8 +98,6 @@ def compare(m: Machine, function: Any, left: Any, right: Any) -> Any:
         return tensors.operate(m, function, (left, right), {})
     if type(left) is v.Unknown or type(right) is v.Unknown:
         return v.Unknown(why="a comparison")
-    if v.is_plain(left) and v.is_plain(right):
-        return computed(m, function, (left, right), {})
     name = function.__name__
     plain = _as_plain(m, left), _as_plain(m, right)
     if v.is_plain(plain):

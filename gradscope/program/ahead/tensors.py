@@ -197,7 +197,7 @@ def _twin_of(m: Machine, function: Any, given: v.Given, named: v.Named) -> v.Twi
         }
     except _NoShape:
         return v.NO_TWIN
-    makes = not any(_is_twin(each) for each in (*arguments, *options.values()))
+    makes = not any(map(_holds_twin, (*arguments, *options.values())))
 
     def make() -> Any:
         try:
@@ -205,7 +205,7 @@ def _twin_of(m: Machine, function: Any, given: v.Given, named: v.Named) -> v.Twi
             if any(each is v.ANYTHING for each in first):
                 return v.ANYTHING
             rest = {name: _got(each) for name, each in options.items()}
-            if makes and not any(map(_holds_twin, arguments)):
+            if makes:
                 rest["device"] = "meta"
             with DisableTorchFunction(), torch.no_grad():
                 return function(*first, **rest)
@@ -223,8 +223,7 @@ def _is_twin(value: Any) -> bool:
 
 
 def _holds_twin(value: Any) -> bool:
-    is_sequence = type(value) is tuple or type(value) is list
-    return is_sequence and any(_is_twin(each) or _holds_twin(each) for each in value)
+    return _is_twin(value) or (is_exactly(value, tuple, list) and any(map(_holds_twin, value)))
 
 
 def _shaped(m: Machine, value: Any) -> Any:
@@ -328,8 +327,6 @@ def method(m: Machine, tensor: Any, name: str, given: v.Given, named: v.Named) -
     """Return what a method of a tensor gives."""
     if name in VALUES:
         return v.Unknown(why=f"{name}()")
-    if name == "detach":
-        return v.Ahead(v.NO_MARKS, twin(tensor), False)
     if name == "detach_":
         write(m, tensor, v.NO_MARKS, cut=True)
         return tensor
@@ -363,8 +360,6 @@ def _same(m: Machine, tensor: Any, name: str, given: v.Given, named: v.Named) ->
         wanted = given[0] if given else named.get("requires_grad", True)
         if type(tensor) is v.Ahead:
             tensor.requires_grad = True if tensor.marks else wanted is not False
-        return tensor
-    if name in ("retain_grad", "share_memory_"):
         return tensor
     if name == "as_subclass":
         made = v.Ahead(m.marks(tensor), twin(tensor))

@@ -214,7 +214,7 @@ def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
         # A hook of fully_shard gives the arguments, or the result, as they are.
         return lambda m, of, given, named: given[2:4] if name == "_pre_forward" else given[-1]
     if module == "torch.autograd.function" and name == "apply":
-        return applied
+        return _applied
     if module in FUNCTIONAL_MODULES:
         return _operator if name not in ("backward", "__torch_function__", "wrapped") else None
     if module == "torch.nn.modules.module":
@@ -248,7 +248,7 @@ def _of_distribution(m: Machine, function: FunctionType, given: Given, named: Na
     return v.Ahead(v.NO_MARKS if drawn else m.held((given, named)))
 
 
-def applied(m: Machine, function: Any, given: Given, named: Named) -> Any:
+def _applied(m: Machine, function: Any, given: Given, named: Named) -> Any:
     """Apply a custom ``autograd.Function``: what comes out leads to all that went in."""
     return v.Ahead(m.held((given[1:], named)) if m.grad else v.NO_MARKS)
 

@@ -369,9 +369,7 @@ def key_of(value: Any) -> Any:
     """Return what stands for a key in the overlay."""
     if id(type(value)) in PLAIN or is_plain(value):
         return value
-    if type(value) is tuple:
-        return tuple(map(key_of, value))
-    return ById(value)
+    return tuple(map(key_of, value)) if type(value) is tuple else ById(value)
 
 
 def value_of(key: Any) -> Any:
@@ -418,8 +416,8 @@ class Overlay:
 
     def attributes(self, of: Any) -> dict[str, Any]:
         """Return the attributes that would have been stored in an object, to be read."""
-        known = self._attributes.get(id(of))
-        return _NONE if known is None else known[1]
+        found: dict[str, Any] = self._attributes.get(id(of), (of, {}))[1]
+        return found
 
     def attributes_to_write(self, of: Any) -> dict[str, Any]:
         """Return the attributes that would have been stored in an object, to be written to."""
@@ -493,7 +491,6 @@ class Overlay:
             self._cells[id(cell)] = cell, value
 
 
-_NONE: dict[str, Any] = {}
 _OWN = next(sys.getrefcount(of) - 1 for of in [object()])  # references that looking at it adds
 
 

@@ -211,7 +211,7 @@ def run(
     )
     job = partial(command.run, target, options)
     if live:
-        from gradscope.commands.live import live as shown
+        from gradscope.commands.top import live as shown
 
         return partial(shown, job, save, settings)
     return job

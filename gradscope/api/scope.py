@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import torch
 
-from gradscope import hooks
 from gradscope.code.bytecode import forget_flows
 from gradscope.collect import facts
 from gradscope.collect.backward import Backward
@@ -33,6 +32,18 @@ from gradscope.detect.foresight.observer import Foresight
 from gradscope.detect.leaks.growth import Growth
 from gradscope.detect.leaks.unused import Unused, Waste
 from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
+from gradscope.hooks import (
+    DefaultHookFunctions,
+    Handle,
+    on_new,
+    on_optimizer_step,
+    on_unraisable,
+    replace_register_hooks,
+    replace_saved_tensors_of_functions,
+    replace_unpack,
+    wrap_engine,
+    wrap_unpack_hooks,
+)
 from gradscope.model import (
     BackwardCall,
     Certainty,
@@ -81,13 +92,13 @@ class Session:
     """
 
     def __init__(
-        self, notes: Notes, hooked: bool, budget: float | None, off: frozenset[Part]
+        self, notes: Notes, hooks: bool, budget: float | None, off: frozenset[Part]
     ) -> None:
-        hooked = hooked and Part.HOOKS not in off
+        hooks = hooks and Part.HOOKS not in off
         self.scopes: list[Scope] = []
         self.process = os.getpid()
         allowed = None if budget is None else Budget(budget)
-        self.state = state = State(self.report, notes, hooked=hooked, budget=allowed)
+        self.state = state = State(self.report, notes, hooked=hooks, budget=allowed)
         state.looks = Part.LOOKS not in off
         self.looker = Looker(state)
         self._backward = Backward(state, self.looker, hazards, self)
@@ -99,15 +110,15 @@ class Session:
         self._survived = hazards.Survived(self._explained_memory)
         state.observers.add(*foresight, growth, *self._waste, self._survived)
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
-        self._handles = hooks.Handle()
+        self._handles = Handle()
         try:
-            self._install(off)
+            self._install(hooks, off)
         except BaseException:
             self._handles.close()
             raise
 
     @classmethod
-    def begin(cls, hooked: bool, budget: float | None = None) -> Session:
+    def begin(cls, hooks: bool, budget: float | None = None) -> Session:
         """Return a session with all the parts that work here, and note those that do not.
 
         Nothing that fails in ours becomes the program's failure: without hooks then, or idle.
@@ -120,39 +131,39 @@ class Session:
         if Part.VARIABLES in off:
             turn_off()
         for less in (frozenset[Part](), {Part.HOOKS, Part.LINES}, {Part.WATCH}):
-            begin = partial(cls, notes, hooked, budget, off | less)
+            begin = partial(cls, notes, hooks, budget, off | less)
             session = notes.attempt("installing hooks failed in gradscope", begin, None)
             if session is not None:
                 return session
         raise AssertionError("a session without any part cannot fail")
 
-    def _install(self, off: frozenset[Part]) -> None:
+    def _install(self, hooks: bool, off: frozenset[Part]) -> None:
         if Part.WATCH in off:
             return
         install = self._handles.add
         hide_package_from_compiler(__name__.partition(".")[0])
         under_hooks = False
         if not SAVED_TENSORS_ARE_READABLE and Part.HOOKS not in off:
-            theirs = hooks.DefaultHookFunctions.now()
+            theirs = DefaultHookFunctions.now()
             under_hooks = has_default_hooks(theirs.disable, theirs.enable)
-        if self.state.hooked:
+        if hooks:
             saving, notes = self.state.saving, self.state.notes
             read = partial(read_saved_tensors, notes=notes)
-            install(hooks.replace_saved_tensors_of_functions(read))
-            install(hooks.replace_register_hooks(self._register_hooks))
-            install(hooks.replace_unpack(lambda original, saved: unpack(original, saving, saved)))
+            install(replace_saved_tensors_of_functions(read))
+            install(replace_register_hooks(self._register_hooks))
+            install(replace_unpack(lambda original, saved: unpack(original, saving, saved)))
             install(self.state.hooks.install())
             if Part.LINES not in off:
                 install(self._lines.install())
         elif not SAVED_TENSORS_ARE_READABLE:  # a look must not run hooks of the program's
-            install(hooks.wrap_unpack_hooks(foreign))
-        install(hooks.Handle(begin_watch(under_hooks)))
-        install(hooks.on_unraisable(take))
-        install(hooks.wrap_engine(self._backward.run))
+            install(wrap_unpack_hooks(foreign))
+        install(Handle(begin_watch(under_hooks)))
+        install(on_unraisable(take))
+        install(wrap_engine(self._backward.run))
         if self.state.looks:
-            install(hooks.on_new(torch.cuda.OutOfMemoryError, self._survived.made))
+            install(on_new(torch.cuda.OutOfMemoryError, self._survived.made))
         if Part.STEPS not in off:
-            install(hooks.on_optimizer_step(self._before_step, self._after_step))
+            install(on_optimizer_step(self._before_step, self._after_step))
 
     def _register_hooks(self, *args: Any) -> None:
         # What the program's own hooks hold cannot be read without running them.

@@ -17,7 +17,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call, EngineCall, Habit, Shape, Shapes, finished
-from gradscope.collect.generations import name_of_thread, this_thread
+from gradscope.collect.generations import name_of_thread
 from gradscope.collect.ledger import LOOKS
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
@@ -194,7 +194,7 @@ class Backward:
             return original(*args, **kwargs)
         call = None
         if budget is not None and is_passed:
-            budget.within.append(this_thread.number)
+            budget.within += 1
         else:
             call = unprofiled(self._prepare)(args, kwargs)
         try:
@@ -211,7 +211,7 @@ class Backward:
             erase(error, _OURS)
             raise
         if budget is not None and is_passed:
-            budget.end(this_thread.number, is_own=state.generations.is_own)
+            budget.end(is_own=state.generations.is_own)
         elif call is not None:
             unprofiled(self._conclude)(call, None, args)
         if not state.active:
@@ -240,7 +240,7 @@ class Backward:
         calls within each other, at that of the innermost, which is where the error comes from.
         """
         self._late = error, budget.ended
-        budget.end(this_thread.number, is_own=self._state.generations.is_own)
+        budget.end(is_own=self._state.generations.is_own)
         try:
             call = None if self._state.explained == id(error) else self._prepare(args, kwargs)
         finally:

@@ -38,15 +38,13 @@ class Budget:
     """Keeps what a watch costs within a share of the time since it began: a call that comes when it
     is spent is not looked at.
 
-    ``passed`` counts those calls, and ``within`` has the threads of those in progress; ``ended`` is
-    the number of the next node when the last one ended, ``before_clock`` how many come before the
-    clock is asked.
+    ``passed`` counts those calls, and ``within`` those in progress; ``ended`` is the number of the
+    next node when the last one ended, ``before_clock`` how many come before the clock is asked.
     """
 
     def __init__(self, percent: float) -> None:
         self.percent = percent
-        self.passed = self.ended = self.before_clock = 0
-        self.within: list[int] = []
+        self.passed = self.within = self.ended = self.before_clock = 0
         self.rests = False
         self._started, self._spent = time.perf_counter(), 0.0
         self._asked = 0.0, 0
@@ -64,9 +62,9 @@ class Budget:
         wait = -self.left / self.percent * 100
         self.before_clock = min(_MOST_PASSED, int(wait / pace))
 
-    def end(self, thread: int, *, is_own: bool) -> None:
+    def end(self, *, is_own: bool) -> None:
         """End a call that was not looked at; what it has built itself is as old as it."""
-        self.within.remove(thread)
+        self.within -= 1
         self.before_clock -= self.before_clock > 0
         self.passed += not self.within
         if is_own:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
-from itertools import product
+from functools import cached_property
 
 from gradscope.code import source
 from gradscope.fixing.edits import (
@@ -25,7 +24,6 @@ from gradscope.fixing.edits import (
     is_target,
     loop_around,
     moved,
-    moved_into,
     out_of_place,
     put_inside,
     reads_of,
@@ -45,7 +43,7 @@ from gradscope.fixing.edits import (
     without_graph,
 )
 from gradscope.fixing.marks import Span, waits
-from gradscope.fixing.pieces import Pieces, all_of, block_with, end_of, together, written
+from gradscope.fixing.pieces import Pieces, all_of, block_with, written
 from gradscope.fixing.rehearsal import Kind, Option, Simulation, Spot
 from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, TARGET, Trial
 from gradscope.model import Edit, Finding, Fix, FixKind
@@ -222,8 +220,7 @@ class Search(Trial):
                     message = f"move line {site.line} {where}"
                     fixes.append(Fix(FixKind.REORDER, message, edits, CHANGES, effects))
         own = [fix for fix in fixes if not fix.effects][:MOST]
-        sooner_or_later = *self._sooner(), *self._built_later(changed)
-        return [*dict.fromkeys((*own, *sooner_or_later, *fixes[:MOST]))]
+        return [*dict.fromkeys((*own, *self._built_later(changed), *fixes[:MOST]))]
 
     def _since_built(self) -> Iterator[tuple[Spot, list[ast.stmt], list[ast.stmt], ast.stmt]]:
         """Yield, for the call that fails and for its callers, the statements of its block that
@@ -235,25 +232,6 @@ class Search(Trial):
                 block, call = block_with(spot[0], around[-1]), around[-1]
                 if built := self._building(spot[0], block, call):
                     yield spot, built, block[block.index(built[-1]) + 1 : block.index(call)], call
-
-    def _sooner(self) -> Iterator[Fix]:
-        """Yield the fix that calls backward before the exit of a ``with`` changes what it needs."""
-        events = self._record.events
-        changes = [events[by].levels for _, by, _ in self._stale if by >= 0]
-        steps = [each.spot for each in events if each.kind == "step"]
-        for (file, _), (*_, last), between, call in self._since_built():
-            is_exit = all(any(last.lineno == e.line for e in levels) for levels in changes)
-            if not is_exit or not isinstance(last, ast.With | ast.AsyncWith):
-                continue
-            own = [*between, call]
-            lines = {line for each in own for line in range(each.lineno, end_of(each)[0] + 1)}
-            if any(at == file and line in lines for at, line in steps):
-                continue  # it would change what the exit changes back
-            if edits := written(*moved_into(file, own, last)):
-                told = lines_told(each.lineno for each in own)
-                message = f"move {told} to the end of the block at line {last.lineno}"
-                effects = ("every gradient is that of the values within the block",)
-                yield Fix(FixKind.REORDER, message, edits, CHANGES, effects)
 
     def _built_later(self, changed: Iterable[Span]) -> Iterator[Fix]:
         """Yield the fixes that build what is changed, and what is computed from it, only once that
@@ -441,17 +419,14 @@ class Search(Trial):
             yield self._fix(FixKind.RECOMPUTE, f"run {lines} in each {where}", edits, changed)
 
     def _copied(self) -> Iterator[Fix]:
-        """Yield the fixes that run statements again before the call that fails needs their values,
-        with what the first run of them need not train detached there.
-        """
+        """Yield the fixes that run statements again before the failing call needs their values."""
         for spot, building, _, _ in self._since_built():
             for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
                 again = [own for node in nodes for own in self._opened(spot[0], node)]
-                copied = partial(copying, nodes, again, spot)
-                twice = self._made_twice(spot[0], again, self._calls_by(spot), copied)
-                for edits, also, changed in twice:
+                changed = self._made_twice(spot[0], again, self._calls_by(spot))
+                if changed and (edits := written(*copying(nodes, again, spot))):
                     lines = lines_told(node.lineno for node in again)
-                    message = f"run {lines} again for line {spot[1]}{also}"
+                    message = f"run {lines} again for line {spot[1]}"
                     yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
                     return
 
@@ -463,38 +438,15 @@ class Search(Trial):
         return [own for each in inside for own in self._opened(file, each)]
 
     def _made_twice(
-        self,
-        file: str,
-        nodes: Sequence[ast.stmt],
-        calls: Collection[int],
-        write: Callable[[Pieces], Pieces],
-    ) -> Iterator[tuple[tuple[Edit, ...], str, Simulation]]:
-        """Yield what mends it if statements are run once more for some calls, as they are or with a
-        place cut in their first run or in the other one: the edits, that cut in words, and what
-        would happen. ``write`` gives the edit of the other run, with pieces in it.
+        self, file: str, nodes: Sequence[ast.stmt], calls: Collection[int]
+    ) -> Simulation | None:
+        """Return what would happen if statements were run once more for some calls; None where that
+        mends nothing, or does harm.
         """
-        record, built = self._record, self._all_built(file, nodes)
-        own = {n for n in record.given if any(is_in(record.places[n], file, e) for e in nodes)}
-
-        def ways() -> Iterator[tuple[int | None, bool]]:
-            yield None, False
-            yield from product(sorted(own, key=self._worth)[: MOST * MOST], (False, True))
-
-        plain = write(()) if built else ()
-        for number, late in ways() if plain else ():  # each takes a simulation
-            cuts = frozenset(() if number is None else (number,))
-            changed = self._built_again(built, calls, cuts, late=late)
-            if not self._mends(changed) or self._harm(changed):
-                continue
-            if number is None:
-                edits, also = written(*plain), ""
-            else:
-                cut = with_call(record.places[number], frozenset({"tensor"}), "detach")
-                edits = all_of([write(cut)] if late else [cut, plain]) if cut else ()
-                also = ", with `{}` detached there" if late else ", and detach `{}` before"
-                also = also.format(text_at(record.places[number]))
-            if edits:
-                yield edits, also, changed
+        built = self._all_built(file, nodes)
+        changed = self._built_again(built, calls) if built else None
+        mends = changed is not None and self._mends(changed) and not self._harm(changed)
+        return changed if mends else None
 
     def _computed_there(self) -> Iterator[Fix]:
         """Yield the fixes that compute a value once more wherever it is read for a call that fails,
@@ -516,11 +468,11 @@ class Search(Trial):
             nodes = {own for number in known for own in self._record.given[number]}
             calls = self._calls_through(nodes)
             at = [record.places[n] for n in sorted(late)]
-            computed = partial(_computed_at, file, node, at)
-            for edits, also, changed in self._made_twice(file, [node], calls, computed):
+            changed = self._made_twice(file, [node], calls)
+            if changed and (edits := all_of(computed_at(file, node, place) for place in at)):
                 lines = lines_told({place.line for place in at})
                 what = f"compute `{ast.unparse(node.value)}` again at {lines}"
-                yield self._fix(FixKind.RECOMPUTE, f"{what}{also}", edits, changed)
+                yield self._fix(FixKind.RECOMPUTE, what, edits, changed)
                 return
 
     def _made_there(self) -> Iterator[Fix]:
@@ -654,7 +606,3 @@ class Search(Trial):
         edits = all_of(with_call(self._record.places[n], self._kinds([n]), method) for n in numbers)
         texts = listed([f"`{text_at(place)}`" for place in places])
         return edits, f"{texts} at {lines_told(place.line for place in places)}"
-
-
-def _computed_at(file: str, node: ast.Assign, places: Sequence[Span], within: Pieces) -> Pieces:
-    return together(*(computed_at(file, node, place, within) for place in places))

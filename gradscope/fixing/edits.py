@@ -420,11 +420,9 @@ def _reads(node: ast.AST, names: set[str]) -> bool:
     return any(_reads(each, names) for each in ast.iter_child_nodes(node))
 
 
-def copying(
-    nodes: Sequence[ast.stmt], again: Sequence[ast.stmt], spot: Spot, within: Pieces = ()
-) -> Pieces:
+def copying(nodes: Sequence[ast.stmt], again: Sequence[ast.stmt], spot: Spot) -> Pieces:
     """Return the edit that runs statements, or parts of them, ``again`` before what follows the
-    step needs their values, with pieces in the copy.
+    step needs their values.
     """
     file = spot[0]
     block = block_with(file, nodes[0])
@@ -440,17 +438,13 @@ def copying(
     needed = {name for node in again for name in _read_names(node)} | names
     if any(_targets(each) & needed for each in between):
         return ()
-    lines = (line for node in again for line in lines_of(node, file, _pieces_in(node, within)))
+    lines = (line for node in again for line in lines_of(node, file))
     return before(readers[-1], file, lines)
 
 
-def _pieces_in(node: ast.AST, pieces: Pieces) -> Pieces:
-    return tuple(piece for piece in pieces if start_of(node) <= piece.start < end_of(node))
-
-
-def computed_at(file: str, node: ast.Assign, place: Span, within: Pieces = ()) -> Pieces:
-    """Return the edit that computes what a statement stores where the variable is read, with pieces
-    in it, if what that takes has the same names there.
+def computed_at(file: str, node: ast.Assign, place: Span) -> Pieces:
+    """Return the edit that computes what a statement stores where the variable is read, if what
+    that takes has the same names there.
     """
     read, value = expression_at(place), node.value
     is_one = isinstance(node.targets[0], PATHS) and not _draws(node)
@@ -465,7 +459,7 @@ def computed_at(file: str, node: ast.Assign, place: Span, within: Pieces = ()) -
     classes = [[e for e in each if isinstance(e, ast.ClassDef)] for each in around]
     if not is_same or ("self" in names and classes[0] != classes[1]):
         return ()
-    text = text_of(value, file, _pieces_in(value, within))
+    text = text_of(value, file)
     return (instead_of(read, file, text if isinstance(value, _SIMPLE) else f"({text})"),)
 
 
@@ -644,13 +638,6 @@ def split_off(at: Span) -> Pieces:
     indent = source.line_of(file, loop.lineno)[: loop.col_offset]
     text = "\n".join(indent + line for line in lines)
     return (Piece(file, (node.lineno, 0), end_of(node), text),) if removed(node, file) else ()
-
-
-def moved_into(file: str, nodes: Sequence[ast.stmt], owner: ast.With | ast.AsyncWith) -> Pieces:
-    """Return the edit that moves statements to the end of the block right before them."""
-    lines = [line for node in nodes for line in lines_of(node, file)]
-    gone = [removed(node, file) for node in nodes]
-    return together(*gone, after(owner.body[-1], file, lines))
 
 
 def entered_anew(file: str, node: ast.With) -> Pieces:

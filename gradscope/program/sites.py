@@ -195,19 +195,13 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def library_way(frame: FrameType | None) -> tuple[Place, ...]:
-    """Return the places in libraries by which the user's code has come to ``frame``, the innermost
-    last; none where no frame is the user's.
+    """Return the places in libraries by which the user's line has come to ``frame``, the innermost
+    last.
     """
-    way: list[Place] = []
-    for each in frames_from(frame):
-        owner = owner_of(each.f_code)
-        if is_override(each.f_code):
-            way.clear()
-        elif owner == LIBRARY:
-            way.append(place_in(each))
-        elif owner in (USER, COMPILED):
-            return tuple(way[::-1])
-    return ()
+    user = user_frame(frame)
+    below = takewhile(lambda each: each is not user, frames_from(frame))
+    way = [place_in(each) for each in below if owner_of(each.f_code) == LIBRARY]
+    return tuple(way[::-1])
 
 
 def override_below(frame: FrameType | None, user: FrameType | None) -> FrameType | None:

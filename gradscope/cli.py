@@ -114,8 +114,7 @@ def _tensorboard(text: str) -> Path:
 
 def _signal(text: str) -> int:
     """Return the number of the signal that ``--dump-on`` names."""
-    name = text.upper()
-    number = getattr(signal, name if name.startswith("SIG") else f"SIG{name}", None)
+    number = getattr(signal, f"SIG{text.upper().removeprefix('SIG')}", None)
     if not isinstance(number, signal.Signals):
         raise typer.BadParameter(f"{text!r} names no signal here; say SIGUSR1")
     return number

@@ -58,8 +58,7 @@ def report(
         console = console_on(stream)
         for name, recording in zip(names, recordings, strict=True):
             if memory:
-                found = [f for f in recording.findings if f.code == "GS401"]
-                print_findings(found, console)
+                print_findings([f for f in recording.findings if f.code == "GS401"], console)
                 print_memory(recording, console)
             else:
                 show(recording, console, name)
@@ -71,10 +70,7 @@ def dump(process: int) -> int:
     from gradscope.launch.remote import ask
 
     console = console_on(sys.stdout)
-    told = ""
-    while not told:
-        told = ask(process, "dump")
-    for line in told.splitlines():
+    for line in ask(process, "dump(sys._getframe().f_back)").splitlines():
         print_line(console, line)
     return 0
 
@@ -86,7 +82,7 @@ def attach(process: int, duration: float | None, save: Path | None, settings: Se
 
     with tempfile.TemporaryDirectory(prefix="gradscope-") as folder:
         file = (save or Path(folder, "attached.gscope")).absolute()
-        ask(process, "begin", str(file))
+        ask(process, f"begin({str(file)!r})")
         tell(f"watching process {process}; Ctrl-C ends that")
         until = time.monotonic() + (duration or math.inf)
         with suppress(KeyboardInterrupt):
@@ -94,7 +90,7 @@ def attach(process: int, duration: float | None, save: Path | None, settings: Se
                 time.sleep(0.1)
         try:
             if is_alive(process):
-                ask(process, "end")
+                ask(process, "end()")
         finally:
             recording = Suppressor(settings).of_findings(load(file))
             printer(Format.TEXT)(recording, console_on(sys.stdout), str(save) if save else None)

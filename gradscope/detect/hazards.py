@@ -325,8 +325,8 @@ def _names_of(tensor: torch.Tensor, known: str | None) -> frozenset[str]:
 
 _ALLOCATORS = re.compile(r"DefaultCPUAllocator: (can't|not enough)|backend out of memory")
 _SIZE = r"(\d[\d,.]*) ?(bytes|[KMGT]i?B)"
-_MOST_ALIVE, _MOST_HELD = 300_000, 3  # nodes that are looked at, and named holders of others
-_MOST_CAUSES = 10
+# Nodes that are looked at, named holders of others, and errors that one came of.
+_MOST_ALIVE, _MOST_HELD, _MOST_CAUSES = 300_000, 3, 10
 
 
 def out_of_memory(error: BaseException | None) -> BaseException | None:
@@ -420,13 +420,7 @@ class Survived(Observer):
         if found is not None:
             yield gs401.survived(found)
 
-    def before_guarded(self, call: Call) -> Iterator[Finding]:
-        """Tell of it."""
-        return self.before_call()
-
-    def at_end(self) -> Iterator[Finding]:
-        """Tell of it."""
-        return self.before_call()
+    at_end = before_call
 
 
 class _Alive:

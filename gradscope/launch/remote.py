@@ -14,7 +14,6 @@ import traceback
 from _thread import start_new_thread
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from types import FrameType
@@ -38,7 +37,7 @@ import os, sys
 sys.path.append({home!r})
 try:
     from gradscope.launch import remote
-    told = remote.{what}(*{args!r})
+    told = remote.{call}
 except BaseException as error:
     told = f"!{{type(error).__name__}}: {{error}}"
 finally:
@@ -49,8 +48,9 @@ os.replace({answer!r} + ".part", {answer!r})
 """
 
 
-def ask(process: int, what: str, *args: str) -> str:
-    """Have another process call a function of this module, and return what that told.
+def ask(process: int, call: str) -> str:
+    """Have another process make a ``call`` of a function of this module, again if that was not the
+    time, and return what it told.
 
     Raise GradscopeError where the process cannot be reached, or does not answer.
     """
@@ -63,7 +63,7 @@ def ask(process: int, what: str, *args: str) -> str:
         )
     folder = Path(tempfile.mkdtemp(prefix="gradscope-"))
     answer, script = folder / "answer", folder / "asked.py"
-    asked = _ASKED.format(home=_HOME, what=what, args=args, answer=str(answer))
+    asked = _ASKED.format(home=_HOME, call=call, answer=str(answer))
     script.write_text(asked, encoding="utf-8")
     try:
         _send(process, script)
@@ -88,7 +88,7 @@ def ask(process: int, what: str, *args: str) -> str:
     shutil.rmtree(folder)
     if told.startswith("!"):
         raise GradscopeError(f"process {process} cannot do that: {told[1:]}")
-    return told
+    return told or ask(process, call)
 
 
 def _send(process: int, script: Path) -> None:
@@ -123,7 +123,7 @@ def end() -> str:
     """Watch no longer."""
     atexit.unregister(_watching.close)
     _watching.close()
-    return ""
+    return "ended"
 
 
 def answer(number: int) -> None:
@@ -169,26 +169,21 @@ def _stack(frame: FrameType | None) -> str:
     return "".join(traceback.format_list(shown))
 
 
-def dump(frame: FrameType | None = None) -> str:
+def dump(frame: FrameType | None) -> str:
     """Return the stacks of all threads, the backward calls that run, and the graphs that live; this
-    thread stands in ``frame``, or called in what asks.
+    thread stands in ``frame``.
 
     The report of a watch says when it was asked, and what it did and held then. Return nothing
     amid work of gradscope's, which would find itself.
     """
-    if frame is None:
-        asked = sys._getframe()
-        while asked.f_back is not None and asked.f_code.co_name != "<module>":
-            asked = asked.f_back
-        frame = asked.f_back
     if _is_own(frame):
         return ""
     from gradscope.api.watch import current
 
     calls, graphs = [*_calls()], [*_graphs()]
     if (session := current()) is not None:
-        after = timedelta(seconds=round(session.state.elapsed()))
-        session.state.notes.add(f"asked after {after}: {'; '.join([*calls, graphs[0]])}")
+        after = session.state.elapsed()
+        session.state.notes.add(f"asked after {after:.0f} s: {'; '.join([*calls, graphs[0]])}")
     return "\n".join([*_threads(frame), *calls, *graphs])
 
 

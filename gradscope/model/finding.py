@@ -208,10 +208,8 @@ class Finding(Printed):
             return False
         if not self._lines("freed_by", "modified_by") & later._lines("freed_by", "modified_by"):
             return False
-        if self.expects(later.site):
-            return True
-        mends = [each.fix and (each.fix.kind, each.fix.message) for each in (self, later)]
-        return mends[0] is not None and mends[0] == mends[1]
+        mend, its = (each.fix and (each.fix.kind, each.fix.message) for each in (self, later))
+        return self.expects(later.site) or (mend is not None and mend == its)
 
     def expects(self, site: Site | None) -> bool:
         """Return whether this finding says that the call at ``site`` will fail."""

@@ -99,7 +99,7 @@ def test_a_program_that_is_run_answers_a_signal(tmp_path: Path) -> None:
     assert len(re.findall(r"(?m)^\d+ backward graphs? alive, of ", err)) == 3
     assert re.search(r"kept\[\d+\], from a global variable in train.py, holds this tensor", err)
     assert "gradscope/" not in err
-    assert err.count("note: asked after 0:00:") == 3
+    assert err.count("note: asked after ") == 3
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
@@ -184,7 +184,7 @@ def test_a_program_that_does_not_answer_is_left_alone(
         time.sleep(1)
         monkeypatch.setattr(remote, "PATIENCE", 0.5)
         with pytest.raises(GradscopeError, match="has not answered"):
-            remote.ask(sleeps.pid, "dump")
+            remote.ask(sleeps.pid, "dump(None)")
         assert sleeps.communicate(timeout=60)[0] == "ended\n"
 
 

@@ -27,7 +27,7 @@ PAGES = [TUTORIAL, DOCS / "recipes" / "running.md", *sorted((DOCS / "errors").gl
 PROGRAM = re.compile(r"^```python\n(# (\S+\.py)\n.*?)^```$", re.MULTILINE | re.DOTALL)
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\d+(?:\.\d+)+(?:\+\w+)?")
-TIMED = re.compile(r"\d:\d\d:\d\d|[\d,.]+ a second")
+TIMED = re.compile(r"\d:\d\d:\d\d|[\d,.]+ a second|(?<=after )\d+ s\b")
 
 PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
 of_pinned_torch = pytest.mark.skipif(

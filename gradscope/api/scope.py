@@ -270,8 +270,7 @@ class Session:
         """Return what is known of an exception that ended the program outside of a backward call,
         or for want of memory.
         """
-        ran_out = hazards.out_of_memory(error) if self.state.looks else None
-        if ran_out is not None:
+        if self.state.looks and (ran_out := hazards.out_of_memory(error)) is not None:
             self._survived.ended_it()
             return self._explained_memory(ran_out)
         is_known = id(error) == self.state.explained

@@ -195,6 +195,7 @@ class Backward:
         call = None
         if budget is not None and is_passed:
             budget.within += 1
+            state.explained = 0  # the number of an error that is gone may be another's
         else:
             call = unprofiled(self._prepare)(args, kwargs)
         try:

@@ -7,11 +7,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from operator import methodcaller
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.autograd.graph import Node
@@ -52,8 +52,7 @@ _LEAST = 0.02  # seconds of a budget: about as much as reading the code ahead ta
 _MANY = 100  # nodes, whose Python objects count with Python's collector
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """One backward call: the look at its graph, and its picture if there is one.
 
     It holds nodes and tensors, so it must not outlive the judgement.

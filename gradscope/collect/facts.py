@@ -12,9 +12,8 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.autograd.graph
@@ -39,8 +38,7 @@ class Part(StrEnum):
     LINES = "lines are not watched: GS103 and GS202 come later or not at all"
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     """One private fact of torch's or CPython's: what it is, which files rely on it, and what is
     lost without it.
     """

@@ -43,7 +43,7 @@ from gradscope.fixing.edits import (
     without_graph,
 )
 from gradscope.fixing.marks import Span, waits
-from gradscope.fixing.pieces import Pieces, all_of, block_with, written
+from gradscope.fixing.pieces import Pieces, all_of, block_with, together, written
 from gradscope.fixing.rehearsal import Kind, Option, Simulation, Spot
 from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, TARGET, Trial
 from gradscope.model import Edit, Finding, Fix, FixKind
@@ -423,10 +423,11 @@ class Search(Trial):
         for spot, building, _, _ in self._since_built():
             for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
                 again = [own for node in nodes for own in self._opened(spot[0], node)]
-                changed = self._made_twice(spot[0], again, self._calls_by(spot))
-                if changed and (edits := written(*copying(nodes, again, spot))):
+                copied = copying(nodes, again, spot)
+                twice = self._made_twice(spot[0], again, self._calls_by(spot), copied)
+                for edits, also, changed in twice:
                     lines = lines_told(node.lineno for node in again)
-                    message = f"run {lines} again for line {spot[1]}"
+                    message = f"run {lines} again for line {spot[1]}{also}"
                     yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
                     return
 
@@ -438,15 +439,24 @@ class Search(Trial):
         return [own for each in inside for own in self._opened(file, each)]
 
     def _made_twice(
-        self, file: str, nodes: Sequence[ast.stmt], calls: Collection[int]
-    ) -> Simulation | None:
-        """Return what would happen if statements were run once more for some calls; None where that
-        mends nothing, or does harm.
+        self, file: str, nodes: Sequence[ast.stmt], calls: Collection[int], plain: Pieces
+    ) -> Iterator[tuple[tuple[Edit, ...], str, Simulation]]:
+        """Yield what mends it if statements are run once more for some calls, by the ``plain``
+        edit, as they are or with a place cut in their first run: the edits, that cut in words, and
+        what would happen.
         """
-        built = self._all_built(file, nodes)
-        changed = self._built_again(built, calls) if built else None
-        mends = changed is not None and self._mends(changed) and not self._harm(changed)
-        return changed if mends else None
+        record, built = self._record, self._all_built(file, nodes)
+        own = {n for n in record.given if any(is_in(record.places[n], file, e) for e in nodes)}
+        cuts = [(), *([n] for n in sorted(own, key=self._worth)[: MOST * MOST])]
+        for cut in cuts if built and plain else ():  # each takes a simulation
+            changed = self._built_again(built, calls, cut)
+            if not self._mends(changed) or self._harm(changed):
+                continue
+            places = [record.places[number] for number in cut]
+            pieces = [with_call(place, frozenset({"tensor"}), "detach") for place in places]
+            if all(pieces) and (edits := all_of([*pieces, plain])):
+                also = "".join(f", and detach `{text_at(place)}` before" for place in places)
+                yield edits, also, changed
 
     def _computed_there(self) -> Iterator[Fix]:
         """Yield the fixes that compute a value once more wherever it is read for a call that fails,
@@ -468,10 +478,10 @@ class Search(Trial):
             nodes = {own for number in known for own in self._record.given[number]}
             calls = self._calls_through(nodes)
             at = [record.places[n] for n in sorted(late)]
-            changed = self._made_twice(file, [node], calls)
-            if changed and (edits := all_of(computed_at(file, node, place) for place in at)):
+            computed = together(*(computed_at(file, node, place) for place in at))
+            for edits, also, changed in self._made_twice(file, [node], calls, computed):
                 lines = lines_told({place.line for place in at})
-                what = f"compute `{ast.unparse(node.value)}` again at {lines}"
+                what = f"compute `{ast.unparse(node.value)}` again at {lines}{also}"
                 yield self._fix(FixKind.RECOMPUTE, what, edits, changed)
                 return
 

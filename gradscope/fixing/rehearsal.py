@@ -197,8 +197,8 @@ class Option:
     ``cuts``: places whose value is detached. ``head`` and ``names``: at the head of a function or
     loop, the places that read some variables are detached the first time that they give what was
     built before. ``keeps``: calls, by their lines, that keep their graph. ``again``: these nodes
-    are built anew, each time that the head begins or else for some calls, by their events.
-    ``clones``: places whose value is cloned.
+    are built anew, each time that the head begins or else for some calls, by their events, and then
+    without the cuts in them. ``clones``: places whose value is cloned.
     """
 
     cuts: frozenset[int] = frozenset()
@@ -236,7 +236,7 @@ class Simulation:
 
     def run(self) -> Simulation:
         """Go through all events once; return the simulation."""
-        self._latest = -1
+        self._is_again, self._latest = False, -1
         self._carried = self._held_by_names()
         self._rebound: list[tuple[tuple[int, ...], int]] = []
         self._until: dict[int, int] = {}  # of what is built anew, the last node in a row with it
@@ -268,6 +268,8 @@ class Simulation:
         if is_old:
             self._rebound.append((record.read_by(following), node))
             return True
+        if self._is_again and following in change.again:
+            return False
         added = record.added.get((node, following))
         if added in change.names and (latest := self._turn(node)) >= 0:
             return following < record.begun[change.head][latest]
@@ -309,6 +311,7 @@ class Simulation:
 
     def _call(self, index: int, event: Event) -> None:
         record, change = self.record, self.change
+        self._is_again = index in change.for_calls
         if (turn := self._turn_of(event)) > self._latest and change.again:
             self._latest = turn
             self._freed -= change.again
@@ -324,7 +327,7 @@ class Simulation:
         by = {record.stepped_by(leaf) for leaf in record.leaves_of(here)} or self._old.keys()
         old = [self._old[each] for each in by]
         self.fresh[index] = {n for n in here if not old or any(n not in each for each in old)}
-        new = here & change.again if index in change.for_calls else set[int]()
+        new = here & change.again if self._is_again else set[int]()
         kept = ((node, by) for node, by, place in event.stale if place not in change.clones)
         stale = {node for node, by in kept if not self._is_newer(node, by, turn)}
         freed = (n for n in here if n in self._freed and record.saves[n])

@@ -136,8 +136,10 @@ class Trial:
     def _all_built(self, file: str, nodes: Iterable[ast.AST]) -> frozenset[int]:
         return frozenset().union(*(self._built_by(file, node) for node in nodes))
 
-    def _built_again(self, own: frozenset[int], calls: Collection[int]) -> Simulation:
-        return self._run(Option(again=own, for_calls=frozenset(calls)))
+    def _built_again(
+        self, own: frozenset[int], calls: Collection[int], cuts: Iterable[int] = ()
+    ) -> Simulation:
+        return self._run(Option(cuts=frozenset(cuts), again=own, for_calls=frozenset(calls)))
 
     def _calls_by(self, spot: Spot) -> set[int]:
         """Return the calls of a line, and of what it calls."""

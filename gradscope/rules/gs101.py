@@ -80,7 +80,8 @@ backward call in a hook, frees after the call has begun: no look before it can s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
@@ -94,8 +95,7 @@ RULE = rule(__doc__, "GS101", "backward-through-freed-graph", Severity.ERROR, Ce
 _BEFORE = "before gradscope began to watch"
 
 
-@dataclass(frozen=True, slots=True)
-class FreedGraph:
+class FreedGraph(NamedTuple):
     """What is known when ``call`` is about to run ``nodes``, whose saved tensors ``freed_by`` has
     let go of.
 

@@ -71,7 +71,8 @@ library's own objects), nothing is announced here, and GS101 follows when the ca
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
@@ -97,8 +98,7 @@ def is_constant(finding: Finding) -> bool:
     return first.reason not in ("", CARRIED)
 
 
-@dataclass(frozen=True, slots=True)
-class SharedGraph:
+class SharedGraph(NamedTuple):
     """What is known when ``call`` is about to free ``nodes``, which ``holder`` leads to.
 
     ``read`` is where the holder is read next and ``next_call`` the backward call that comes of it.

@@ -66,7 +66,7 @@ finding. GS101 is announced in any case, when the call is made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import built, called, is_grad, place, rule
@@ -75,8 +75,7 @@ from gradscope.units import listed
 RULE = rule(__doc__, "GS103", "forward-on-freed-graph", Severity.WARNING, Certainty.PREDICTED)
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardOnFreed:
+class ForwardOnFreed(NamedTuple):
     """What is known when the line of ``read`` is about to build on ``holder``, whose graph
     ``freed_by`` has freed.
 

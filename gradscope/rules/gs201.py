@@ -66,7 +66,8 @@ hook or another thread while the call runs is reported afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
@@ -77,8 +78,7 @@ from gradscope.units import counted
 RULE = rule(__doc__, "GS201", "saved-tensor-modified-in-place", Severity.ERROR, Certainty.CERTAIN)
 
 
-@dataclass(frozen=True, slots=True)
-class Modified:
+class Modified(NamedTuple):
     """What changed a tensor: what runs between ``first``, where it was as saved, and ``last``;
     either may be unknown. Both are the line that did it, if that is known; ``by_step`` if that
     calls an optimizer's ``step``.
@@ -89,8 +89,7 @@ class Modified:
     by_step: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StaleTensor:
+class StaleTensor(NamedTuple):
     """What is known when ``call`` is about to run ``node``, whose ``saved`` tensor is at
     ``version_now``.
 
@@ -126,7 +125,7 @@ def finding(facts: StaleTensor) -> Finding:
 
 def finding_meanwhile(facts: StaleTensor) -> Finding:
     """Return the finding for a tensor that was as saved when ``call`` began."""
-    found = finding(replace(facts, modified=Modified()))
+    found = finding(facts._replace(modified=Modified()))
     notes = [one for one in found.related if one.role != "modified_by"]
     who = "modified while this call ran: by a hook, or by another thread"
     message = "a saved tensor was modified in place while backward ran"

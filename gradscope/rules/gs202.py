@@ -93,8 +93,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
+from typing import NamedTuple
 
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import place, rule
@@ -137,8 +138,7 @@ _MESSAGES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class StaleSoon:
+class StaleSoon(NamedTuple):
     """What is known when ``changed_at`` has changed ``tensors`` that the graph of ``holder`` saved.
 
     ``nodes`` saved them, ``made`` are the lines where they did; ``read`` is where the holder is

@@ -68,7 +68,7 @@ backpropagation through time) is no finding; a longer one may be.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.model.paths import Path
@@ -79,8 +79,7 @@ RULE = rule(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(NamedTuple):
     """What is known when the graph of ``call`` goes back over earlier iterations by way of
     ``holder``, and has ``grown`` with each.
 

@@ -72,7 +72,7 @@ end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.model.paths import Path
@@ -81,8 +81,7 @@ from gradscope.rules.base import Grown, at, rule
 RULE = rule(__doc__, "GS302", "graph-kept-alive", Severity.WARNING, Certainty.OBSERVED)
 
 
-@dataclass(frozen=True, slots=True)
-class KeptAlive:
+class KeptAlive(NamedTuple):
     """What is known of a holder: the line that stores into it, and how what it keeps has
     ``grown``.
 

@@ -84,7 +84,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import rule
@@ -113,8 +113,7 @@ class Saved:
     samples: int
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfMemory:
+class OutOfMemory(NamedTuple):
     """What is known of an allocation that failed: ``asked`` bytes at the line ``failed``, when
     torch had ``allocated`` so many; 0 where that is not known.
 

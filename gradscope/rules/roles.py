@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from gradscope.model.graph import Site
 from gradscope.units import common_module
@@ -21,8 +21,7 @@ class Cut(Enum):
     BOTH = "both"
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(NamedTuple):
     """One of two losses: its name, its backward call, and by name the optimizers that step with
     it.
     """
@@ -37,8 +36,7 @@ class Loss:
         return f"{f'`{self.name}`' if self.name else 'the loss'} (line {self.site.line})"
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """A variable by which both losses reach the shared part, and which of them may do without.
 
     ``leaves`` are the parameters behind it. ``lost_first`` and ``lost_second`` are those that get
@@ -53,8 +51,7 @@ class Link:
     only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Roles:
+class Roles(NamedTuple):
     """What is known of a shared part: its parameters (``leaves``), and the two losses.
 
     ``known``: the optimizers that step with both are known. ``links`` are the variables between.

@@ -9,7 +9,6 @@ import importlib
 import os
 import runpy
 import sys
-from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -65,7 +64,7 @@ def deny(statement: str) -> None:
     from gradscope.collect import facts
 
     vars(facts)["FACTS"] = tuple(
-        replace(fact, probe=lambda: False) if fact.statement == statement else fact
+        fact._replace(probe=lambda: False) if fact.statement == statement else fact
         for fact in facts.FACTS
     )
 

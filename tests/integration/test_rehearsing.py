@@ -138,32 +138,6 @@ for _ in range(3):
 """,
         "sum(torch.tanh(net(torch.full((2, 3), key))).square()",
     ),
-    "call backward before a block changes the weights back": (
-        """
-from contextlib import contextmanager
-
-@contextmanager
-def shaken(net):
-    own = [p.detach().clone() for p in net.parameters()]
-    with torch.no_grad():
-        for p in net.parameters():
-            p.mul_(1.1)
-    yield
-    with torch.no_grad():
-        for p, old in zip(net.parameters(), own):
-            p.copy_(old)
-
-net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
-opt = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    opt.zero_grad()
-    with shaken(net):
-        loss = net(torch.randn(5, 3)).square().mean()
-    loss.backward()
-    opt.step()
-""",
-        ".mean()\n        loss.backward()\n    opt.step()",
-    ),
     "wait for others only when the step is over": (
         """
 import asyncio

@@ -76,13 +76,13 @@ def test_a_freed_graph_is_told_in_full() -> None:
 def test_only_what_is_freed_is_counted() -> None:
     half = replace(TANH, saved=(*TANH.saved, saved("self", 8, storage=9, state=SavedState.SAVED)))
     assert (
-        gs101.finding(replace(SIBLINGS, nodes=(half,))).label
+        gs101.finding(SIBLINGS._replace(nodes=(half,))).label
         == "needs 1 saved tensor of 1 node, already freed"
     )
 
 
 def test_where_torch_shows_no_saved_tensors_none_are_invented() -> None:
-    finding = gs101.finding(replace(SIBLINGS, nodes=(replace(TANH, saved=()),)))
+    finding = gs101.finding(SIBLINGS._replace(nodes=(replace(TANH, saved=()),)))
     check_wording(finding)
     assert finding.label == "needs the saved tensors of 1 node, already freed"
     assert finding.related[0].message == "the shared part was built here: TanhBackward0"
@@ -90,7 +90,7 @@ def test_where_torch_shows_no_saved_tensors_none_are_invented() -> None:
 
 def test_the_line_where_the_engine_stops_is_kept_apart_from_the_one_to_blame() -> None:
     elsewhere = Site("/home/ann/model.py", 15)
-    finding = gs101.finding(replace(SIBLINGS, nodes=(replace(TANH, site=elsewhere), ADDMM)))
+    finding = gs101.finding(SIBLINGS._replace(nodes=(replace(TANH, site=elsewhere), ADDMM)))
     assert [(r.role, r.site) for r in finding.related][-1] == ("failing_node", elsewhere)
 
 
@@ -99,26 +99,26 @@ def test_sibling_losses_are_added() -> None:
         "sum_losses",
         "add the losses and call backward once: (loss_a + loss_b).backward()",
     )
-    unnamed = replace(SIBLINGS, call=replace(SECOND, roots=(Root(9),)))
+    unnamed = SIBLINGS._replace(call=replace(SECOND, roots=(Root(9),)))
     assert freed_fix(unnamed) == ("sum_losses", "add the losses and call backward once")
 
 
 def test_a_sibling_of_another_optimizer_is_detached() -> None:
-    kind, message = freed_fix(replace(SIBLINGS, stepped_between=True))
+    kind, message = freed_fix(SIBLINGS._replace(stepped_between=True))
     assert kind == "detach"
     assert "train.py:23" in message
 
 
 def test_a_carried_state_is_detached_never_retained() -> None:
-    facts = replace(
-        SIBLINGS, freed_by=replace(FIRST, site=FAILS), freed_same_statement=True, made_again=True
+    facts = SIBLINGS._replace(
+        freed_by=replace(FIRST, site=FAILS), freed_same_statement=True, made_again=True
     )
     assert freed_fix(facts)[0] == "detach"
-    assert freed_fix(replace(facts, freed_same_statement=False))[0] == "detach"
-    assert freed_fix(replace(facts, call=replace(SECOND, retain_graph=True)))[0] == "detach"
-    alone = replace(facts, trains_anew=False)
+    assert freed_fix(facts._replace(freed_same_statement=False))[0] == "detach"
+    assert freed_fix(facts._replace(call=replace(SECOND, retain_graph=True)))[0] == "detach"
+    alone = facts._replace(trains_anew=False)
     assert freed_fix(alone)[0] == "recompute"
-    stepped = replace(alone, made_again=False, freed_same_statement=False, stepped_between=True)
+    stepped = alone._replace(made_again=False, freed_same_statement=False, stepped_between=True)
     assert freed_fix(stepped)[0] == "recompute"
     related = gs101.finding(facts).related
     assert related[0].message.startswith("the freed part was built here: ")
@@ -128,7 +128,7 @@ def test_a_carried_state_is_detached_never_retained() -> None:
 
 
 def test_what_is_made_once_is_made_again() -> None:
-    facts = replace(SIBLINGS, freed_by=replace(FIRST, site=FAILS), freed_same_statement=True)
+    facts = SIBLINGS._replace(freed_by=replace(FIRST, site=FAILS), freed_same_statement=True)
     kind, message = freed_fix(facts)
     assert kind == "recompute"
     assert "train.py:17" in message
@@ -138,7 +138,7 @@ def test_what_is_made_once_is_made_again() -> None:
 
 
 def test_retain_graph_on_the_call_that_frees_not_on_the_last() -> None:
-    facts = replace(SIBLINGS, call=replace(SECOND, retain_graph=True), freed_same_statement=True)
+    facts = SIBLINGS._replace(call=replace(SECOND, retain_graph=True), freed_same_statement=True)
     kind, message = freed_fix(facts)
     assert kind == "retain_graph"
     assert "too late" in message
@@ -146,37 +146,37 @@ def test_retain_graph_on_the_call_that_frees_not_on_the_last() -> None:
 
 def test_a_probe_keeps_the_graph() -> None:
     probe = replace(FIRST, kind="grad", inputs=("w",))
-    kind, message = freed_fix(replace(SIBLINGS, freed_by=probe))
+    kind, message = freed_fix(SIBLINGS._replace(freed_by=probe))
     assert kind == "retain_graph"
     assert "train.py:23" in message
     assert (
         "freed by autograd.grad call 1"
-        in gs101.finding(replace(SIBLINGS, freed_by=probe)).related[1].message
+        in gs101.finding(SIBLINGS._replace(freed_by=probe)).related[1].message
     )
 
 
 def test_a_failing_autograd_grad_is_named_so_and_cannot_be_summed() -> None:
-    facts = replace(SIBLINGS, call=replace(SECOND, kind="grad", inputs=("x",)))
+    facts = SIBLINGS._replace(call=replace(SECOND, kind="grad", inputs=("x",)))
     assert gs101.finding(facts).message == "autograd.grad through a freed graph"
     assert freed_fix(facts)[0] == "retain_graph"
 
 
 def test_the_same_loss_twice_is_computed_again_or_kept_where_each_call_asks_for_a_part() -> None:
-    assert freed_fix(replace(SIBLINGS, same_root=True))[0] == "recompute"
-    assert freed_fix(replace(SIBLINGS, same_root=True, freed_same_statement=True))[0] == "recompute"
+    assert freed_fix(SIBLINGS._replace(same_root=True))[0] == "recompute"
+    assert freed_fix(SIBLINGS._replace(same_root=True, freed_same_statement=True))[0] == "recompute"
     partial = replace(FIRST, inputs=("w2",))
-    assert freed_fix(replace(SIBLINGS, same_root=True, freed_by=partial))[0] == "retain_graph"
+    assert freed_fix(SIBLINGS._replace(same_root=True, freed_by=partial))[0] == "retain_graph"
 
 
 def test_calls_nested_in_one_other_are_a_reentrant_checkpoint() -> None:
-    facts = replace(SIBLINGS, call=replace(SECOND, parent=1), freed_by=replace(FIRST, parent=1))
+    facts = SIBLINGS._replace(call=replace(SECOND, parent=1), freed_by=replace(FIRST, parent=1))
     kind, message = freed_fix(facts)
     assert kind == "reorder"
     assert "use_reentrant=False" in message
 
 
 def test_a_graph_freed_before_the_watch() -> None:
-    facts = replace(SIBLINGS, freed_by=None)
+    facts = SIBLINGS._replace(freed_by=None)
     assert freed_fix(facts)[0] == "recompute"
     assert gs101.finding(facts).related[-1].site is None
 
@@ -201,7 +201,7 @@ STALE = StaleTensor(SECOND, STALE_NODE, WEIGHT, 4, Modified(STEP, STEP))
 
 
 def test_a_step_is_named_with_the_parameter() -> None:
-    finding = gs201.finding(replace(STALE, modified=Modified(STEP, STEP, by_step=True)))
+    finding = gs201.finding(STALE._replace(modified=Modified(STEP, STEP, by_step=True)))
     assert finding.label == "needs `critic.weight` at version 3, it is at version 4"
     assert [(r.role, r.site) for r in finding.related] == [("created", MADE), ("modified_by", STEP)]
     assert finding.related[1].message == "the optimizer's step modified `critic.weight`"
@@ -211,7 +211,7 @@ def test_a_step_is_named_with_the_parameter() -> None:
 
 def test_an_in_place_operation_is_named_by_its_line() -> None:
     unnamed = replace(WEIGHT, source=None, is_parameter=False)
-    finding = gs201.finding(replace(STALE, saved=unnamed, more=2))
+    finding = gs201.finding(STALE._replace(saved=unnamed, more=2))
     check_wording(finding)
     expected = "needs `mat2 f32[256, 1]` of AddmmBackward0 at version 3, it is at version 4, and 2 more tensors"
     assert finding.label == expected
@@ -227,7 +227,7 @@ def test_an_in_place_operation_is_named_by_its_line() -> None:
 def test_what_is_not_known_exactly_is_said_so(
     first: Site | None, last: Site | None, sites: list[Site | None]
 ) -> None:
-    finding = gs201.finding(replace(STALE, modified=Modified(first, last)))
+    finding = gs201.finding(STALE._replace(modified=Modified(first, last)))
     check_wording(finding)
     modified = [r for r in finding.related if r.role == "modified_by"]
     assert [r.site for r in modified] == sites

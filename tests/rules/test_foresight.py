@@ -41,7 +41,7 @@ TANH = Node(4, "TanhBackward0", NodeState.LIVE, 7, (RESULT,), MADE)
 CALL = BackwardCall(1, "backward", FREES, (Root(0, "loss_a"),), saved_bytes=32768)
 ROLES = Roles(second=Loss("loss_b", FAILS))
 SIBLING = SharedGraph(CALL, "loss_b", (TANH,), (MADE,), READ, FAILS, LINK, roles=ROLES)
-CARRIED = replace(SIBLING, holder="h", next_call=FREES, again=True, carried=True)
+CARRIED = SIBLING._replace(holder="h", next_call=FREES, again=True, carried=True)
 
 
 def test_a_prediction_names_the_five_things() -> None:
@@ -58,12 +58,12 @@ def test_a_prediction_names_the_five_things() -> None:
 
 
 def test_a_place_is_not_told_twice() -> None:
-    roles = [r.role for r in gs102.finding(replace(SIBLING, link=MADE, next_call=READ)).related]
+    roles = [r.role for r in gs102.finding(SIBLING._replace(link=MADE, next_call=READ)).related]
     assert roles == ["created", "freed_by", "next_read"]
 
 
 def test_further_holders_are_named() -> None:
-    finding = gs102.finding(replace(CARRIED, others=(("c", LINK), ("cache", None))))
+    finding = gs102.finding(CARRIED._replace(others=(("c", LINK), ("cache", None))))
     check_wording(finding)
     assert [r.message for r in finding.related if r.role == "held_by"] == [
         "`h` holds it from here on",
@@ -74,28 +74,28 @@ def test_further_holders_are_named() -> None:
 PROBE = replace(CALL, kind="grad", inputs=("w",))
 FIXES = [
     (SIBLING, "sum_losses", "(loss_a + loss_b).backward()"),
-    (replace(SIBLING, stepped_between=True), "detach", "where this loss takes it"),
-    (replace(SIBLING, call=PROBE), "retain_graph", "keeps 32 KiB"),
+    (SIBLING._replace(stepped_between=True), "detach", "where this loss takes it"),
+    (SIBLING._replace(call=PROBE), "retain_graph", "keeps 32 KiB"),
     (
-        replace(SIBLING, call=replace(CALL, inputs=("w",)), same_root=True),
+        SIBLING._replace(call=replace(CALL, inputs=("w",)), same_root=True),
         "retain_graph",
         "retain_graph=True",
     ),
-    (replace(SIBLING, same_root=True), "recompute", "forward pass again"),
+    (SIBLING._replace(same_root=True), "recompute", "forward pass again"),
     (CARRIED, "detach", "detach() `h` after this call"),
-    (replace(CARRIED, computed=True), "detach", "detach() `h`"),
-    (replace(CARRIED, carried=False, computed=True), "retain_graph", "in every run but the last"),
-    (replace(SIBLING, computed=True), "retain_graph", "keep the graph, or add"),
-    (replace(CARRIED, averaged=True), "no_grad", "torch.no_grad()"),
+    (CARRIED._replace(computed=True), "detach", "detach() `h`"),
+    (CARRIED._replace(carried=False, computed=True), "retain_graph", "in every run but the last"),
+    (SIBLING._replace(computed=True), "retain_graph", "keep the graph, or add"),
+    (CARRIED._replace(averaged=True), "no_grad", "torch.no_grad()"),
     (
-        replace(CARRIED, accumulated=True, same_root=True, roles=Roles(total=True)),
+        CARRIED._replace(accumulated=True, same_root=True, roles=Roles(total=True)),
         "item",
         ".item()",
     ),
-    (replace(CARRIED, accumulated=True, same_root=True), "recompute", "set `h` to zero"),
-    (replace(CARRIED, carried=False), "recompute", "train.py:17"),
-    (replace(CARRIED, carried=False, trained=False), "detach", "where it is stored"),
-    (replace(CARRIED, elements="losses"), "sum_losses", "sum(losses).backward()"),
+    (CARRIED._replace(accumulated=True, same_root=True), "recompute", "set `h` to zero"),
+    (CARRIED._replace(carried=False), "recompute", "train.py:17"),
+    (CARRIED._replace(carried=False, trained=False), "detach", "where it is stored"),
+    (CARRIED._replace(elements="losses"), "sum_losses", "sum(losses).backward()"),
 ]
 
 
@@ -123,32 +123,32 @@ KNOWN = Roles(("g.weight",), FIRST, SECOND, known=True, links=(LINKED,))
 
 
 def linked(*cuts: Cut, same_optimizer: bool = False) -> SharedGraph:
-    links = tuple(replace(LINKED, cut=cut) for cut in cuts)
-    return replace(SIBLING, roles=replace(KNOWN, links=links, same_optimizer=same_optimizer))
+    links = tuple(LINKED._replace(cut=cut) for cut in cuts)
+    return SIBLING._replace(roles=KNOWN._replace(links=links, same_optimizer=same_optimizer))
 
 
 ORDERS = {
     "rows of one result": (
-        replace(CARRIED, carried=False, call=PROBE),
+        CARRIED._replace(carried=False, call=PROBE),
         "retain_graph recompute",
     ),
     "a gradient that is asked for first": (
-        replace(SIBLING, call=PROBE),
+        SIBLING._replace(call=PROBE),
         "retain_graph create_graph recompute",
     ),
-    "a loop over losses": (replace(CARRIED, elements="losses"), "sum_losses retain_graph"),
-    "the same loss": (replace(SIBLING, same_root=True), "recompute retain_graph"),
+    "a loop over losses": (CARRIED._replace(elements="losses"), "sum_losses retain_graph"),
+    "the same loss": (SIBLING._replace(same_root=True), "recompute retain_graph"),
     "a state": (CARRIED, "detach retain_graph"),
-    "an average": (replace(CARRIED, averaged=True), "no_grad detach"),
-    "made once, trained": (replace(CARRIED, carried=False), "recompute detach no_grad"),
+    "an average": (CARRIED._replace(averaged=True), "no_grad detach"),
+    "made once, trained": (CARRIED._replace(carried=False), "recompute detach no_grad"),
     "made once, a constant": (
-        replace(CARRIED, carried=False, roles=Roles(constant="no step has it")),
+        CARRIED._replace(carried=False, roles=Roles(constant="no step has it")),
         "detach no_grad recompute",
     ),
-    "a cache": (replace(CARRIED, carried=False, holder="<cached w>"), "reorder retain_graph"),
+    "a cache": (CARRIED._replace(carried=False, holder="<cached w>"), "reorder retain_graph"),
     "nothing known": (SIBLING, "sum_losses detach recompute retain_graph"),
     "nothing known, a step between": (
-        replace(SIBLING, stepped_between=True),
+        SIBLING._replace(stepped_between=True),
         "detach sum_losses recompute retain_graph",
     ),
     "the first may do without": (linked(Cut.FIRST), "detach recompute sum_losses retain_graph"),
@@ -209,7 +209,7 @@ def test_a_step_is_told_with_the_parameters() -> None:
     finding = told_of_a_step(facts)
     assert "`critic.weight`" in finding.related[1].message
     assert known(finding.fix).kind == "reorder"
-    assert [r.role for r in gs202.finding(replace(facts, read=READ)).related][-1] == "failing_node"
+    assert [r.role for r in gs202.finding(facts._replace(read=READ)).related][-1] == "failing_node"
 
 
 def test_an_operation_in_place_is_told_with_its_tensor() -> None:
@@ -226,14 +226,14 @@ def test_an_operation_in_place_is_told_with_its_tensor() -> None:
 STALE = StaleSoon(LINK, "loss", ("w",), ("MmBackward0",), (MADE,), READ, FAILS, 3, By.OPERATION)
 NEEDS = [
     (STALE, {}, "clone reorder"),
-    (replace(STALE, tensors=("slow.weight",)), {}, "reorder clone"),
-    (replace(STALE, tensors=("slow.weight",)), {"computed": True}, "clone reorder"),
-    (replace(STALE, by=By.DATA, tensors=("slow.weight",)), {}, "clone reorder"),
+    (STALE._replace(tensors=("slow.weight",)), {}, "reorder clone"),
+    (STALE._replace(tensors=("slow.weight",)), {"computed": True}, "clone reorder"),
+    (STALE._replace(by=By.DATA, tensors=("slow.weight",)), {}, "clone reorder"),
     (STALE, {"trained": True}, "reorder"),
     (STALE, {"carried": True, "again": True}, "detach reorder"),
-    (replace(STALE, by=By.STEP), {}, "reorder recompute"),
-    (replace(STALE, by=By.STEP), {"carried": True, "again": True}, "detach reorder"),
-    (replace(STALE, by=By.STEP), {"again": True}, "recompute detach reorder"),
+    (STALE._replace(by=By.STEP), {}, "reorder recompute"),
+    (STALE._replace(by=By.STEP), {"carried": True, "again": True}, "detach reorder"),
+    (STALE._replace(by=By.STEP), {"again": True}, "recompute detach reorder"),
 ]
 
 
@@ -241,7 +241,7 @@ NEEDS = [
 def test_what_changed_it_decides_what_comes_first(
     facts: StaleSoon, need: dict[str, Any], kinds: str
 ) -> None:
-    finding = gs202.finding(replace(facts, **need))
+    finding = gs202.finding(facts._replace(**need))
     check_wording(finding)
     assert " ".join(fix.kind for fix in finding.fixes) == kinds
     assert not any(fix.edits for fix in finding.fixes)
@@ -250,8 +250,8 @@ def test_what_changed_it_decides_what_comes_first(
 BUILT_ON = ForwardOnFreed(READ, "scores", ("TanhBackward0",), (MADE,), CALL, FAILS, 3)
 FREED_FIXES = [
     (BUILT_ON, "sum_losses", "add this loss"),
-    (replace(BUILT_ON, again=True), "recompute", "compute `scores` again"),
-    (replace(BUILT_ON, again=True, carried=True), "detach", "detach() `scores` after"),
+    (BUILT_ON._replace(again=True), "recompute", "compute `scores` again"),
+    (BUILT_ON._replace(again=True, carried=True), "detach", "detach() `scores` after"),
 ]
 
 
@@ -275,7 +275,7 @@ def run(source: str, folder: Path) -> list[str]:
 
 def test_a_write_through_data_is_told_with_what_it_does() -> None:
     facts = StaleSoon(LINK, "loss", ("w",), ("MulBackward0",), (MADE,), READ, FAILS, 3, By.DATA)
-    finding = gs202.finding(replace(facts, trained=True))
+    finding = gs202.finding(facts._replace(trained=True))
     assert "wrong gradient, without an error" in finding.message
     assert "no version counter moved" in finding.related[1].message
     roles = [r.role for r in finding.related]

@@ -311,7 +311,7 @@ def test_gs301_names_the_carrier_its_size_and_its_growth() -> None:
 
 
 def test_gs301_says_that_gradients_are_wrong_where_weights_change_unseen() -> None:
-    finding = gs301.finding(replace(CARRIED, silent=True))
+    finding = gs301.finding(CARRIED._replace(silent=True))
     assert "gradients are wrong" in finding.message
     assert ".data" in finding.related[-1].message
 
@@ -320,12 +320,11 @@ def test_gs301_says_that_gradients_are_wrong_where_weights_change_unseen() -> No
     ("facts", "kind"),
     [
         (KEPT, "item"),
-        (replace(KEPT, is_scalar=False), "detach"),
-        (replace(KEPT, is_scalar=False, is_container=False), "no_grad"),
-        (replace(KEPT, call=None, is_container=False), "no_grad"),
+        (KEPT._replace(is_scalar=False), "detach"),
+        (KEPT._replace(is_scalar=False, is_container=False), "no_grad"),
+        (KEPT._replace(call=None, is_container=False), "no_grad"),
         (
-            replace(
-                KEPT,
+            KEPT._replace(
                 holder=paths.Path.of(
                     FRAME, "e", [Step("frame", FrameOf("f", "train.py", 2, "train.py:3"))]
                 ),
@@ -333,7 +332,7 @@ def test_gs301_says_that_gradients_are_wrong_where_weights_change_unseen() -> No
             "other",
         ),
         (
-            replace(KEPT, holder=paths.Path.of(FRAME, "w", [Step("hook", "_backward_hooks")])),
+            KEPT._replace(holder=paths.Path.of(FRAME, "w", [Step("hook", "_backward_hooks")])),
             "other",
         ),
     ],

@@ -32,6 +32,7 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record import codec
+from gradscope.record import file as file_module
 from gradscope.record import writer as writer_module
 from gradscope.record.file import Store, create, load, load_from
 from gradscope.record.writer import RecordingWriter, begun
@@ -70,14 +71,14 @@ def test_an_interrupt_anywhere_in_a_write_loses_nothing(
             raise KeyboardInterrupt  # by a signal's handler
         return done
 
-    pwrite, store = os.pwrite, writer._store
+    pwrite, store = file_module._write_at, writer._store
     assert store is not None
     writer.call(call_of(1))
     for number in range(2_000):  # dead records, so that the log is moved meanwhile
         store.write({("graphs", 9): bytes(number)})
         if store._end > store._most - 5_000:
             break
-    monkeypatch.setattr(os, "pwrite", interrupted)
+    monkeypatch.setattr(file_module, "_write_at", interrupted)
     met = 0
     for number in range(2, 20):
         with suppress(KeyboardInterrupt):
@@ -391,8 +392,10 @@ def test_a_full_disk_ends_the_recording_and_not_the_program(
     path = tmp_path / "run.gscope"
     writer = RecordingWriter(path, HEADER)
     writer.call(call_of(1))
-    room, pwrite = path.stat().st_size + 2_000, os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda f, data, at: pwrite(f, data[: room - at], at))
+    room, pwrite = path.stat().st_size + 2_000, file_module._write_at
+    monkeypatch.setattr(
+        file_module, "_write_at", lambda f, data, at: pwrite(f, data[: room - at], at)
+    )
     for line in range(1, 200):
         writer.call(call_of(line + 1, site=replace(SITE, line=line, function="f" * 500)))
     assert writer.problem is not None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import FrameType
+from typing import NamedTuple
 
 import torch
 
@@ -29,8 +29,7 @@ _MOST_EXPECTED = 64
 _MOST_CALLS = 8  # backward calls that an expected line is waited for
 
 
-@dataclass(frozen=True, slots=True)
-class _Expected:
+class _Expected(NamedTuple):
     """Where a read may build on a freed graph, and on the tensor of which node."""
 
     site: Site

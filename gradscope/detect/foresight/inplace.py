@@ -7,7 +7,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from types import FrameType
 from typing import NamedTuple
@@ -213,7 +213,7 @@ class InPlace(Observer):
             self._told.add(change.statement.site)
         by = gs202.By.DATA if change.hidden else gs202.By.OPERATION
         facts = needed.facts(change.statement.site, self.watch.calls, by)
-        facts = replace(facts, computed=change.computed, trained=change.trained)
+        facts = facts._replace(computed=change.computed, trained=change.trained)
         return [gs202.finding(facts)]
 
 

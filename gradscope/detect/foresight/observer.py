@@ -124,7 +124,7 @@ class Foresight(Observer):
             return []
         facts = _shared_graph(self.watch, look, record, freeing, found, reached, frames, start)
         computed = _computes_retain(frames[0])
-        facts = replace(facts, conditions=foretold.conditions, computed=computed)
+        facts = facts._replace(conditions=foretold.conditions, computed=computed)
         finding = gs102.finding(facts)
         if len(self.watch.foreseen) < _MOST_FORESEEN:
             self.watch.foreseen[record.number] = finding

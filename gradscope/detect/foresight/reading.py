@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 from enum import Enum, auto
 from types import CellType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -74,8 +74,7 @@ class Effect(Enum):
     AUGMENTED = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(NamedTuple):
     """Where the tensor that ``name`` holds is read, in a frame of the user's; ``backward`` is the
     call that comes of it.
 

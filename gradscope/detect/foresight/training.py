@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.graph import Node
@@ -34,8 +34,7 @@ _MOST_NODES = 2_000  # that may be touched in one look
 _BUDGET = Budget(max_objects=4_000, max_depth=6, max_items=64)
 
 
-@dataclass(frozen=True, slots=True)
-class Optimizer:
+class Optimizer(NamedTuple):
     """An optimizer by its name, and its parameters by identity."""
 
     name: str

@@ -378,7 +378,7 @@ class Growth(Observer):
                 causes.add(cause)  # of two names for one thing the first was said
                 grown = _grown(self.watch, sightings)
                 grown = replace(grown, at_least=grown.at_least or sightings.count < loop.count)
-                yield replace(_finding(replace(told, grown=grown)), count=0)
+                yield replace(_finding(told._replace(grown=grown)), count=0)
 
     # between backward calls, or without any
 

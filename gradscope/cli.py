@@ -196,6 +196,7 @@ def run(
     reported on too.
     """
     from gradscope.commands import run as command
+    from gradscope.commands.top import live as shown
 
     how = ["-m"] if module else ["-c"] if code else []
     words = [*how, program, *(args or ())]
@@ -209,11 +210,7 @@ def run(
         *(not no_rehearsal, settings, log, metrics, dump_on),
     )
     job = partial(command.run, target, options)
-    if live:
-        from gradscope.commands.top import live as shown
-
-        return partial(shown, job, save, settings)
-    return job
+    return partial(shown, job, save, settings) if live else job
 
 
 def _run_again(again: Command, args: int) -> NoReturn:

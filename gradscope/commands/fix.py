@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from gradscope.fixing.rehearsal import Record
 
 
-@dataclass(frozen=True, slots=True)
-class FixOptions:
+class FixOptions(NamedTuple):
     """The options of ``gradscope fix``; by default the findings decide ``stop_after``."""
 
     finding: str | None = None

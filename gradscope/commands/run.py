@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, NamedTuple, TextIO, cast
 
 from rich.console import Console
 
@@ -57,8 +57,7 @@ USED_WRONGLY = 2
 """The exit status if the report is not where the user wants it, and the program has no other."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(NamedTuple):
     """The options of ``gradscope run``."""
 
     format: Format = Format.TEXT
@@ -89,7 +88,7 @@ def run(target: Target, options: RunOptions) -> int:
     children = Children(plan, header)
     files = ("output", "save", "html", "draw", "log", "metrics")
     own: dict[str, Any] = {name: own_file(getattr(options, name), header) for name in files}
-    options = replace(options, **own)
+    options = options._replace(**own)
     views = [] if options.html is None else [page(options.html, "--html")]
     views += [] if options.draw is None else [image(options.draw, "--draw")]
     tools: dict[str, Any] = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 
 from gradscope.code import source
 from gradscope.fixing.edits import (
@@ -419,11 +420,13 @@ class Search(Trial):
             yield self._fix(FixKind.RECOMPUTE, f"run {lines} in each {where}", edits, changed)
 
     def _copied(self) -> Iterator[Fix]:
-        """Yield the fixes that run statements again before the failing call needs their values."""
+        """Yield the fixes that run statements again before the call that fails needs their values,
+        with what the first run of them need not train detached there.
+        """
         for spot, building, _, _ in self._since_built():
             for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
                 again = [own for node in nodes for own in self._opened(spot[0], node)]
-                copied = copying(nodes, again, spot)
+                copied = partial(copying, nodes, again, spot)
                 twice = self._made_twice(spot[0], again, self._calls_by(spot), copied)
                 for edits, also, changed in twice:
                     lines = lines_told(node.lineno for node in again)
@@ -439,23 +442,37 @@ class Search(Trial):
         return [own for each in inside for own in self._opened(file, each)]
 
     def _made_twice(
-        self, file: str, nodes: Sequence[ast.stmt], calls: Collection[int], plain: Pieces
+        self,
+        file: str,
+        nodes: Sequence[ast.stmt],
+        calls: Collection[int],
+        write: Callable[[Pieces], Pieces],
     ) -> Iterator[tuple[tuple[Edit, ...], str, Simulation]]:
-        """Yield what mends it if statements are run once more for some calls, by the ``plain``
-        edit, as they are or with a place cut in their first run: the edits, that cut in words, and
-        what would happen.
+        """Yield what mends it if statements are run once more for some calls, as they are or with a
+        place cut in their first run or in the other one: the edits, that cut in words, and what
+        would happen. ``write`` gives the edit of the other run, with pieces in it.
         """
         record, built = self._record, self._all_built(file, nodes)
         own = {n for n in record.given if any(is_in(record.places[n], file, e) for e in nodes)}
-        cuts = [(), *([n] for n in sorted(own, key=self._worth)[: MOST * MOST])]
-        for cut in cuts if built and plain else ():  # each takes a simulation
-            changed = self._built_again(built, calls, cut)
+
+        def ways() -> Iterator[tuple[int | None, bool]]:
+            yield None, False
+            yield from product(sorted(own, key=self._worth)[: MOST * MOST], (False, True))
+
+        plain = write(()) if built else ()
+        for number, late in ways() if plain else ():  # each takes a simulation
+            cuts = frozenset(() if number is None else (number,))
+            changed = self._built_again(built, calls, cuts, late=late)
             if not self._mends(changed) or self._harm(changed):
                 continue
-            places = [record.places[number] for number in cut]
-            pieces = [with_call(place, frozenset({"tensor"}), "detach") for place in places]
-            if all(pieces) and (edits := all_of([*pieces, plain])):
-                also = "".join(f", and detach `{text_at(place)}` before" for place in places)
+            if number is None:
+                edits, also = written(*plain), ""
+            else:
+                cut = with_call(record.places[number], frozenset({"tensor"}), "detach")
+                edits = all_of([write(cut)] if late else [cut, plain]) if cut else ()
+                also = ", with `{}` detached there" if late else ", and detach `{}` before"
+                also = also.format(text_at(record.places[number]))
+            if edits:
                 yield edits, also, changed
 
     def _computed_there(self) -> Iterator[Fix]:
@@ -478,11 +495,11 @@ class Search(Trial):
             nodes = {own for number in known for own in self._record.given[number]}
             calls = self._calls_through(nodes)
             at = [record.places[n] for n in sorted(late)]
-            computed = together(*(computed_at(file, node, place) for place in at))
+            computed = partial(_computed_at, file, node, at)
             for edits, also, changed in self._made_twice(file, [node], calls, computed):
                 lines = lines_told({place.line for place in at})
-                what = f"compute `{ast.unparse(node.value)}` again at {lines}{also}"
-                yield self._fix(FixKind.RECOMPUTE, what, edits, changed)
+                what = f"compute `{ast.unparse(node.value)}` again at {lines}"
+                yield self._fix(FixKind.RECOMPUTE, f"{what}{also}", edits, changed)
                 return
 
     def _made_there(self) -> Iterator[Fix]:
@@ -616,3 +633,7 @@ class Search(Trial):
         edits = all_of(with_call(self._record.places[n], self._kinds([n]), method) for n in numbers)
         texts = listed([f"`{text_at(place)}`" for place in places])
         return edits, f"{texts} at {lines_told(place.line for place in places)}"
+
+
+def _computed_at(file: str, node: ast.Assign, places: Sequence[Span], within: Pieces) -> Pieces:
+    return together(*(computed_at(file, node, place, within) for place in places))

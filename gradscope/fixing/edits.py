@@ -420,9 +420,11 @@ def _reads(node: ast.AST, names: set[str]) -> bool:
     return any(_reads(each, names) for each in ast.iter_child_nodes(node))
 
 
-def copying(nodes: Sequence[ast.stmt], again: Sequence[ast.stmt], spot: Spot) -> Pieces:
+def copying(
+    nodes: Sequence[ast.stmt], again: Sequence[ast.stmt], spot: Spot, within: Pieces = ()
+) -> Pieces:
     """Return the edit that runs statements, or parts of them, ``again`` before what follows the
-    step needs their values.
+    step needs their values, with pieces in the copy.
     """
     file = spot[0]
     block = block_with(file, nodes[0])
@@ -438,13 +440,17 @@ def copying(nodes: Sequence[ast.stmt], again: Sequence[ast.stmt], spot: Spot) ->
     needed = {name for node in again for name in _read_names(node)} | names
     if any(_targets(each) & needed for each in between):
         return ()
-    lines = (line for node in again for line in lines_of(node, file))
+    lines = (line for node in again for line in lines_of(node, file, _pieces_in(node, within)))
     return before(readers[-1], file, lines)
 
 
-def computed_at(file: str, node: ast.Assign, place: Span) -> Pieces:
-    """Return the edit that computes what a statement stores where the variable is read, if what
-    that takes has the same names there.
+def _pieces_in(node: ast.AST, pieces: Pieces) -> Pieces:
+    return tuple(piece for piece in pieces if start_of(node) <= piece.start < end_of(node))
+
+
+def computed_at(file: str, node: ast.Assign, place: Span, within: Pieces = ()) -> Pieces:
+    """Return the edit that computes what a statement stores where the variable is read, with pieces
+    in it, if what that takes has the same names there.
     """
     read, value = expression_at(place), node.value
     is_one = isinstance(node.targets[0], PATHS) and not _draws(node)
@@ -459,7 +465,7 @@ def computed_at(file: str, node: ast.Assign, place: Span) -> Pieces:
     classes = [[e for e in each if isinstance(e, ast.ClassDef)] for each in around]
     if not is_same or ("self" in names and classes[0] != classes[1]):
         return ()
-    text = text_of(value, file)
+    text = text_of(value, file, _pieces_in(value, within))
     return (instead_of(read, file, text if isinstance(value, _SIMPLE) else f"({text})"),)
 
 

@@ -13,7 +13,7 @@ import tempfile
 import tokenize
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Edit
@@ -26,8 +26,7 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
 _ENDS = "\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """The text of a file in lines with their ends, and its encoding."""
 
     file: str
@@ -40,8 +39,7 @@ class Source:
         return "".join(self.lines).encode(self.encoding)
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
+class Patch(NamedTuple):
     """A source before and after; ``origin`` has the old line's number for each new line."""
 
     before: Source

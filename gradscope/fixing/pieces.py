@@ -95,12 +95,12 @@ def instead_of(node: ast.AST, file: str, text: str) -> Piece:
     return Piece(file, start_of(node), end_of(node), text)
 
 
-def text_of(node: ast.AST, file: str) -> str:
-    """Return an expression as it is written, over several lines if it is so."""
+def text_of(node: ast.AST, file: str, within: Pieces = ()) -> str:
+    """Return an expression as it is written, over several lines if it is so, with pieces in it."""
     start, end = start_of(node), end_of(node)
     width = len(bare(source.parsed(file).lines[end[0] - 1]).encode())
     before, behind = Piece(file, (start[0], 0), start, ""), Piece(file, end, (end[0], width), "")
-    return _replaced(file, (before, behind))
+    return _replaced(file, (before, *sorted(within), behind))
 
 
 def start_of(node: ast.AST) -> tuple[int, int]:
@@ -165,12 +165,16 @@ def _has_wide_text(node: ast.AST) -> bool:
     return any(text.end_lineno != text.lineno for text in texts)
 
 
-def lines_of(node: ast.stmt, file: str) -> list[str]:
-    """Return the lines of a statement, without its indentation; none if they cannot be moved."""
+def lines_of(node: ast.stmt, file: str, within: Pieces = ()) -> list[str]:
+    """Return the lines of a statement, without its indentation, with pieces in it; none if they
+    cannot be moved.
+    """
     if _has_wide_text(node):
         return []
-    indent = len(_indent(node, file) or "")
+    before = _indent(node, file) or ""
+    indent = len(before)
     own = source.parsed(file).lines[first_line(node) - 1 : end_of(node)[0]]
+    own = f"{before}{text_of(node, file, within)}".split("\n") if within else own
     return [bare(line)[indent:] if not bare(line)[:indent].strip() else bare(line) for line in own]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import starmap
+from typing import NamedTuple
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Patch, Source, apply, bare, read, same_lines, shown_lines, split
@@ -15,8 +15,7 @@ CODE = "<string>"
 """The name that Python gives to the code of ``-c``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One way to fix a finding, by its number among all of the list; ``problem`` is why its edits
     cannot be applied.
     """
@@ -36,8 +35,7 @@ class Candidate:
         return (self.fix.edits[0].file, self.fix.edits[0].line) if self.fix.edits else ("", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(NamedTuple):
     """What can be done about some findings, the gravest first, and which of it is ``chosen``.
 
     ``problem`` is why that does not apply.
@@ -75,8 +73,7 @@ class Proposal:
         return self.fix.kind in (FixKind.DETACH, FixKind.NO_GRAD)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """The proposals of a recording, and the changes of those that apply, one for each file."""
 
     proposals: tuple[Proposal, ...]
@@ -133,13 +130,13 @@ def without(recording: Recording, old: Plan, left_out: Iterable[Proposal], probl
     """Return the plan without the changes for some proposals, of whose fixes it says why."""
     numbers = {proposal.number for proposal in left_out}
     proposals = [
-        replace(p, candidates=tuple(replace(c, problem=problem) for c in p.candidates))
+        p._replace(candidates=tuple(c._replace(problem=problem) for c in p.candidates))
         if p.number in numbers
         else p
         for p in old.proposals
     ]
     chosen = (proposal.chosen.number for proposal in old.proposals)
-    return replanned(recording, replace(old, proposals=tuple(proposals)), chosen)
+    return replanned(recording, old._replace(proposals=tuple(proposals)), chosen)
 
 
 def _settled(proposals: Sequence[Proposal], picks: set[int], sources: _Sources) -> Plan:
@@ -150,7 +147,7 @@ def _settled(proposals: Sequence[Proposal], picks: set[int], sources: _Sources) 
         candidate = next(picked, proposal.chosen)
         edits = candidate.fix.edits
         problem = (_overlap(edits, taken) or candidate.problem) if edits else ""
-        settled.append(replace(proposal, chosen=candidate, problem=problem))
+        settled.append(proposal._replace(chosen=candidate, problem=problem))
         if edits and not problem:
             taken |= dict.fromkeys(_lines(edits), proposal.number)
     edits = tuple(edit for proposal in settled if proposal.applies for edit in proposal.fix.edits)

@@ -174,7 +174,7 @@ def _tried(
             if left < _LEAST_SECONDS:
                 break
             tell(f"tries fix {candidate.number}")
-            alone = replace(proposal, chosen=candidate, problem="")
+            alone = proposal._replace(chosen=candidate, problem="")
             with_it = replanned(recording, Plan((alone,), ()), [candidate.number])
             after = program.run(with_it.changes, Bounds(bounds.calls, left))
             verdict = Verdict(with_it, bounds, before, after)

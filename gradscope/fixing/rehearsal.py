@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from gradscope.fixing.marks import Span
 from gradscope.units import gathered
@@ -34,8 +34,7 @@ Cut: TypeAlias = Callable[[int, int], bool]
 _NO_CUT: Cut = lambda node, following: False  # noqa: E731 - the default of several
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """Something that happened, in its order: a ``call`` of the engine, a ``step``, or a ``change``
     of a tensor in place.
 
@@ -190,15 +189,15 @@ class Record:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """What is simulated.
 
     ``cuts``: places whose value is detached. ``head`` and ``names``: at the head of a function or
     loop, the places that read some variables are detached the first time that they give what was
     built before. ``keeps``: calls, by their lines, that keep their graph. ``again``: these nodes
     are built anew, each time that the head begins or else for some calls, by their events, and then
-    without the cuts in them. ``clones``: places whose value is cloned.
+    without the cuts in them or, ``late``, with those that their first run is without. ``clones``:
+    places whose value is cloned.
     """
 
     cuts: frozenset[int] = frozenset()
@@ -208,6 +207,7 @@ class Option:
     clones: frozenset[int] = frozenset()
     again: frozenset[int] = frozenset()
     for_calls: frozenset[int] = frozenset()
+    late: bool = False
 
 
 @dataclass
@@ -268,7 +268,7 @@ class Simulation:
         if is_old:
             self._rebound.append((record.read_by(following), node))
             return True
-        if self._is_again and following in change.again:
+        if self._is_again is not change.late and following in change.again:
             return False
         added = record.added.get((node, following))
         if added in change.names and (latest := self._turn(node)) >= 0:

@@ -13,9 +13,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Patch, bare, read
@@ -59,16 +58,14 @@ environment, and the open file for what is printed.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(NamedTuple):
     """Where a run ends: after so many backward calls, or after so many seconds."""
 
     calls: int
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """What the process of a run gets: the program, changed sources, files to write to.
 
     ``guarded``: the run ends where the program would change anything outside its process.
@@ -85,8 +82,7 @@ class Job:
     guarded: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LossLog:
+class LossLog(NamedTuple):
     """The values that the backward calls of one line started from, and where that is told to be."""
 
     of: Line
@@ -118,8 +114,7 @@ class LossLog:
         return "falls" if self.last < self.first else "does not fall"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """What a run showed; ``exit_status`` is None if time ran out, ``output`` the end of it, and
     ``seconds`` how long it might take.
     """
@@ -171,8 +166,7 @@ def start_process(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """A recorded program, to be run again; see Job for ``guarded``."""
 
     header: Header

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import cache, cached_property, reduce
 from graphlib import TopologicalSorter
 from operator import or_
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from gradscope.fixing import patch
 from gradscope.fixing.rehearsal import Line, Record, Simulation, Spot
@@ -49,8 +49,7 @@ class TrainingStep:
     losses: Mapping[Key, Losses]
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """Parameters that a fix trains otherwise, the loss that it is about, and the first ``step`` of
     their optimizer.
     """
@@ -340,7 +339,7 @@ class Comparison:
             if each.change is TrainingChange.UNTRAINED or each.keys not in untrained:
                 what = (each.change, each.loss, each.optimizer, each.rest)
                 known = merged[what].keys if what in merged else ()
-                merged[what] = replace(each, keys=(*known, *each.keys))
+                merged[what] = each._replace(keys=(*known, *each.keys))
         return tuple(merged.values())
 
     def _pairs(self, key: Key) -> list[tuple[TrainingStep, TrainingStep]]:

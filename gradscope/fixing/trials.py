@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
+from typing import NamedTuple
 
 from gradscope.fixing.edits import is_in, statement_around, unguarded
 from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
@@ -22,8 +22,7 @@ OTHER = "it is computed from what has been changed by then, and may give somethi
 _MOST_CUTS = 400
 
 
-@dataclass(frozen=True, slots=True)
-class _CutEffect:
+class _CutEffect(NamedTuple):
     """What a cut at one place does: it is fruitful if each call has something left to make,
     harmless if it takes no gradient that a step needs, bearable if each line goes on training all
     its leaves. ``takes``: how many gradients that steps need, and at how many edges it takes
@@ -137,9 +136,14 @@ class Trial:
         return frozenset().union(*(self._built_by(file, node) for node in nodes))
 
     def _built_again(
-        self, own: frozenset[int], calls: Collection[int], cuts: Iterable[int] = ()
+        self,
+        own: frozenset[int],
+        calls: Collection[int],
+        cuts: frozenset[int] = frozenset(),
+        *,
+        late: bool = False,
     ) -> Simulation:
-        return self._run(Option(cuts=frozenset(cuts), again=own, for_calls=frozenset(calls)))
+        return self._run(Option(cuts=cuts, again=own, for_calls=frozenset(calls), late=late))
 
     def _calls_by(self, spot: Spot) -> set[int]:
         """Return the calls of a line, and of what it calls."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Patch, old_place
@@ -127,8 +127,7 @@ class Verdict:
         return bool(self.plan.applied) and all(map(self.holds_for, self.plan.applied))
 
 
-@dataclass(frozen=True, slots=True)
-class Tried:
+class Tried(NamedTuple):
     """A candidate and what trying it out has shown; None where it was not tried.
 
     ``proposal`` is that of the plan that was tried.
@@ -144,8 +143,7 @@ class Tried:
         return self.verdict is not None and self.verdict.holds_for(self.proposal)
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(NamedTuple):
     """All that was tried, and the ``verdict`` on the recommended or picked candidates together."""
 
     tried: tuple[Tried, ...]
@@ -196,7 +194,7 @@ class _Trials:
         if record is None:
             tell("rehearses it")
             with suppress(GradscopeError):  # it was killed before its record was written
-                record = program.rehearse(replace(self._within(), calls=0))
+                record = program.rehearse(self._within()._replace(calls=0))
         self._record = record
 
     @property

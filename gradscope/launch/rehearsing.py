@@ -452,7 +452,7 @@ class Rehearsal(TorchFunctionMode):
             self._stepped.clear()
             began, events = self._began, self._record.events
             if any(each.kind == "call" for each in events[began:]):
-                events[began] = replaced(events[began], leaves=(), optimizer=-1)
+                events[began] = events[began]._replace(leaves=(), optimizer=-1)
                 self._note_step(*self.meet(optimizer))
 
     def _learn_names(self, frame: FrameType) -> None:

@@ -10,7 +10,6 @@ import time
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -25,8 +24,7 @@ from gradscope.program.variables import is_module_level, local_variables, namesp
 from gradscope.torch_private import FunctionNode
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(NamedTuple):
     """How far a walk may go; ``max_items`` is how many elements of one container it looks at.
 
     ``max_seconds`` are the thread's own, so that a busy machine does not change what is found. A

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
@@ -14,8 +14,7 @@ from gradscope.units import counted, firsts, nbytes
 _MOST_FIXES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """One kind of finding: its code and name never change meaning; ``explain`` is its page in
     Markdown, with two programs: the bad one has this finding and no other, the good one has none.
     """
@@ -86,8 +85,7 @@ def built(made: Iterable[Site], message: str, again: str = "and here") -> Iterat
         yield Related("created", site, again if position else message)
 
 
-@dataclass(frozen=True, slots=True)
-class Grown:
+class Grown(NamedTuple):
     """What something keeps of ``iterations`` iterations, and what each of them adds; ``at_least``:
     there may be more of them.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -71,7 +70,7 @@ def test_the_options_of_run() -> None:
     o, s, h, d = map(Path, ("o", "s", "h", "d.svg"))
     options = RunOptions(Format.SARIF, o, s, h, d, stop_after=3, guard=True)
     settings = Settings(fail_on=FailOn.WARNING)
-    expected = replace(options, hooks=False, rehearse=False, settings=settings)
+    expected = options._replace(hooks=False, rehearse=False, settings=settings)
     assert parse("run", *files, *flags, "a.py").args[1] == expected
 
 

@@ -258,8 +258,8 @@ def test_all_files_are_written_or_none(
     other = tmp_path / "other.py"
     other.write_text(TEXT)
     one = found.changes[0]
-    before, after = (replace(source, file=str(other)) for source in (one.before, one.after))
-    changes = [one, replace(one, before=before, after=after)]
+    before, after = (source._replace(file=str(other)) for source in (one.before, one.after))
+    changes = [one, one._replace(before=before, after=after)]
     real = getattr(os, call)
 
     def refused(*args: Any) -> Any:

@@ -363,7 +363,7 @@ class Growth(Observer):
             for each in scanned or ():
                 if each.key in seen or each.iterations >= most - 1:
                     old, times = seen.get(each.key, each), min(each.iterations, most)
-                    same = replace(each, iterations=times, in_graph=old.in_graph, names=old.names)
+                    same = each._replace(iterations=times, in_graph=old.in_graph, names=old.names)
                     known.append(same)
             loop.holders |= _follow(loop.holders, loop.count, known)
 
@@ -377,7 +377,7 @@ class Growth(Observer):
                     continue
                 causes.add(cause)  # of two names for one thing the first was said
                 grown = _grown(self.watch, sightings)
-                grown = replace(grown, at_least=grown.at_least or sightings.count < loop.count)
+                grown = grown._replace(at_least=grown.at_least or sightings.count < loop.count)
                 yield replace(_finding(told._replace(grown=grown)), count=0)
 
     # between backward calls, or without any

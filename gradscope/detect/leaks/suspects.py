@@ -8,8 +8,9 @@ import ast
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import FrameType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -217,8 +218,7 @@ _FEWEST = 3  # iterations that must be seen together before anything is suspecte
 _MOST_CHAINS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(NamedTuple):
     """What holds graphs of ``iterations`` iterations, under all its names, the shortest first.
 
     A container holds one tensor or more of each iteration; else one tensor's own graph goes back
@@ -287,10 +287,10 @@ class Scan:
             suspect = self._suspect(names, extent, group.iterations, group.members)
             # Of a larger container only so many are looked at.
             cut = len(group.members) >= budget.max_items
-            suspects.append(replace(suspect, is_container=True, cut=cut))
+            suspects.append(suspect._replace(is_container=True, cut=cut))
         suspects += self._chains([number for number in self.found if number not in inside])
         files, full = self._files(), self.spans.is_full
-        return [replace(each, files=files, cut=each.cut or full) for each in suspects]
+        return [each._replace(files=files, cut=each.cut or full) for each in suspects]
 
     def _files(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(frame.f_code.co_filename for frame in self.frames))

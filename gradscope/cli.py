@@ -196,7 +196,6 @@ def run(
     reported on too.
     """
     from gradscope.commands import run as command
-    from gradscope.commands.top import live as shown
 
     how = ["-m"] if module else ["-c"] if code else []
     words = [*how, program, *(args or ())]
@@ -210,7 +209,11 @@ def run(
         *(not no_rehearsal, settings, log, metrics, dump_on),
     )
     job = partial(command.run, target, options)
-    return partial(shown, job, save, settings) if live else job
+    if live:
+        from gradscope.commands.top import live as shown
+
+        return partial(shown, job, save, settings)
+    return job
 
 
 def _run_again(again: Command, args: int) -> NoReturn:

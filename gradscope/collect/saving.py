@@ -98,8 +98,7 @@ class Saving:
         self._last_sequence_nr = -1
         self._last_code: CodeType | None = None
         self._last: tuple[Any, ...] = ()
-        """Of the last node place, route, module, what it differentiates, and whether it is untied.
-        """
+        """Of the last node place, route, what it is built within, and whether it is untied."""
 
     @hidden_from_compiler
     def pack(self, tensor: torch.Tensor) -> Packed:
@@ -202,8 +201,9 @@ class Saving:
             sequence_nr += thread * OTHER
         code = None if caller is None else caller.f_code
         if sequence_nr == self._last_sequence_nr and code is self._last_code:
-            packed.place, packed.route, packed.module, packed.differentiates = self._last[:4]
-            packed.within, untied = self._last[4:]
+            packed.place, packed.route, context, untied = self._last
+            if self.detailed:
+                packed.module, packed.differentiates, packed.within = context
         else:
             if self.detailed:
                 self._note_context(packed, caller)
@@ -220,7 +220,7 @@ class Saving:
                 place.last_sequence_nr = sequence_nr
             self._last_sequence_nr, self._last_code = sequence_nr, code
             context = packed.module, packed.differentiates, packed.within
-            self._last = place, route, *context, untied
+            self._last = place, route, context, untied
         if untied:
             packed.sequence_nr = UNTIED
             if code is FUNCTION_APPLY:

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from gradscope.commands.outputs import console_on, print_line
 from gradscope.errors import GradscopeError
-from gradscope.model import BackwardCall, Recording, Sample
+from gradscope.model import BackwardCall, Sample
 from gradscope.record.processes import load_run
 from gradscope.render.memory import GroupBy
 from gradscope.render.text.report import print_list, print_memory, print_processes, tally
@@ -57,7 +57,8 @@ _LATE = 40  # points of the memory curve
 def top(file: Path, every: float, settings: Settings) -> int:
     """Show a run until q is pressed; without a terminal, print a line at a time until it ends."""
     console = console_on(sys.stdout)
-    view = View(file, settings)
+    view = _View(file, settings)
+    view.obey("")
     with suppress(KeyboardInterrupt):  # Ctrl-C ends it as q does
         if not console.is_terminal or console.is_dumb_terminal:
             print_line(console, "  ".join(view.lines()))
@@ -67,11 +68,10 @@ def top(file: Path, every: float, settings: Settings) -> int:
                 print_line(console, "  ".join(view.lines()))
             return 0
         with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
-            key = ""
-            while key != "q":
+            live.update(view.screen(console), refresh=True)
+            while (key := pressed(every)) != "q":
                 view.obey(key)
                 live.update(view.screen(console), refresh=True)
-                key = pressed(every)
     return 0
 
 
@@ -100,16 +100,15 @@ def _none(seconds: float) -> str:
     return ""
 
 
-class View:
-    """What is shown of a run: in which order, by what memory is grouped, and whether it stays."""
+class _View:
+    """What is shown of a run: in which order, by what memory is grouped, and whether it stays.
+
+    It is read when a key is obeyed; the first may be none.
+    """
 
     def __init__(self, file: Path, settings: Settings) -> None:
-        self._file, self._suppressor = file, Suppressor(settings)
+        self._file, self._judge = file, Suppressor(settings)
         self._groups, self._sorted, self._is_paused = deque(GroupBy), "c", False
-        self.recording, self._read = self._load(), time.time()
-
-    def _load(self) -> Recording:
-        return self._suppressor.of_findings(load_run(self._file))
 
     def obey(self, key: str) -> None:
         """Do what a key asks for, and read the recording again unless it is to stay as it is."""
@@ -117,7 +116,7 @@ class View:
         self._sorted = key if key in _SORTED else self._sorted
         self._groups.rotate(-(key == "m"))
         if not self._is_paused:
-            self.recording, self._read = self._load(), time.time()
+            self.recording, self._read = self._judge.of_findings(load_run(self._file)), time.time()
 
     @property
     def goes_on(self) -> bool:
@@ -317,7 +316,7 @@ class _Below:
 
     def __init__(self, console: Console, file: Path | None, settings: Settings) -> None:
         self._console, self._file, self._settings = console, file, settings
-        self._view: View | None = None
+        self._view: _View | None = None
         self._is_shown = False
 
     def draw(self) -> None:
@@ -328,7 +327,7 @@ class _Below:
         with suppress(Exception):  # the program runs on, whatever fails here
             if self._file is None:
                 return
-            self._view = self._view or View(self._file, self._settings)
+            self._view = self._view or _View(self._file, self._settings)
             self._view.obey("")
             height, width = termios.tcgetwinsize(self._console.file.fileno())
             with self._console.capture() as drawn:

@@ -188,10 +188,10 @@ def dump(frame: FrameType | None) -> str:
 
 def _is_own(frame: FrameType | None) -> bool:
     """Return whether code of gradscope's runs, not only below what runs."""
-    from gradscope.program.sites import ENGINE, OWN, USER, owner_of
+    from gradscope.program.sites import ENGINE, USER, owner_of
 
     while frame is not None and owner_of(frame.f_code) not in (USER, ENGINE):
-        if frame.f_code.co_filename.startswith(OWN):
+        if frame.f_code.co_filename.startswith(_OWN):
             return frame.f_code.co_filename != _RUNS_PROGRAMS  # it waits for threads
         frame = frame.f_back
     return False

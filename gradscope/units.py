@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
 import linecache
 import os
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from itertools import takewhile
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass
+from itertools import chain, takewhile
+from typing import Any, TypeAlias, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -136,6 +139,42 @@ def gathered(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 def firsts(things: Iterable[T], key: Callable[[T], K]) -> dict[K, T]:
     """Return the first thing of each key, in the order of their first sight."""
     return {each: found[0] for each, found in gathered(things, key).items()}
+
+
+@dataclass(slots=True)
+class _Ready:
+    """A node in a queue: of two with the same rank neither goes before the other."""
+
+    i: int
+    rank: Any
+
+    def __lt__(self, other: _Ready) -> bool:
+        return bool(self.rank < other.rank)
+
+
+def followers_last(
+    targets: Sequence[Iterable[int]],
+    rank: Callable[[int], Any],
+    runs: Callable[[int], bool] = lambda i: True,
+) -> list[int]:
+    """Return the numbers of the nodes that run, each after all whose edges lead to it; of those
+    that may come next that of the lowest rank. Which of equal ones that is is up to the queue:
+    ``heapq`` does step by step what ``std::priority_queue`` of libstdc++ does.
+    """
+    waiting = Counter(chain.from_iterable(targets))
+    ready: list[_Ready] = []
+    order: list[int] = []
+    free = [i for i in range(len(targets)) if not waiting[i]]
+    while free or ready:
+        for i in filter(runs, free):
+            heapq.heappush(ready, _Ready(i, rank(i)))
+        free = []
+        if ready:
+            order.append(heapq.heappop(ready).i)
+            for target in targets[order[-1]]:
+                waiting[target] -= 1
+                free += [target] if not waiting[target] else []
+    return order
 
 
 def common_length(paths: Iterable[Sequence[Hashable]]) -> int:

@@ -61,12 +61,6 @@ def is_at(node: ast.AST, site: Site) -> bool:
     return own.column == site.column and (ends or not site.end_column)
 
 
-def columns(node: ast.expr | ast.keyword, file: str) -> tuple[int, int]:
-    """Return the indices of a node's first character and of the one after its last."""
-    end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-    return character(file, node.lineno, node.col_offset), character(file, end_line, end)
-
-
 def character(file: str, line: int, column: int) -> int:
     """Return the character at a column that counts bytes of UTF-8, as Python's own columns do."""
     text = linecache.getline(file, line)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import ExitStack
+from graphlib import TopologicalSorter
 from typing import Any
 
 from torch.autograd.graph import GradientEdge, Node
@@ -154,19 +155,4 @@ def will_run(
 
 def dependencies_last(targets: Targets) -> list[int]:
     """All nodes, each after the nodes that its edges lead to."""
-    done = [0] * len(targets)
-    order: list[int] = []
-    for start in range(len(targets)):
-        stack = [start]
-        while stack:
-            i = stack[-1]
-            if done[i] == 2:
-                stack.pop()
-            elif done[i] == 1:
-                done[i] = 2
-                order.append(i)
-                stack.pop()
-            else:
-                done[i] = 1
-                stack += [target for target in targets[i] if not done[target]]
-    return order
+    return [*TopologicalSorter(dict(enumerate(targets))).static_order()]

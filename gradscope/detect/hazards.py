@@ -9,7 +9,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
 from types import CodeType, FrameType
@@ -52,7 +52,6 @@ from gradscope.program.sites import (
 from gradscope.program.tensors import (
     describe,
     held_node,
-    nbytes_of,
     shape_of,
     storage_of,
     version_of,
@@ -65,7 +64,7 @@ from gradscope.torch_private import (
     FunctionNode,
     has_donated_buffers,
 )
-from gradscope.units import common_module
+from gradscope.units import common_module, followers_last
 
 _MOST_NODES_NAMED = 50
 _WARNINGS = {"GS101": ("GS102", "GS103"), "GS201": ("GS202",)}
@@ -118,44 +117,16 @@ def foresee(
         return examine(Evidence(state, call, look, graph))
 
 
-@dataclass(slots=True)
-class _Ready:
-    """A node in the engine's queue: of two with the same number neither goes before the other."""
-
-    i: int
-    number: int
-
-    def __lt__(self, other: _Ready) -> bool:
-        return self.number > other.number
-
-
 def run_order(look: Look) -> list[int]:
     """The nodes that will run, in the order in which the engine runs them on one device.
 
     A node is ready once all nodes that feed it ran; of the ready ones the youngest runs first,
     AccumulateGrad before all (torch/csrc/autograd/engine.cpp, ``ReadyQueue``). Nodes of different
-    threads may have the same number: then it is up to the queue, and ``heapq`` does step by step
-    what ``std::priority_queue`` of libstdc++ does.
+    threads may have the same number: then it is up to the queue.
     """
-    waiting = Counter(chain.from_iterable(look.targets))
-    ready: list[_Ready] = []
-
-    def push(i: int) -> None:
-        if look.will_run(i):
-            heapq.heappush(ready, _Ready(i, look.tokens[i].sequence_nr % OTHER))
-
-    for i in range(len(look.targets)):
-        if not waiting[i]:
-            push(i)
-    order = []
-    while ready:
-        i = heapq.heappop(ready).i
-        order.append(i)
-        for target in look.targets[i]:
-            waiting[target] -= 1
-            if not waiting[target]:
-                push(target)
-    return order
+    return followers_last(
+        look.targets, lambda i: -(look.tokens[i].sequence_nr % OTHER), look.will_run
+    )
 
 
 def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
@@ -282,7 +253,8 @@ def _stale_tensor(
     saved = next((s for s in node.saved if s.state is SavedState.STALE), None)
     if saved is None:
         shape, dtype = shape_of(tensor) or (), describe(tensor).split("[")[0]
-        saved = SavedTensor(found.name, shape, dtype, str(tensor.device), nbytes_of(tensor))
+        nbytes = tensor.nbytes if storage_of(tensor) else 0  # of a sparse or opaque one
+        saved = SavedTensor(found.name, shape, dtype, str(tensor.device), nbytes)
     name = state.names.of_tensor(tensor)
     saved = replace(saved, version=found.version, site=site_of(token.place), source=name)
     names = _names_of(tensor, name)

@@ -49,7 +49,6 @@ class ChildProcess(Protocol):
     def wait(self, timeout: float | None = None) -> int: ...  # noqa: D102
     def poll(self) -> int | None: ...  # noqa: D102
     def send_signal(self, sig: int) -> None: ...  # noqa: D102
-    def kill(self) -> None: ...  # noqa: D102
 
 
 Start: TypeAlias = Callable[[str, Path, str, dict[str, str], Any], ChildProcess]
@@ -276,7 +275,10 @@ def _ended(process: ChildProcess, seconds: float) -> int | None:
                 process.wait(_GRACE)
         if process.poll() is None:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+                if hasattr(os, "killpg"):
+                    os.killpg(process.pid, signal.SIGKILL)
+                else:  # on Windows, where this ends it at once
+                    process.send_signal(signal.SIGTERM)
             process.wait()
 
 

@@ -10,7 +10,6 @@ import atexit
 import importlib
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
@@ -86,10 +85,6 @@ class ForkedProcess:
     def send_signal(self, sig: int) -> None:
         """Send a signal."""
         os.kill(self.pid, sig)
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.send_signal(signal.SIGKILL)
 
 
 def started(

@@ -7,6 +7,7 @@ interpreter would end it: its uncaught exception, its threads, its exit status.
 from __future__ import annotations
 
 import builtins
+import graphlib  # noqa: F401
 import linecache
 import os
 import pkgutil
@@ -32,8 +33,8 @@ from gradscope.program.undisturbed import Uncollected
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope
 
-if sys.platform == "linux":  # for a watch, whose parts are imported from the program's path
-    import resource  # noqa: F401
+if sys.platform == "linux":  # this and graphlib are for a watch, whose parts are imported from
+    import resource  # noqa: F401 - the program's path
 
 _runpy_main: Callable[..., None] = runpy._run_module_as_main  # type: ignore[attr-defined]
 """What ``python -m`` itself calls: its frames belong to the tracebacks of such a program."""

@@ -119,11 +119,6 @@ def storage_of(tensor: Tensor) -> int:
             return 0
 
 
-def nbytes_of(tensor: Tensor) -> int:
-    """Return the bytes of the tensor's memory; 0 for sparse and opaque tensors."""
-    return tensor.nbytes if storage_of(tensor) else 0
-
-
 def is_parameter(tensor: Tensor) -> bool:
     """Return whether it is a leaf that requires grad, or a view of one: memory not the graph's."""
     with DisableTorchFunction():

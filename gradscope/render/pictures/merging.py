@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.model import Graph, Node, Root
-from gradscope.units import common_module
+from gradscope.units import common_module, followers_last
 
 
 class Merged(NamedTuple):
@@ -145,18 +144,7 @@ def _newest_first(
         last = not targets[place] and bool(sources[place])
         return last, float("inf") if number is None else -number, place
 
-    waiting = [len(above) for above in sources]
-    ready = [age(place) for place in range(len(nodes)) if not waiting[place]]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        *_, node = heapq.heappop(ready)
-        order.append(node)
-        for target in targets[node]:
-            waiting[target] -= 1
-            if not waiting[target]:
-                heapq.heappush(ready, age(target))
-    return order
+    return followers_last(targets, age)
 
 
 def _reach(targets: list[list[int]], roots: list[Root], order: list[int]) -> list[int]:

@@ -21,7 +21,7 @@ from torch import nn
 
 import gradscope
 from gradscope.render.pictures.draw import select
-from gradscope.render.pictures.merging import merge
+from gradscope.render.pictures.folding import merge
 
 DOCS = Path(__file__).parent
 CHAIN = 200_000

@@ -57,8 +57,8 @@ from gradscope.model import (
     Site,
     Summary,
 )
+from gradscope.program.ahead.frames import forget_wholes
 from gradscope.program.sites import forget_codes, place_in, site_of, user_frame
-from gradscope.program.standing import forget_wholes
 from gradscope.program.undisturbed import Uncollected, Untraced, unprofiled
 from gradscope.program.variables import turn_off
 from gradscope.record.scalars import EVERY, FIGURES, Sink

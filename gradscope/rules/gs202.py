@@ -99,8 +99,7 @@ from typing import NamedTuple
 
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import place, rule
-from gradscope.rules.gs102 import unless_certain
-from gradscope.rules.roles import grouped
+from gradscope.rules.gs102 import grouped, unless_certain
 from gradscope.units import counted, listed
 
 RULE = rule(__doc__, "GS202", "saved-tensor-will-be-stale", Severity.WARNING, Certainty.PREDICTED)

@@ -20,8 +20,8 @@ from gradscope.model import (
 )
 from gradscope.rules import gs101, gs104, gs201
 from gradscope.rules.gs101 import FreedGraph
+from gradscope.rules.gs102 import grouped
 from gradscope.rules.gs201 import Modified, StaleTensor
-from gradscope.rules.roles import grouped
 from tests import known
 from tests.rules.saying import check_wording, fix_of
 

@@ -23,10 +23,9 @@ from gradscope.model import (
 )
 from gradscope.rules import gs102, gs103, gs202
 from gradscope.rules.base import Rule, first_few
-from gradscope.rules.gs102 import SharedGraph
+from gradscope.rules.gs102 import Cut, Link, Loss, Roles, SharedGraph
 from gradscope.rules.gs103 import ForwardOnFreed
 from gradscope.rules.gs202 import By, StaleSoon
-from gradscope.rules.roles import Cut, Link, Loss, Roles
 from tests import examples, known
 from tests.rules.saying import check_wording, findings_of, fix_of
 

@@ -29,7 +29,7 @@ from gradscope.model import (
 )
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.draw import draw_graphs, draw_recording, select
-from gradscope.render.pictures.merging import merge
+from gradscope.render.pictures.folding import merge
 from gradscope.render.pictures.picture import Options
 from tests import known
 

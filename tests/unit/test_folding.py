@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, NodeState
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.folding import MOST, Repeat, find_repeats, fold
-from gradscope.render.pictures.merging import merge
+from gradscope.render.pictures.folding import MOST, Repeat, find_repeats, fold, merge
 from gradscope.render.pictures.picture import (
     OLDER,
     SHARED,

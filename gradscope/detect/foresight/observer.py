@@ -40,7 +40,6 @@ from gradscope.program.sites import Place, place_in, site_of, user_frames
 from gradscope.program.tensors import held_node, storage_of
 from gradscope.program.undisturbed import Uncollected
 from gradscope.rules import gs102, gs202
-from gradscope.rules.roles import UNKNOWN
 from gradscope.torch_private import cached_parametrizations
 
 _MOST_FORESEEN = 10_000
@@ -199,7 +198,7 @@ def _shared_graph(
         roles=watch.notes.attempt(
             "asking who is trained by which loss failed in gradscope",
             lambda: roles_of(watch, record, freeing, held, reading, reached, frames, around),
-            UNKNOWN,
+            gs102.UNKNOWN,
         ),
     )
 

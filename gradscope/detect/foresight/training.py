@@ -26,7 +26,7 @@ from gradscope.program.names import Names
 from gradscope.program.reach import Budget, Walk
 from gradscope.program.tensors import describe, held_node, leaves_of
 from gradscope.program.undisturbed import Uncollected, Untraced
-from gradscope.rules.roles import Cut, Link, Loss, Roles
+from gradscope.rules.gs102 import Cut, Link, Loss, Roles
 
 Events = Sequence[GradEvent]
 

@@ -24,8 +24,7 @@ from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.event_loop import TASK, TWINS
 from gradscope.program.ahead.machine import PARTS, Machine
-from gradscope.program.ahead.models import argument, in_order
-from gradscope.program.ahead.operators import are_same, computed, contains
+from gradscope.program.ahead.models import are_same, argument, computed, contains, in_order
 from gradscope.program.ahead.values import Given, Named
 from gradscope.program.containers import GENERATOR_TYPES
 from gradscope.program.layouts import class_name, class_namespace, derives, is_a, is_exactly

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gradscope.code.bytecode import MISSING, NULL_FIRST, Instruction
-from gradscope.program.ahead import iteration, models, operators, ways
+from gradscope.program.ahead import iteration, models, ways
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import Frame
 from gradscope.program.ahead.machine import RULES, Machine
@@ -170,7 +170,7 @@ def _on_binary_op(m: Machine, f: Frame, i: Instruction) -> None:
     else:
         count = len(_SYMBOLS)
         name = _SYMBOLS[i.arg % count]
-        value = operators.binary(m, name, left, right, in_place=i.arg >= count)
+        value = models.binary(m, name, left, right, in_place=i.arg >= count)
         if name == "mod":
             m.note_compared(f, ways.divided(left, right))
     f.stack.append(value)
@@ -178,7 +178,7 @@ def _on_binary_op(m: Machine, f: Frame, i: Instruction) -> None:
 
 def _on_compare_op(m: Machine, f: Frame, i: Instruction) -> None:
     left, right = f.pop(2)
-    found = operators.compare(m, _COMPARE[i.arg >> _COMPARED], left, right)
+    found = models.compare(m, _COMPARE[i.arg >> _COMPARED], left, right)
     m.note_compared(f, ways.compared(left, (right,), found))
     f.stack.append(found)
 
@@ -191,7 +191,7 @@ def _on_is_op(m: Machine, f: Frame, i: Instruction) -> None:
 
 def _on_contains_op(m: Machine, f: Frame, i: Instruction) -> None:
     value, owner = f.pop(2)
-    found = operators.contains(m, owner, value)
+    found = models.contains(m, owner, value)
     size = None if found is None else iteration.plain_size(m, owner)
     if size is not None and size <= _MOST_AMONG:
         m.note_compared(f, ways.compared(value, iteration.elements_of(m, owner), found))
@@ -206,7 +206,7 @@ def _on_unary_not(m: Machine, f: Frame, i: Instruction) -> None:
 @_also("UNARY_POSITIVE UNARY_INVERT")
 def _on_unary_negative(m: Machine, f: Frame, i: Instruction) -> None:
     names = {"NEGATIVE": "neg", "POSITIVE": "pos", "INVERT": "invert"}
-    f.stack.append(operators.unary(m, names[i.opname.removeprefix("UNARY_")], f.stack.pop()))
+    f.stack.append(models.unary(m, names[i.opname.removeprefix("UNARY_")], f.stack.pop()))
 
 
 # making
@@ -323,7 +323,7 @@ def _on_call_function_ex(m: Machine, f: Frame, i: Instruction) -> None:
 def _on_call_intrinsic_1(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
     if i.arg == 5:  # unary plus
-        value = operators.unary(m, "pos", value)
+        value = models.unary(m, "pos", value)
     elif i.arg == 4:
         value = v.Wrapped(value)
     elif i.arg == 6:

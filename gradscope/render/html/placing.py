@@ -13,8 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from gradscope.model import Graph
 from gradscope.render.pictures.compose import fold_title
-from gradscope.render.pictures.folding import Fold, fold
-from gradscope.render.pictures.merging import Merged, merge
+from gradscope.render.pictures.folding import Fold, Merged, fold, merge
 from gradscope.render.pictures.picture import DEFAULTS, UNMARKED
 from gradscope.units import common_length
 

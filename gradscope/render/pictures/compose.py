@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from gradscope.model import Graph, Node, NodeState, SavedState, SavedTensor
 from gradscope.model.graph import activation_bytes
-from gradscope.render.pictures.folding import Fold, Folded, fold
-from gradscope.render.pictures.merging import Merged, merge
+from gradscope.render.pictures.folding import Fold, Folded, Merged, fold, merge
 from gradscope.render.pictures.picture import (
     OLDER,
     SHARED,

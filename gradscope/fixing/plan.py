@@ -105,7 +105,8 @@ def plan(recording: Recording, chosen: str | None = None, picks: Sequence[int] =
     sources = _Sources(recording)
     proposals = _chosen(_proposals(recording.findings, sources), chosen)
     if chosen is None:
-        proposals = [one for one in proposals if not one.is_suppressed or _is_picked(one, picks)]
+        named = {p.number for p in proposals if any(c.number in picks for c in p.candidates)}
+        proposals = [p for p in proposals if not p.is_suppressed or p.number in named]
     known = {c.number: p.number for p in proposals for c in p.candidates}
     for pick in picks:
         if pick not in known:
@@ -115,10 +116,6 @@ def plan(recording: Recording, chosen: str | None = None, picks: Sequence[int] =
         if any(known[pick] == known[other] for other in picks if other != pick):
             raise GradscopeError("pick one fix for a finding, not two")
     return _settled(proposals, set(picks), sources)
-
-
-def _is_picked(proposal: Proposal, picks: Sequence[int]) -> bool:
-    return any(candidate.number in picks for candidate in proposal.candidates)
 
 
 def replanned(recording: Recording, old: Plan, picks: Iterable[int]) -> Plan:

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 27_342
-FILES = 172
+CODE = 27_282
+FILES = 168
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

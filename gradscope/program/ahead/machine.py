@@ -175,8 +175,8 @@ class Machine:
     def unknown(self, why: str, *given: Any) -> v.Unknown:
         """Return the result of what is not known, which was given this."""
         marks = self.held(given)
-        if marks and any(_may_be_changed(value) for value in given):
-            self.doubt = self.doubt or why
+        if marks and any(is_a(each, list, dict, set, v.Instance) for each in given):
+            self.doubt = self.doubt or why  # it may change what they hold
         self.may_raise(why)
         return v.Unknown(v.unsure(marks), why)
 
@@ -752,8 +752,3 @@ class Machine:
 def is_function(value: Any) -> bool:
     """Return whether a value is a function written in Python."""
     return type(value) is FunctionType or type(value) is v.Function
-
-
-def _may_be_changed(value: Any) -> bool:
-    """Return whether something unknown that is given a value may change what it holds."""
-    return is_a(value, list, dict, set) or type(value) is v.Instance

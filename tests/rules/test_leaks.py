@@ -219,6 +219,25 @@ def test_the_figures_of_a_cycle_are_the_last_ones(tmp_path: Path) -> None:
     assert finding.label.startswith("13 iterations seen, ")
 
 
+def test_an_object_in_a_container_is_not_told_to_be_detached(tmp_path: Path) -> None:
+    program = """
+    import dataclasses, torch
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    @dataclasses.dataclass
+    class Row:
+        loss: torch.Tensor
+        step: int
+    log = []
+    for step in range(12):
+        loss = net(torch.randn(4, 4)).pow(2).mean()
+        loss.backward()
+        log.append(Row(loss, step))
+    """
+    fix = held_by(findings_of(program, tmp_path)).fix
+    assert fix is not None
+    assert fix.message.startswith("store .item() or .detach() of its `loss` at ")
+
+
 def test_a_holder_is_told_of_once(tmp_path: Path) -> None:
     source = """
     import torch

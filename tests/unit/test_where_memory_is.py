@@ -339,8 +339,8 @@ def kept(variable: str, line: int, file: str = "/a/train.py") -> Recording:
 
 
 def test_findings_are_the_same_by_code_place_and_variable() -> None:
-    def said(*runs: Recording) -> list[str]:
-        text = "\n".join(printed(lambda console: print_diff(*runs, console), 200))
+    def said(before: Recording, after: Recording) -> list[str]:
+        text = "\n".join(printed(lambda console: print_diff(before, after, console), 200))
         return text.partition("findings\n")[2].splitlines()
 
     name = "GS302 graph-kept-alive at"

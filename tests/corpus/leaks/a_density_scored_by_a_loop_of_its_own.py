@@ -15,7 +15,7 @@ class Flow(torch.nn.Module):
         if reduce:
             return -(z ** 2).sum(-1).mean()
         for layer in self.layers:
-            z = layer(z).tanh()
+            z = layer(z).tanh()  # created: GS305
         return -(z ** 2).sum(-1)
 flow = Flow()
 opt = torch.optim.SGD(flow.parameters(), lr=1e-3)

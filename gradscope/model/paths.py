@@ -88,7 +88,7 @@ class Path:
 
     @property
     def beyond_attribute(self) -> str | None:
-        """The attribute of this object, or of an entry of it, that holds the tensor, if one does."""
+        """The attribute of this object, or of an entry, that holds the tensor, if one does."""
         return Path.of(self.origin, self.root, self.beyond).attribute
 
     @property

@@ -189,6 +189,7 @@ class Session:
 
     def _before_step(self, optimizer: Any) -> None:
         def look() -> None:
+            self.state.mutations.note_gradients(optimizer)
             self.state.mutations.before_step(optimizer, looks=not self._is_idle())
 
         if not self._is_passed():
@@ -205,14 +206,16 @@ class Session:
             return
 
         def look() -> None:
+            self.state.mutations.note_gradients(optimizer)  # a closure may have made them
+            if self._is_idle():
+                return
             frame = user_frame(sys._getframe(1))
             place = None if frame is None else place_in(frame)
             self.state.mutations.after_step(optimizer, place)
             self.state.observers.tell(Observer.after_step, optimizer, place, frame)
 
         self.state.generations.stepped()
-        if not self._is_idle():
-            self.state.notes.attempt(_LOOK_AT_STEP, look, None)
+        self.state.notes.attempt(_LOOK_AT_STEP, look, None)
 
     # what the choke point writes goes to every watch in progress
 
@@ -291,10 +294,14 @@ class Session:
         passed = () if self.state.budget is None else self.state.budget.notes
         is_unseen = self.state.lifting.on and not passed  # else a note tells
         uncounted = self.state.generations.built_since if is_unseen else 0
+        met = census.alive + census.destroyed - census.before
         return Summary(
             backward_calls=self.state.calls,
-            nodes=max(built, census.alive + census.destroyed),
+            nodes=max(built, met),
             nodes_destroyed=census.destroyed,
+            nodes_unmet=max(0, built - met),
+            nodes_before=census.before,
+            without_gradient=0 if passed else self.state.mutations.without_gradient,
             **self.state.totals,
             live_bytes=ledger.live_bytes + census.kept_bytes,
             exact=not (ledger.estimated_calls or uncounted or passed),
@@ -521,8 +528,8 @@ class Scope:
 
     def _figures(self) -> dict[str, int]:
         total = self.summary
-        alive = total.nodes - total.nodes_destroyed
         found = sum(finding.counts for finding in self._findings)
+        alive = total.nodes_alive + total.nodes_unmet
         figures = (total.backward_calls, found, total.live_bytes, alive, self._retained)
         return dict(zip(FIGURES, figures, strict=True))
 

@@ -88,6 +88,8 @@ class Generations:
         """The number at which the last call ended, or the watch began: every node of the watch's
         own thread with a smaller one was built before that.
         """
+        self.first = self.newest
+        """The number of the first node that is built in the watch, in its own thread."""
         self.latest = 0
         """The number of that call."""
         self._begun = 0

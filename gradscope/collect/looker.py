@@ -149,6 +149,8 @@ class Looker:
         elif known.saves:
             packs = self._ledger.pending.pop(token.sequence_nr, _NOTHING)
         number = token.sequence_nr
+        if number < self._generations.first:
+            self._state.census.before += 1
         if known.is_function:
             token.is_function = True
             if known.is_compiled:

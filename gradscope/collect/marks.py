@@ -22,12 +22,14 @@ from gradscope.torch_private import CALL, carried, hidden_from_compiler
 
 
 class Census:
-    """Counts the marked nodes that live and those that were destroyed."""
+    """Counts the marked nodes that live and those that were destroyed; of both, how many were built
+    ``before`` the watch.
+    """
 
-    __slots__ = ("alive", "destroyed", "graphs", "kept_bytes", "kept_tensors")
+    __slots__ = ("alive", "before", "destroyed", "graphs", "kept_bytes", "kept_tensors")
 
     def __init__(self) -> None:
-        self.alive = 0
+        self.alive = self.before = 0
         self.destroyed = 0
         self.graphs = 0
         """Graphs that live of which only the root is marked."""

@@ -30,6 +30,7 @@ from gradscope.record.codec import dumps, loads
 from gradscope.render.forms import findings_text
 from gradscope.render.text.report import print_list, tally
 from gradscope.render.text.terminal import console_in_memory, written_on
+from gradscope.render.wording import LOOKED_FOR, NOTHING
 from gradscope.rules import by_code
 from gradscope.rules.settings import FailOn, Settings, Suppressor, settings_at, write_baseline
 from gradscope.units import counted
@@ -162,7 +163,7 @@ class Watching:
         self._watched: Watched | None = None
         self._ended: tuple[Watched, list[Finding]] | None = None
         self._findings: dict[str, list[Finding]] = {}
-        self._calls = 0
+        self._calls, self._failed = 0, False
         self._failures: list[str] = []
 
     @property
@@ -237,6 +238,7 @@ class Watching:
             return
         texts, calls, failure = report.gradscope
         self._calls += calls
+        self._failed |= report.failed
         if failure:
             self._failures.append(f"{report.nodeid}: not watched: {failure}")
         self._findings[report.nodeid] = [loads(Finding, text) for text in texts]
@@ -258,8 +260,12 @@ class Watching:
         if self._settings.write_baseline is not None:
             print_line(console, write_baseline(self._settings.write_baseline, every))
         calls, tests = counted(self._calls, "backward call"), counted(len(self._findings), "test")
-        found_in_all = ", ".join(tally(every)) or "no problem found"
-        print_line(console, f"{found_in_all} in {calls} of {tests}")
+        if found_in_all := ", ".join(tally(every)):
+            print_line(console, f"{found_in_all} in {calls} of {tests}")
+        elif self._failed:
+            print_line(console, f"found {NOTHING} in {calls} of {tests}")
+        else:
+            print_line(console, f"no problem found in {calls} of {tests}: {LOOKED_FOR}")
         terminalreporter.section("gradscope", "=")
         for line in written_on(console).splitlines():
             terminalreporter.write_line(line)

@@ -176,13 +176,18 @@ class Summary(Printed):
     did. ``left_out`` findings had too few bytes to be reported. ``estimated_calls`` were guarded:
     what they saved and freed was not counted, but is reckoned by the calls that were watched.
     ``uncounted_nodes`` were built after the last call, and what they saved is in no figure.
-    ``exact``: there is none of either.
+    ``exact``: there is none of either. ``nodes_unmet`` were built and met by no call: whether they
+    live is not known. ``nodes_before`` were met and built before the watch: they are not among
+    ``nodes``, and what they saved is in no figure. ``without_gradient`` parameters had no gradient
+    at any step of their optimizer.
     ``unread`` says how often what the program does next could not be read on, by the reason.
     """
 
     backward_calls: int = 0
     nodes: int = 0
     nodes_destroyed: int = 0
+    nodes_unmet: int = 0
+    nodes_before: int = 0
     saved_tensors: int = 0
     saved_bytes: int = 0
     freed_tensors: int = 0
@@ -198,8 +203,14 @@ class Summary(Printed):
     exact: bool = True
     estimated_calls: int = 0
     uncounted_nodes: int = 0
+    without_gradient: int = 0
     unread: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def nodes_alive(self) -> int:
+        """Nodes that calls met and that are alive at the end."""
+        return self.nodes + self.nodes_before - self.nodes_destroyed - self.nodes_unmet
 
 
 @dataclass(frozen=True, slots=True)

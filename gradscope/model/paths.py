@@ -87,6 +87,11 @@ class Path:
         return str(last.key) if last is not None and last.kind == "attribute" else None
 
     @property
+    def beyond_attribute(self) -> str | None:
+        """The attribute of this object, or of an entry, that holds the tensor, if one does."""
+        return Path.of(self.origin, self.root, self.beyond).attribute
+
+    @property
     def through_traceback(self) -> bool:
         """True when the way to the tensor leads through a frame that an exception has left."""
         return any(s.kind == "frame" and s.key.raised for s in (*self.steps, *self.beyond))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -97,7 +98,16 @@ class Names:
             if above.f_code is MODULE_CALL:
                 outermost, caller = _MODULE.of(above) or outermost, caller_of(above)
         users = (each for each in frames_from(caller) if owner_of(each.f_code) == USER)
-        name = next(filter(None, (_variable(each, outermost) for each in users)), None)
+        name: str | None = None
+        wanted: Any = outermost
+        for each in users:
+            # What a method knows as `self` may have a name where the method is called.
+            if (known := _variable(each, wanted)) is None:
+                continue
+            name = known + (name or "").removeprefix("self")
+            if re.split(r"[.\[]", known)[0] != "self":
+                break
+            wanted = dict(reversed(variables(each)))["self"]
         self._learn_module(outermost, name or self._unnamed(outermost))
         if id(module) not in self._modules:  # called from a module that does not list it as its own
             self._learn_module(module, self._unnamed(module))
@@ -137,9 +147,9 @@ def names_in(frame: FrameType, objects: Sequence[object]) -> list[str | None]:
     return [found.get(id(each)) for each in objects]
 
 
-def _variable(frame: FrameType, module: Module) -> str | None:
-    """The name by which a frame's code sees a module: a variable, an attribute of ``self``, or an
-    entry of one: ``nets[0]``.
+def _variable(frame: FrameType, module: object) -> str | None:
+    """The name by which a frame's code sees a module, or another object: a variable, an attribute
+    of ``self``, a module of one, or an entry of one: ``nets[0]``.
     """
     found = [(name, value) for name, value in variables(frame) if not name.startswith("__")]
     owner: Any = dict(reversed(found)).get("self")
@@ -149,6 +159,12 @@ def _variable(frame: FrameType, module: Module) -> str | None:
     for name, value in found:
         if value is module:
             return name
+    for name, value in found:
+        if issubclass(type(value), Module):
+            inner = object.__getattribute__(value, "__dict__").get("_modules", {})
+            for key, entry in [*inner.items()]:
+                if entry is module:
+                    return f"{name}.{key}"
     for name, value in found:
         if is_exactly(value, list, tuple, dict) and len(value) <= _MOST_ENTRIES:
             entries = value.items() if type(value) is dict else enumerate(value)

@@ -31,6 +31,7 @@ from gradscope.render.text.calls import as_code
 from gradscope.render.text.report import print_finding, print_findings, print_report
 from gradscope.render.text.terminal import console_in_memory, written_on
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
+from gradscope.render.wording import lives
 from gradscope.units import counted, escaped, gathered, nbytes
 
 _WIDTH = 100
@@ -191,7 +192,7 @@ def summary_text(summary: Summary) -> str:
     peak = f"{nbytes(s.peak_saved_bytes)} at the peak"
     dropped = f", {s.dropped_tensors:,} dropped with their graph" if s.dropped_tensors else ""
     return (
-        f"nodes          {s.nodes:,} built, {s.nodes_destroyed:,} destroyed\n"
+        f"nodes          {lives(s)}\n"
         f"saved tensors  {about}{s.saved_tensors:,} saved, "
         f"{s.freed_tensors:,} freed by backward{dropped}\n"
         f"held           {about}{nbytes(s.live_bytes)} now, {peak}"

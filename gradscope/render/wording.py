@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from gradscope.model import Applicability, Finding, Fix, Site
-from gradscope.units import listed, short_path
+from gradscope.model import Applicability, Finding, Fix, Recording, Site, Summary
+from gradscope.units import counted, listed, short_path
 
 _MOST_SAVED = 4
+NOTHING = "no freed, stale or kept graph"
+LOOKED_FOR = "nothing freed was needed, nothing saved was changed, no graph grows or is kept"
 
 
 def notes(finding: Finding, announced: Finding | None = None) -> list[tuple[str, Site | None]]:
@@ -26,6 +28,36 @@ def notes(finding: Finding, announced: Finding | None = None) -> list[tuple[str,
         return [*found, (f"announced as {announced.code}{at}, see above", None)]
     saved = [(_saved_tensors(finding), None)] if finding.saved else []
     return [*((one.message, one.site) for one in finding.related), *saved, *found]
+
+
+def lives(s: Summary) -> str:
+    """Return how many nodes were built in a run, and what became of them, as far as it is known."""
+    unmet = f", {s.nodes_unmet:,} met by no call" if s.nodes_unmet else ""
+    alive = f", {s.nodes_alive:,} alive" if s.nodes_alive else ""
+    return f"{s.nodes:,} built, {s.nodes_destroyed:,} destroyed{alive}{unmet}"
+
+
+def nothing_found(recording: Recording, calls: str) -> tuple[str, str, bool]:
+    """Return what is said of a run without a finding: the lead, what else is known, and whether it
+    is that no problem was found. ``calls`` is how many were looked at.
+    """
+    unreached = recording.summary.without_gradient
+    outcomes = [recording.outcome, *(one.outcome for one in recording.processes)]
+    raised = next((one.exception for one in outcomes if one.exception), "").strip()
+    if raised:
+        failed = [call for call in recording.calls if call.exception]
+        came = failed and raised.endswith((failed[-1].exception or "").strip())
+        by = f" in backward call {failed[-1].last_number:,}" if came else ""
+        lead = f"ended with {raised.split(':')[0].split('.')[-1]}{by}"
+        return lead, f"; gradscope found {NOTHING} in {calls}", False
+    never = ""
+    if unreached:
+        never = (
+            f"; {counted(unreached, 'parameter')} that an optimizer stepped never had a gradient"
+        )
+    if never or not all(one.finished and not one.exit_status for one in outcomes):
+        return f"found {NOTHING}", f" in {calls}{never}", False
+    return "no problem found", f" in {calls}: {LOOKED_FOR}", True
 
 
 def _saved_tensors(finding: Finding) -> str:

@@ -87,7 +87,8 @@ def built(made: Iterable[Site], message: str, again: str = "and here") -> Iterat
 
 class Grown(NamedTuple):
     """What something keeps of ``iterations`` iterations, and what each of them adds; ``at_least``:
-    there may be more of them.
+    there may be more of them. ``seen``: so it was in this iteration of so many, and the holder is
+    gone since.
 
     Without hooks the bytes are not known: ``counts_bytes`` is False.
     """
@@ -99,11 +100,13 @@ class Grown(NamedTuple):
     nbytes_each: float
     counts_bytes: bool = True
     at_least: bool = False
+    seen: tuple[int, int] | None = None
 
     @property
     def span(self) -> str:
-        """The iterations as text: ``at least 31 iterations``."""
-        return f"{'at least ' if self.at_least else ''}{counted(self.iterations, 'iteration')}"
+        """The iterations as text: ``at least 31 iterations (last seen in the 32nd of 48)``."""
+        last = f" (last seen in iteration {' of '.join(map(str, self.seen))})" if self.seen else ""
+        return f"{'at least ' * self.at_least}{counted(self.iterations, 'iteration')}{last}"
 
     @property
     def saved(self) -> str:

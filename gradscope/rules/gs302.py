@@ -115,6 +115,8 @@ def finding(facts: KeptAlive) -> Finding:
 def _fix(facts: KeptAlive) -> tuple[FixKind, str]:
     """Return what to store instead."""
     where, holder = at(facts.stored), f"`{facts.holder.text}`"
+    part = facts.holder.beyond_attribute  # of an object, which cannot be detached itself
+    it, what = (f"its `{part}`", f"the `{part}` of what") if part else ("it", "what")
     untrained = "nothing then trains through it"
     if facts.holder.through_traceback:
         keep = f"keep str(error) instead of the exception{where}"
@@ -126,9 +128,9 @@ def _fix(facts: KeptAlive) -> tuple[FixKind, str]:
         once = f"register the hook once, or remove() what registering it gave{where}"
         return FixKind.OTHER, f"{once}: each keeps the variables that it closes over"
     if facts.is_scalar:
-        store = f"store .item() or .detach() of it{where}"
+        store = f"store .item() or .detach() of {it}{where}"
         return FixKind.ITEM, f"{store}; the number is the same, the graph goes"
     if facts.is_container:
-        return FixKind.DETACH, f"detach() what is stored in {holder}{where}; {untrained}"
-    update = f"update {holder}{where} under torch.no_grad(), or detach() it"
+        return FixKind.DETACH, f"detach() {what} is stored in {holder}{where}; {untrained}"
+    update = f"update {holder}{where} under torch.no_grad(), or detach() {it}"
     return FixKind.NO_GRAD, f"{update}; {untrained}"

@@ -5,8 +5,9 @@
 A line saved tensors for backward again and again, and each time the graph was gone before any
 backward call met it. gradscope names the outermost line of yours of which that is true: where
 training and evaluation go through the same forward pass, it is the evaluation's call, and never a
-line that is also trained through. It says how many bytes each forward pass saved and, where they
-are known, where the graph was built and the variable that held it.
+line that is also trained through, nor one in a function that others train through. It says how many
+bytes each forward pass saved and, where they are known, where the graph was built and the variable
+that held it.
 
 ## Why it happens
 

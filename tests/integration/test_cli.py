@@ -389,7 +389,7 @@ def test_what_is_suppressed_is_neither_printed_nor_counted(script: Path) -> None
     done = gradscope("run", "--ignore", "GS102", script.name, cwd=script.parent)
     assert done.returncode == 0
     assert "GS10" not in done.stderr
-    assert "no problem found, 2 suppressed in 2 backward calls" in done.stderr
+    assert "no finding, 2 suppressed in 2 backward calls" in done.stderr
 
 
 def test_a_baseline_of_the_findings_of_today(script: Path) -> None:
@@ -401,4 +401,4 @@ def test_a_baseline_of_the_findings_of_today(script: Path) -> None:
     options = ("--baseline", "b.json", "--fail-on", "advice")
     known = gradscope("run", *options, script.name, cwd=script.parent)
     assert known.returncode == 0
-    assert "no problem found, 2 suppressed" in known.stderr
+    assert "no finding, 2 suppressed" in known.stderr

@@ -222,7 +222,7 @@ def test_comments_settings_and_a_baseline_hold_as_for_the_commands(tmp_path: Pat
     file.write_text(STEPS, encoding="utf-8")
     done = run_pytest(tmp_path, "--gradscope")
     assert done.returncode == 0, done.stdout
-    assert "no problem found, 2 suppressed in 2 backward calls of 1 test" in done.stdout
+    assert "no finding, 2 suppressed in 2 backward calls of 1 test" in done.stdout
     file.write_text(STEPS.replace("# gradscope", "#"), encoding="utf-8")
     (tmp_path / "pyproject.toml").write_text(
         '[tool.gradscope]\nfail-on = "advice"', encoding="utf-8"

@@ -184,7 +184,58 @@ def test_where_the_holder_is_gone_in_the_end_the_figures_say_when_it_was_seen(
 ) -> None:
     source = LOGGED.format(first="kept = []", store="kept.append(loss)", steps=40)
     (finding,) = findings_of(f"{source}\n    main()", tmp_path)
-    assert finding.label == "keeps graphs of at least 32 iterations, no saved bytes"
+    assert (
+        finding.label
+        == "keeps graphs of 32 iterations (last seen in iteration 33 of 40), no saved bytes"
+    )
+
+
+def test_a_holder_that_a_later_loop_no_longer_has_keeps_its_last_figures(tmp_path: Path) -> None:
+    program = """
+    import torch
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    def one(losses):
+        loss = net(torch.randn(4, 4)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss)
+    def main():
+        losses = []
+        for step in range(10):
+            one(losses)
+        for step in range(38):
+            one([])
+    main()
+    """
+    (finding,) = findings_of(program, tmp_path)
+    assert finding.label.startswith("keeps graphs of 8 iterations (last seen in iteration 9 of 48)")
+
+
+def test_the_figures_of_a_cycle_are_the_last_ones(tmp_path: Path) -> None:
+    source = examples.bad(gs304.RULE).replace("range(10)", "range(13)")
+    (finding,) = findings_of(source, tmp_path)
+    assert finding.label.startswith("13 iterations seen, ")
+
+
+def test_an_object_in_a_container_is_not_told_to_be_detached(tmp_path: Path) -> None:
+    program = """
+    import dataclasses, torch
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    @dataclasses.dataclass
+    class Row:
+        loss: torch.Tensor
+        step: int
+    log = []
+    for step in range(12):
+        loss = net(torch.randn(4, 4)).pow(2).mean()
+        loss.backward()
+        log.append(Row(loss, step))
+    """
+    fix = held_by(findings_of(program, tmp_path)).fix
+    assert fix is not None
+    assert fix.message.startswith("store .item() or .detach() of its `loss` at ")
 
 
 def test_a_holder_is_told_of_once(tmp_path: Path) -> None:

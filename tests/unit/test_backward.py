@@ -204,3 +204,29 @@ def test_nodes_of_two_threads_with_one_number_are_kept_apart(before: bool, hooks
         in_a_thread(use)
     assert "a second time" in errors[0]
     assert [(f.code, f.missed) for f in scope.findings] == [("GS101", False)]
+
+
+def test_nodes_that_no_call_met_are_told_from_those_that_live() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    with gradscope.watch() as scope:
+        for _ in range(3):
+            weight.exp().sum()
+        loss = weight.exp().sum()
+        loss.backward()
+        summary = scope.summary
+        assert (summary.nodes, summary.nodes_alive, summary.nodes_unmet) == (8, 2, 6)
+        assert "8 built, 0 destroyed, 2 alive, 6 met by no call" in str(summary)
+        del loss
+        assert (scope.summary.nodes_destroyed, scope.summary.nodes_alive) == (2, 0)
+
+
+@pytest.mark.parametrize("hooks", [True, False])
+def test_what_was_built_before_the_watch_is_told_apart(*, hooks: bool) -> None:
+    loss = torch.ones(2, requires_grad=True).exp().sum()
+    with gradscope.watch(hooks=hooks) as scope:
+        loss.backward()
+        own = torch.ones(2, requires_grad=True).exp().sum()
+        own.backward()
+        summary = scope.summary
+    assert (summary.nodes, summary.nodes_before, summary.nodes_alive) == (2, 2, 4)
+    assert "2 nodes that a call met; what these saved is not counted" in str(scope)

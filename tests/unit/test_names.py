@@ -100,7 +100,7 @@ def test_modules_of_one_class_are_told_apart() -> None:
 
     gan = Gan()
     gan.run()
-    assert [net.found[0] for net in gan.nets] == [("self.nets[0]", "Spy"), ("self.nets[1]", "Spy")]
+    assert [net.found[0] for net in gan.nets] == [("gan.nets[0]", "Spy"), ("gan.nets[1]", "Spy")]
     apart = [hidden(Spy(names)), hidden(Spy(names))]
     for call in apart:
         call(torch.ones(1))
@@ -165,3 +165,22 @@ def test_modules_and_leaves_in_attributes_are_named_by_their_owner() -> None:
     names.learn_variables([sys._getframe()])
     assert names.of_tensor(agent.policy.weight) == "agent.policy.weight"
     assert names.of_tensor(agent.scale) == "agent.scale"
+
+
+def test_what_a_module_s_own_method_calls_is_named_as_the_caller_sees_it() -> None:
+    names = Names()
+
+    class Lit(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Spy(names)
+
+        def training_step(self) -> None:
+            hidden(self.net)(torch.ones(1))
+
+    lit = Lit()
+    lit.training_step()
+    assert lit.net.found == [("lit.net", "Spy")]
+    listed = [Lit()]
+    listed[0].training_step()
+    assert listed[0].net.found == [("listed[0].net", "Spy")]

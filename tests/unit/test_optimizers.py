@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import gradscope
 from gradscope.collect.mutations import Mutations
 from gradscope.detect.foresight.training import Optimizers
 from gradscope.program.ahead.questions import events_around, start_after
@@ -51,6 +52,35 @@ def test_a_step_that_was_not_looked_at_is_not_taken_for_another() -> None:
         parameter.add_(1)
     mutations.after_step(optimizer, place)
     assert mutations._step_after(parameter, before) is place.site
+
+
+def test_parameters_that_have_no_gradient_at_any_step_are_counted() -> None:
+    used, unused, late, frozen = (torch.nn.Parameter(torch.ones(2)) for _ in range(4))
+    frozen.requires_grad_(False)
+    optimizer = torch.optim.SGD([used, unused, late, frozen], lr=0.1)
+    with gradscope.watch() as scope:
+        for step in range(3):
+            optimizer.zero_grad()
+            (used.exp() * (late if step == 2 else 1.0)).sum().backward()
+            optimizer.step()
+            assert scope.summary.without_gradient == (1 if step == 2 else 2)
+        text = " ".join(str(scope).split())
+    assert text.endswith("; 1 parameter that an optimizer stepped never had a gradient")
+
+
+def test_gradients_that_a_closure_makes_are_met() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.LBFGS([weight], lr=0.1, max_iter=2)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = weight.exp().sum()
+        loss.backward()
+        return float(loss.detach())
+
+    with gradscope.watch() as scope:
+        optimizer.step(closure)
+    assert scope.summary.without_gradient == 0
 
 
 class Own(torch.optim.SGD):

@@ -209,5 +209,5 @@ def test_every_format_shows_what_is_suppressed_as_such(recording: Recording) -> 
     assert "suppressions" not in results[1]
     assert writer(Format.GITHUB)(judged).count("::error") == 1
     everything = Suppressor(DEFAULTS.overridden(ignore=["GS101"])).of_findings(recording)
-    assert "no problem found, 2 suppressed in 4 backward calls" in report_text(everything)
+    assert "no finding, 2 suppressed in 4 backward calls" in report_text(everything)
     assert not any(map(FailOn.ADVICE.includes, everything.findings))

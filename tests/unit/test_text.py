@@ -24,6 +24,8 @@ from gradscope.model import (
     Finding,
     Fix,
     FixKind,
+    Outcome,
+    Process,
     Recording,
     Related,
     Root,
@@ -139,7 +141,56 @@ def test_no_fix_is_offered_where_none_is_an_edit() -> None:
     words = tuple(replace(f, fix=f.fix and replace(f.fix, edits=())) for f in whole.findings)
     lines = report(replace(whole, findings=words), saved="run.gscope").splitlines()
     assert lines[-2:] == ["next: gradscope explain GS201", "      gradscope report run.gscope"]
-    assert report(RECORDINGS["clean"]).splitlines()[-1] == "no problem found in 500 backward calls"
+    looked_for = "nothing freed was needed, nothing saved was changed, no graph grows or is kept"
+    said = " ".join(report(RECORDINGS["clean"]).splitlines()[-2:])
+    assert said == f"no problem found in 500 backward calls: {looked_for}"
+
+
+def test_only_of_a_run_that_ended_well_it_is_said_that_there_was_no_problem() -> None:
+    clean = RECORDINGS["clean"]
+    killed = replace(clean, outcome=Outcome(-9))
+    left = replace(clean, outcome=Outcome(3, None, finished=True))
+    raised = replace(clean, outcome=Outcome(1, "KeyError: 'train'", finished=True))
+    pair = tuple(Process(n, "x.py", clean.summary, clean.outcome) for n in ("rank 0", "rank 1"))
+    of_two = replace(clean, processes=(pair[0], replace(pair[1], outcome=raised.outcome)))
+    unreached = replace(clean, summary=replace(clean.summary, without_gradient=2))
+    nothing = "no freed, stale or kept graph in 500 backward calls"
+    said = {
+        "killed": f"found {nothing}",
+        "left": f"found {nothing}",
+        "raised": f"ended with KeyError; gradscope found {nothing}",
+        "of_two": f"ended with KeyError; gradscope found {nothing} of 2 processes",
+        "unreached": f"found {nothing}; 2 parameters that an optimizer stepped never had a gradient",
+    }
+    runs = {"killed": killed, "left": left, "raised": raised, "of_two": of_two}
+    for name, recording in (runs | {"unreached": unreached}).items():
+        text = " ".join(report(recording).split())
+        assert text.endswith(said[name]), name
+        assert "no problem" not in text, name
+
+
+def test_an_error_that_came_out_of_a_backward_call_is_said_to_have() -> None:
+    clean = RECORDINGS["clean"]
+    error = "torch.utils.checkpoint.CheckpointError: other shapes\n"
+    failed = replace(clean.calls[0], number=501, last_number=501, count=1)
+    failed = replace(failed, exception="CheckpointError: other shapes")
+    outcome = Outcome(1, error, finished=True)
+    ended = replace(clean, calls=(*clean.calls, failed), outcome=outcome)
+    assert "\nended with CheckpointError in backward call 501; gradscope found no" in report(ended)
+    elsewhere = replace(ended, outcome=replace(outcome, exception="ValueError: other"))
+    assert "\nended with ValueError; gradscope found no" in report(elsewhere)
+
+
+def test_what_was_not_counted_is_not_told_as_zero() -> None:
+    clean = RECORDINGS["clean"]
+    text = report(replace(clean, header=replace(clean.header, hooks=False)))
+    assert re.search(r"saved tensors  not counted without hooks\n\n", text)
+    assert not re.search(r"\d ([KM]i)?B\b", text)
+    assert "nodes run\n" in text
+    summary = replace(clean.summary, nodes=0, nodes_before=8, nodes_unmet=0, nodes_destroyed=5)
+    text = report(replace(clean, summary=summary))
+    assert "0 built, 5 destroyed, 3 alive\n" in text
+    assert "8 nodes that a call met; what these saved is not counted" in " ".join(text.split())
 
 
 def test_released_and_returned_are_told_apart() -> None:

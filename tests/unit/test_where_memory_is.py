@@ -20,6 +20,8 @@ from torch.utils.checkpoint import checkpoint
 import gradscope
 from gradscope.model import (
     BackwardCall,
+    Certainty,
+    Finding,
     Graph,
     Header,
     Node,
@@ -28,6 +30,7 @@ from gradscope.model import (
     Recording,
     SavedState,
     SavedTensor,
+    Severity,
     Site,
     Summary,
 )
@@ -315,7 +318,41 @@ def test_a_difference_has_signs_and_only_what_changed() -> None:
     assert not [line for line in lines if "net.0 Block" in line]
     assert lines[-2:] == ["findings", "  the same"]
     fixed = printed(lambda console: print_diff(canned_recording(), recording(), console))
-    assert "  gone: GS101 backward-through-freed-graph" in fixed
+    assert any(line.startswith("  gone: GS101 backward-through-freed-graph at ") for line in fixed)
+
+
+def kept(variable: str, line: int, file: str = "/a/train.py") -> Recording:
+    """A run in which a list of this name keeps graphs."""
+    site = Site(file, line, 5)
+    told = Finding(
+        "GS302",
+        "graph-kept-alive",
+        Severity.WARNING,
+        Certainty.OBSERVED,
+        f"`{variable}` keeps",
+        site,
+    )
+    sources = {file: "\n" * (line - 1) + "losses.append(loss)"}
+    whole = recording()
+    header = replace(whole.header, cwd=file.rpartition("/")[0])
+    return replace(whole, header=header, findings=(told,), sources=sources)
+
+
+def test_findings_are_the_same_by_code_place_and_variable() -> None:
+    def said(before: Recording, after: Recording) -> list[str]:
+        text = "\n".join(printed(lambda console: print_diff(before, after, console), 200))
+        return text.partition("findings\n")[2].splitlines()
+
+    name = "GS302 graph-kept-alive at"
+    assert said(kept("losses", 9), kept("losses", 9)) == ["  the same"]
+    assert said(kept("losses", 9), kept("losses", 9, "/b/train.py")) == ["  the same"]
+    moved = [f"  moved: {name} train.py:12 `losses`, before at train.py:9"]
+    assert said(kept("losses", 9), kept("losses", 12)) == moved
+    other = [f"  gone: {name} train.py:9 `losses`", f"  new: {name} train.py:9 `kept`"]
+    assert said(kept("losses", 9), kept("kept", 9)) == other
+    changed = replace(kept("losses", 12), sources={"/a/train.py": "\n" * 11 + "losses += [loss]"})
+    gone = [f"  gone: {name} train.py:9 `losses`", f"  new: {name} train.py:12 `losses`"]
+    assert said(kept("losses", 9), changed) == gone
 
 
 def test_a_difference_tells_what_the_graphs_alone_held_if_both_know() -> None:

@@ -148,7 +148,10 @@ class Growth(Observer):
         self._unmet: dict[Key, Sightings] = {}
         """What grew between calls, and was run by none of those since."""
         self._creates = False
-        self._told: dict[Key, _Facts | None] = {}
+        self._told: set[Key] = set()
+        self._last: dict[Key, tuple[_Facts, CallLoop, Sightings]] = {}
+        """What was known of a holder when it was told, which is the last where it is gone since."""
+        self._cycles: list[tuple[CallLoop, tuple[str, str, Site | None], float]] = []
         self._attributes: set[str | None] = set()
         self._touched = 0
         self._thread = this_thread.number
@@ -228,7 +231,7 @@ class Growth(Observer):
         return loop if loop.due else None
 
     def _scan_loop(self, loop: CallLoop, fresh: int, frame: FrameType | None) -> Iterable[Finding]:
-        is_over = loop.done and self._told.keys().isdisjoint(loop.holders)
+        is_over = loop.done and self._told.isdisjoint(loop.holders)
         if is_over or not self._is_cheap(loop.holders):
             return ()
         alive = self.watch.census.alive - fresh  # sequences have other lengths each time
@@ -264,7 +267,8 @@ class Growth(Observer):
             grown = sightings.grows and often and is_new and bound is not Bound.EMPTIED
             if grown and key not in self._told:
                 self.told_between_calls = True
-                self._told[key] = facts = _facts(self.watch, sightings, None)
+                self._told.add(key)
+                facts = _facts(self.watch, sightings, None)
                 # Calls that came since may have used the values.
                 level = Severity.WARNING if key in self._between else Severity.ADVICE
                 yield replace(_finding(facts), severity=level)
@@ -299,21 +303,22 @@ class Growth(Observer):
         grads = [g for g in grown if self._creates and g[1].newest.names[0].attribute == "grad"]
         if grads:
             # The one that holds the most stands for the others, and for what was computed of them.
-            self._told.update((key, None) for key, _ in grads)
+            self._told.update(key for key, _ in grads)
             loop.done = True
             sightings = max((s for _, s in grads), key=lambda s: s.newest.nodes)
             suspect = sightings.newest
             nodes, name = suspect.each[0], suspect.names[0].text
-            yield gs304.finding(loop.record, "grad", name, None, suspect.iterations, nodes)
+            yield self._tell_cycle(loop, ("grad", name, None), suspect.iterations, nodes)
             return
         for key, sightings in grown:
             loop.done = True
             attribute = sightings.newest.names[0].attribute
+            self._told.add(key)
             if attribute is not None and attribute in self._attributes:
-                self._told[key] = None  # told by the name that it has elsewhere
-                continue
+                continue  # told by the name that it has elsewhere
             self._attributes.add(attribute)
-            self._told[key] = facts = _facts(self.watch, sightings, loop)
+            facts = _facts(self.watch, sightings, loop)
+            self._last[key] = facts, loop, sightings
             yield _finding(facts)
         if not loop.done and not loop.holders and loop.grows(ended=ended):
             (first_seen, before), (last, now) = loop.alive[0], loop.alive[-1]
@@ -321,7 +326,13 @@ class Growth(Observer):
             if (cycle := _find_cycle(creates=self._creates)) is not None:
                 loop.done = True
                 each = (now - before) / (last - first_seen)
-                yield gs304.finding(loop.record, *cycle, last, each)
+                yield self._tell_cycle(loop, cycle, last, each)
+
+    def _tell_cycle(
+        self, loop: CallLoop, cycle: tuple[str, str, Site | None], seen: int, each: float
+    ) -> Finding:
+        self._cycles.append((loop, cycle, each))
+        return gs304.finding(loop.record, *cycle, seen, each)
 
     def _untold(self, loop: CallLoop) -> list[tuple[Key, Sightings]]:
         return [each for each in loop.holders.items() if each[0] not in self._told]
@@ -369,16 +380,21 @@ class Growth(Observer):
 
     def _final(self) -> Iterator[Finding]:
         """Say the last figures of what was told before."""
+        for loop, cycle, each in self._cycles:
+            yield replace(gs304.finding(loop.record, *cycle, loop.count, each), count=0)
         causes = set()
-        for loop in self._loops.values():
-            for key, told in self._told.items():
-                sightings = loop.holders.get(key)
-                if sightings is None or told is None or (cause := _finding(told).cause) in causes:
-                    continue
-                causes.add(cause)  # of two names for one thing the first was said
-                grown = _grown(self.watch, sightings)
-                grown = grown._replace(at_least=grown.at_least or sightings.count < loop.count)
-                yield replace(_finding(told._replace(grown=grown)), count=0)
+        for key, (told, loop, sightings) in self._last.items():
+            if (cause := _finding(told).cause) in causes:
+                continue
+            causes.add(cause)  # of two names for one thing the first was said
+            loops = [each for each in self._loops.values() if key in each.holders]
+            seen = [(loop, sightings), *((each, each.holders[key]) for each in loops)]
+            loop, sightings = max(seen, key=lambda each: each[1].newest.iterations)
+            grown = _grown(self.watch, sightings)
+            if sightings.count < loop.count:
+                of = sightings.count + loop.before, loop.count + loop.before
+                grown = grown._replace(seen=of)
+            yield replace(_finding(told._replace(grown=grown)), count=0)
 
     # between backward calls, or without any
 

@@ -126,6 +126,8 @@ class Unused(Observer):
         if self.watch.saving.routes.cut or not self.watch.hooked:
             return
         trained, made = self._trained(), [r.places for r in self._around if r.places]
+        around = {place.code for places in made for place in places}
+        shared = {p.code for r in self._met if r is not None for p in r.places} - around
         ran = {_line(places[0]) for places in made}
         files = {place.site.file for route in routes for place in route.places}
         waiting = {file for file in files if _may_come(file, ran)}
@@ -133,7 +135,7 @@ class Unused(Observer):
             (inner.code, _shape(outer)) for places in made for inner, outer in pairwise(places)
         }
         for route in routes:
-            site = _outermost(route, trained, calls)
+            site = _outermost(route, trained, calls, shared)
             is_over = waiting.isdisjoint(place.site.file for place in route.places)
             if site is not None and is_over:
                 yield route, site
@@ -171,21 +173,29 @@ def _may_come(file: str, made: set[_Line]) -> bool:
     )
 
 
-def _outermost(route: Route, trained: set[_Line], calls: set[tuple[CodeType, str]]) -> Site | None:
+def _outermost(
+    route: Route,
+    trained: set[_Line],
+    calls: set[tuple[CodeType, str]],
+    shared: set[CodeType],
+) -> Site | None:
     """Return the outermost line of a route that is not trained through, one in a loop if there is;
     none that is written as one of the ``calls`` by which the program trains.
 
-    What a generator or coroutine runs goes on at lines that only resume it: they are left out.
+    Where a line calls a function in vain, that is no matter of the function, if it is ``shared``:
+    others train through it. What a generator or coroutine runs goes on at lines that only resume
+    it: they are left out.
     """
-    found: list[Site] = []
+    found: list[Place] = []
     for depth, place in enumerate(route.places):
-        is_known = depth and (route.places[depth - 1].code, _shape(place)) in calls
-        if _line(place) not in trained and not is_known:
-            found.append(place.site)
+        if _line(place) not in trained:
+            found = [each for each in found if each.code not in shared]
+            if not depth or (route.places[depth - 1].code, _shape(place)) not in calls:
+                found.append(place)
         if place.code.co_flags & SUSPENDED:
             break
-    found.reverse()
-    return next(filter(_is_repeated, found), found[0] if found else None)
+    sites = [each.site for each in reversed(found)]
+    return next(filter(_is_repeated, sites), sites[0] if sites else None)
 
 
 def _is_repeated(site: Site) -> bool:

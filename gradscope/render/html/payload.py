@@ -27,6 +27,7 @@ from gradscope.render.html.placing import place
 from gradscope.render.machine.json import keys, plain
 from gradscope.render.memory import Largest, Saved, by, largest
 from gradscope.render.text.report import tally
+from gradscope.render.wording import nothing_found
 from gradscope.units import counted, line_at, lines_of
 
 _WHOLE = ("header", "outcome", "summary", "findings")
@@ -127,16 +128,25 @@ def verdict(recording: Recording) -> dict[str, str]:
     """Return the one thing to know about the run: how bad it is, and a sentence."""
     calls, outcome = recording.summary.backward_calls, recording.outcome
     standing = {finding.severity for finding in recording.findings if finding.counts}
+    nothing, rest, is_well = nothing_found(recording, counted(calls, "backward call"))
+    level = "clean" if calls and is_well else "unfinished"
+    level = next((severity.value for severity in Severity if severity in standing), level)
+    if words := ", ".join(tally(recording.findings)):
+        nothing, rest = words, f"in {counted(calls, 'backward call')}"
+    elif not calls:
+        nothing, rest = "no backward call was seen", ""
     raised = outcome.exception and f"The program ended with {outcome.exception}"
     ended = raised if outcome.finished else outcome.unfinished[:1].upper() + outcome.unfinished[1:]
-    level = "unfinished" if ended or not calls else "clean"
-    level = next((severity.value for severity in Severity if severity in standing), level)
-    nothing = "no finding about graphs" if ended else "no problem found"
-    headline = (", ".join(tally(recording.findings)) or nothing).capitalize()
+    about = rest.lstrip("; ")
+    detail = (
+        f"{about[:1].upper()}{about[1:]}. {ended}"
+        if ended and not words and about
+        else ended or about
+    )
     return {
         "level": level,
-        "headline": headline if calls or standing else "No backward call was seen",
-        "detail": ended or f"in {counted(calls, 'backward call')}",
+        "headline": nothing[:1].upper() + nothing[1:],
+        "detail": detail,
     }
 
 

@@ -39,19 +39,22 @@ def _shared(call: BackwardCall) -> Hashable:
     )
 
 
-def calls_table(calls: Sequence[BackwardCall], console: Console) -> list[Text]:
+def calls_table(
+    calls: Sequence[BackwardCall], console: Console, *, hooks: bool = True
+) -> list[Text]:
     """Return the table, two lines a row: number, place, figures; how often, and the call as code.
 
-    A narrow terminal has no column of saved bytes, as what was saved was freed or retained.
+    A narrow terminal has no column of saved bytes, as what was saved was freed or retained. Without
+    ``hooks`` no bytes are known.
     """
     rows = side_by_side(calls)
     more = len(rows) - MOST_ROWS
     if more > 0:
         rows = [*rows[: MOST_ROWS - _LAST_ROWS], *rows[-_LAST_ROWS:]]
-    numbers, *figures = _columns(rows)
+    numbers, *figures = _columns(rows)[: None if hooks else 2]
     left = max(map(cell_len, numbers))
     room = console.width - _MARGIN - left - _GAP
-    for dispensable in (1, 0):  # the bytes saved, then the nodes run
+    for dispensable in (1, 0)[not hooks :]:  # the bytes saved, then the nodes run
         if room - sum(_GAP + max(map(len, column)) for column in figures) < _NARROWEST_PLACE:
             del figures[dispensable]
 

@@ -6,17 +6,18 @@ Also where the memory of a run is, as tables with bars, and how that differs bet
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradscope.model import Cause, Certainty, Finding, Fix, Outcome, Recording, Severity, Summary
+from gradscope.model import Cause, Certainty, Finding, Fix, Outcome, Recording, Severity
 from gradscope.render.memory import GroupBy, Largest, Saved, Size, by, largest, name_of
 from gradscope.render.text.calls import as_code, calls_table
 from gradscope.render.text.snippets import gutter_width, mentioned, pointed
@@ -33,10 +34,11 @@ from gradscope.render.text.terminal import (
     wrapped,
 )
 from gradscope.render.theme import SEVERITIES
-from gradscope.render.wording import alternative, notes, reasons
-from gradscope.units import Sources, counted, listed, nbytes
+from gradscope.render.wording import alternative, lives, notes, nothing_found, reasons
+from gradscope.units import Sources, counted, firsts, line_at, listed, nbytes, source_lines
 
 _EXPLAIN_INDENT = " " * 6
+_QUOTED = re.compile(r"`[^`]+`")
 
 
 def print_finding(
@@ -115,7 +117,7 @@ def tally(findings: Iterable[Finding]) -> list[str]:
     if withdrawn := sum(bool(one.withdrawn) and not one.suppression for one in found):
         parts.append(f"{counted(withdrawn, 'prediction')} withdrawn")
     if suppressed := sum(one.suppression is not None for one in found):
-        parts = [*(parts or ["no problem found"]), f"{suppressed:,} suppressed"]
+        parts = [*(parts or ["no finding"]), f"{suppressed:,} suppressed"]
     return parts
 
 
@@ -153,10 +155,10 @@ def print_report(
         print_list(again, console)
         print_lines(console, [Text()])
     if recording.calls:
-        table = calls_table(recording.calls, console)
+        table = calls_table(recording.calls, console, hooks=recording.header.hooks)
         print_lines(console, [Text("backward calls", style="bold"), *table, Text()])
         print_lines(console, [Text("totals", style="bold")])
-        _totals(recording.summary, console)
+        _totals(recording, console)
         print_lines(console, [Text()])
     if recording.processes:
         print_processes(recording, console)
@@ -168,15 +170,16 @@ def print_report(
     _next(recording, console, saved, view)
 
 
-def _totals(s: Summary, console: Console) -> None:
+def _totals(recording: Recording, console: Console) -> None:
     """Print what was built and saved, what graphs released of it, and what memory came back."""
+    s = recording.summary
     held = s.freed_bytes - s.returned_bytes
     elsewhere = f"; {nbytes(held)} still held by others" if held > 0 else ""
     freed, dropped = nbytes(s.freed_bytes), nbytes(s.dropped_bytes)
     end, peak = nbytes(s.live_bytes), nbytes(s.peak_saved_bytes)
     about = "" if s.exact else "about "
     rows = {
-        "nodes": f"{s.nodes:,} built, {s.nodes_destroyed:,} destroyed",
+        "nodes": lives(s),
         "saved tensors": f"{about}{s.saved_tensors:,} saved, {nbytes(s.saved_bytes)}",
         "released by the graph": f"{about}{s.freed_tensors:,} freed in backward, {freed}",
         "memory returned": f"{about}{nbytes(s.returned_bytes)} of those{elsewhere}",
@@ -185,9 +188,14 @@ def _totals(s: Summary, console: Console) -> None:
     }
     if not s.dropped_tensors:
         del rows["dropped"]
+    if not recording.header.hooks:
+        rows = {"nodes": rows["nodes"], "saved tensors": "not counted without hooks"}
     if s.estimated_calls:
         guarded = counted(s.estimated_calls, "guarded call")
         rows["estimated"] = f"for {guarded}, from those that were watched in full"
+    if s.nodes_before:
+        older = counted(s.nodes_before, "node")
+        rows["built before"] = f"{older} that a call met; what these saved is not counted"
     if s.uncounted_nodes:
         rows["not counted"] = f"what the last {counted(s.uncounted_nodes, 'node')} may have saved"
     if s.predicted:
@@ -232,7 +240,8 @@ def _outcome(outcome: Outcome, who: str, console: Console) -> None:
 
 def _headline(recording: Recording, console: Console) -> None:
     """Print the result in one line."""
-    words, style = ", ".join(tally(recording.findings)), "bold"
+    words, style, made = ", ".join(tally(recording.findings)), "bold", _made(recording)
+    rest = f" in {made}"
     if recording.findings:
         found = [finding.severity for finding in recording.findings if finding.counts]
         style = SEVERITIES[min(found, key=lambda one: one.rank)].terminal if found else style
@@ -242,8 +251,9 @@ def _headline(recording: Recording, console: Console) -> None:
     elif any(one.differs for one in recording.processes):
         words = "no finding"
     else:
-        words, style = "no problem found", "bold green"
-    line = Text.assemble((words, style), f" in {_made(recording)}")
+        words, rest, is_well = nothing_found(recording, made)
+        style = "bold green" if is_well else style
+    line = Text.assemble((plain(words, console), style), rest)
     print_lines(console, wrapped(line, console.width, console))
 
 
@@ -369,17 +379,48 @@ def print_diff(before: Recording, after: Recording, console: Console) -> None:
 
 
 def _print_findings(before: Recording, after: Recording, console: Console) -> None:
-    """Print which findings are new and which are gone, by code."""
-    names = {one.code: one.name for run in (before, after) for one in run.findings}
-    counts = [Counter(one.code for one in run.findings if one.counts) for run in (before, after)]
-    lines = []
-    for word, more in (("gone", counts[0] - counts[1]), ("new", counts[1] - counts[0])):
-        lines += [
-            f"  {word}: {code} {names[code]}{f', {n:,} times' if n > 1 else ''}"
-            for code, n in sorted(more.items())
-        ]
+    """Print which findings are gone, new or at another line: the same one has the same code, and
+    is about the same variables, at a line with the same text.
+    """
+    lines, left = [], [list(_told(before)), list(_told(after))]
+    for same in (lambda one: (one.what, one.text, one.place), lambda one: (one.what, one.text)):
+        for one in list(left[0]):
+            other = next((each for each in left[1] if same(each) == same(one)), None)
+            if other is not None:
+                left[0].remove(one)
+                left[1].remove(other)
+                if other.place != one.place:
+                    lines.append(f"moved: {other.shown}, before at {one.place}")
+    lines += [f"gone: {one.shown}" for one in left[0]] + [f"new: {one.shown}" for one in left[1]]
     print_lines(console, [Text("findings", style="bold")])
-    print_lines(console, [Text(plain(line, console)) for line in lines or ["  the same"]])
+    for line in lines or ["the same"]:
+        print_message(Text("  "), line, console)
+
+
+class _Told(NamedTuple):
+    """A finding as it is known again: ``what`` it is, and the ``text`` of the line at its place."""
+
+    what: tuple[str, ...]
+    text: str
+    place: str
+    shown: str
+
+
+def _told(recording: Recording) -> Iterator[_Told]:
+    """Yield the findings that count; their files are known from the directory of the run on."""
+    cwd = recording.header.cwd
+    for one in recording.findings:
+        if not one.counts:
+            continue
+        place = text = ""
+        if one.site is not None:
+            file = one.site.file.removeprefix(f"{cwd}/") if cwd else one.site.file
+            place = one.site.cell or f"{file}:{one.site.line}"
+            text = line_at(source_lines(one.site.file, recording.sources), one.site.line).strip()
+        variables = firsts(_QUOTED.findall(f"{one.message} {one.label}"), str)
+        about = f" {listed(variables)}" if variables else ""
+        at = f" at {place}" if place else ""
+        yield _Told((one.code, *variables), text, place, f"{one.code} {one.name}{at}{about}")
 
 
 _FIGURES: tuple[tuple[str, Callable[[Recording], Any], Callable[[int], str]], ...] = (

@@ -221,7 +221,7 @@ class _Report:
         notes += [f"{failed} ({failure}); please report this" for failure in children.failures]
         named = self.options.save
         if save is None and written and named is not None and "{" not in named.name:
-            theirs = f"each process has its own file, {listed(map(str, files))}"
+            theirs = f"each process has its own file, {listed(file.name for file in files)}"
             notes.append(f"there is no {named}: {theirs}; `gradscope report {named}` joins them")
         if written and (self.options.log or self.options.metrics):
             notes.append("the figures that were logged are of this process, and of none it started")

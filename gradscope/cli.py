@@ -268,7 +268,12 @@ ProcessArgument = Annotated[int, _argument("A process, of Python 3.14 or newer."
 
 @app.command()
 def dump(process: ProcessArgument) -> Job:
-    """Ask a running program for its stacks, its backward calls, and who holds which graphs."""
+    """
+    Ask a running program for its stacks, its backward calls, and who holds which graphs.
+
+    It and the program need Python 3.14 or newer, which has a way into a process that runs. Else
+    start the program with `gradscope run --dump-on SIGUSR1`.
+    """
     return partial(report_command.dump, process)
 
 
@@ -280,7 +285,12 @@ def attach(
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,
 ) -> Job:
-    """Watch a running program from now on, until Ctrl-C or for a while, and print a report."""
+    """
+    Watch a running program from now on, until Ctrl-C or for a while, and print a report.
+
+    It and the program need Python 3.14 or newer, which has a way into a process that runs. Else
+    start the program with `gradscope run`.
+    """
     settings = settings_at().overridden(ignore, baseline=baseline)
     return partial(report_command.attach, process, duration, save, settings)
 

@@ -14,6 +14,8 @@ import notebooks
 import tries
 from mkdocs.structure.files import File, Files
 
+from gradscope.rules import ALL_RULES
+
 ROOT = Path(__file__).parents[2]
 
 ELSEWHERE = {
@@ -26,6 +28,14 @@ ELSEWHERE = {
     "tests/faults/records.json": "reliability-tries.md",
 }
 """Files of the repository that are pages of the site under another name."""
+
+MADE = {
+    "gradscope/__init__.py": "python/index.md",
+    "gradscope/commands": "commands/index.md",
+    "gradscope/rules": "findings/index.md",
+    **{f"gradscope/rules/{each.code.lower()}.py": f"findings/{each.code}.md" for each in ALL_RULES},
+}
+"""Pages that are made, by what they are made from: a link leads to that in a checkout."""
 
 MAKERS = {".ipynb": notebooks.page, ".json": tries.page}
 
@@ -71,7 +81,7 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
     def relinked(link: re.Match[str]) -> str:
         picture, words, target, anchor = link.groups(default="")
         path = posixpath.normpath(posixpath.join(home, target))
-        found = ELSEWHERE.get(path, path.removeprefix("docs/"))
+        found = (ELSEWHERE | MADE).get(path, path.removeprefix("docs/"))
         if files.get_file_from_path(found) is None:
             return words if (ROOT / path).exists() else link[0]
         target = posixpath.relpath(found, posixpath.dirname(here) or ".")

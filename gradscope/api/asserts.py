@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch.autograd.graph import GradientEdge
@@ -11,14 +12,34 @@ from torch.autograd.graph import GradientEdge
 from gradscope.api.graphs import room, snapshot, start_nodes
 from gradscope.api.watch import watch
 from gradscope.collect.walk import Walker
+from gradscope.errors import GradscopeError
 from gradscope.model import Severity
 from gradscope.program.tensors import leaves_of
 from gradscope.torch_private import DisableTorchFunction
 from gradscope.units import counted, listed, nbytes
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _MOST_NAMES = 10
+__unittest = True  # so unittest shows the line that asserts, and none of ours
 
 
+def _asserts(assertion: Callable[P, R]) -> Callable[P, R]:
+    """Have a failure shown at the line that asserts, whatever of ours has raised it."""
+
+    @wraps(assertion)
+    def asserted(*args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True  # by pytest
+        try:
+            return assertion(*args, **kwargs)
+        except (AssertionError, GradscopeError) as failure:
+            raise failure.with_traceback(None) from None
+
+    return asserted
+
+
+@_asserts
 def assert_freed(*roots: torch.Tensor | GradientEdge) -> None:
     """Raise AssertionError unless the graph of these tensors has let go of all that it saved, so
     that backward through it would fail.
@@ -35,24 +56,41 @@ def assert_freed(*roots: torch.Tensor | GradientEdge) -> None:
         )
 
 
-@contextmanager
-def assert_no_growth() -> Iterator[None]:
+class assert_no_growth(watch):  # noqa: N801 - used as a verb
     """Watch a block of code, and raise AssertionError if it keeps the graphs of iterations alive.
 
     The message is that of the findings, which name the holder (GS301, GS302, GS304). It takes some
     8 backward calls at one place to see what grows.
     """
-    with watch() as scope:
-        yield
-    grown = [
-        str(one)
-        for one in scope.findings
-        if one.code.startswith("GS3") and one.severity is not Severity.ADVICE and one.counts
-    ]
-    if grown:
-        raise AssertionError("\n".join(grown))
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        __tracebackhide__ = True
+        found = self._entered[-1][0].findings
+        super().__exit__(kind, error, traceback)
+        grown = [
+            str(one)
+            for one in found
+            if one.code.startswith("GS3") and one.severity is not Severity.ADVICE and one.counts
+        ]
+        if grown and error is None:
+            raise AssertionError("\n".join(grown))
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:  # type: ignore[override]
+        """Return the function with each of its calls watched."""
+
+        @wraps(function)
+        def watched(*args: P.args, **kwargs: P.kwargs) -> R:
+            __tracebackhide__ = True  # contextlib would show a line of its own
+            with type(self)():
+                return function(*args, **kwargs)
+
+        return watched
 
 
+@_asserts
 def assert_trains(
     loss: torch.Tensor, model: torch.nn.Module, by: torch.optim.Optimizer | None = None
 ) -> list[str]:

@@ -104,11 +104,10 @@ class Session:
         self._backward = Backward(state, self.looker, hazards, self)
         self.books = self._backward.books
         self._lines = lines = LineWatch(state)
-        growth, later = Growth(state), FreedWatch(state, lines)
-        foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
-        self._waste = Unused(state, growth), Waste(state)
+        later = FreedWatch(state, lines)
         self._survived = hazards.Survived(self._explained_memory)
-        state.observers.add(*foresight, growth, *self._waste, self._survived)
+        foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
+        state.observers.add(*foresight, self._survived)
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
         self._handles = Handle()
         try:
@@ -169,6 +168,29 @@ class Session:
         # What the program's own hooks hold cannot be read without running them.
         self.state.lifting.block()
         register_hooks(*args)
+
+    def enter(self, scope: Scope) -> None:
+        """Let one more watch see for itself: what grows and what is wasted while it lasts."""
+        observers = self.state.observers
+        observers.tell(Observer.begin_anew)
+        if self.state.generations.is_own:
+            self.state.lifting.leave()  # it is shown all of its own beginning
+        growth = Growth(self.state)
+        scope.leaks = growth, Unused(self.state, growth), Waste(self.state)
+        observers.add(*scope.leaks, report=lambda finding: unprofiled(scope.report)(finding))
+        self.scopes.append(scope)
+        self.books.regroup()  # no row has calls of before
+
+    def leave(self, scope: Scope) -> None:
+        """Tell what only the end of a watch shows; the last one takes every hook out."""
+        observers = self.state.observers
+        observers.end(*scope.leaks)
+        if self.scopes == [scope]:
+            observers.tell(Observer.at_end)
+        self.scopes.remove(scope)
+        self.books.regroup()
+        if not self.scopes:
+            self.close()
 
     def close(self) -> None:
         """Take every hook out."""
@@ -282,7 +304,10 @@ class Session:
     def _explained_memory(
         self, error: BaseException, raising: FrameType | None = None
     ) -> Finding | None:
-        explain = partial(hazards.explain_memory, error, *self._waste, raising)
+        def explain() -> Finding:
+            _, unused, waste = self.scopes[0].leaks
+            return hazards.explain_memory(error, unused, waste, raising)
+
         what = "explaining an error failed in gradscope"
         with DisableTorchFunction(), Untraced(), Uncollected():
             return self.state.notes.attempt(what, unprofiled(explain), None)
@@ -337,6 +362,8 @@ class Scope:
         self._findings = Findings()
         self.outcome: Outcome | None = None
         """How the program ended, once that is known; the watch ends with its ``with`` block."""
+        self.leaks: tuple[Growth, Unused, Waste]
+        """What looks for leaks in the time of this watch, and reports to no other."""
         self._session: Session | None = None
         self._first_call = 0
         self.is_stopped = False

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from gradscope.api.scope import Asked, Scope, Session
-from gradscope.collect.observers import Observer
 from gradscope.errors import GradscopeError
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.program.undisturbed import unprofiled
@@ -108,8 +107,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
                 scope.writer.close()
                 raise
         scope.join(_session)
-        _session.scopes.append(scope)
-        _session.books.regroup()  # no row has calls of before
+        _session.enter(scope)
         self._entered.append((scope, _session))
         return scope
 
@@ -119,14 +117,9 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         if scope.outcome is None and error is not None:
             for finding in filter(None, [session.explained(error)]):
                 unprofiled(scope.report)(finding)
-        if session.scopes == [scope]:
-            session.state.observers.tell(Observer.at_end)
-        session.scopes.remove(scope)
-        session.books.regroup()
-        if not session.scopes:
-            session.close()
-            if _session is session:
-                _session = None
+        session.leave(scope)
+        if not session.scopes and _session is session:
+            _session = None
         if scope.outcome is None:
             text = None if error is None else f"{type(error).__name__}: {error}"
             scope.outcome = Outcome(None, text, finished=True, ended=time.time())

@@ -256,6 +256,12 @@ class Generations:
         later = len(thread.ended_at) - self._ended(thread, number)
         return time + 2 * own.calls[-later] - 1 if 0 < later <= len(own.calls) else time
 
+    def time_here(self, number: int) -> int:
+        """Return the same as this thread sees it: it built its own nodes in their order."""
+        own = self.bits_of(this_thread.number)
+        is_own = number - number % OTHER == own
+        return (number - own + 1) * _NODE if is_own else self.time_of(number)
+
     def tell_threads(
         self, numbers: Sequence[int], known: Sequence[bool], targets: Targets
     ) -> list[int]:

@@ -428,8 +428,8 @@ class Lifting:
         self.leaves = False
         """Nodes may live that were built without hooks and that no call has run and freed."""
         self.blocked = not state.hooked
-        self.doubted = False
-        """Something seems to grow from call to call: what it is shows only with hooks."""
+        self.doubts = set[object]()
+        """Who sees something grow from call to call: what it is shows only with hooks."""
         self.since = 0
         """The sequence number at which the hooks were lifted last."""
         self.theirs_entered = False
@@ -464,7 +464,7 @@ class Lifting:
         if self._alike_nodes >= _MUCH:
             with_steps, without = _FEWER, _FEWER_WITHOUT_STEPS
         needed = with_steps if call.steps else without
-        if self._alike < needed or self._awaited is not None or self.doubted or self.blocked:
+        if self._alike < needed or self._awaited is not None or self.doubts or self.blocked:
             return
         if call.parent is None:  # the engine forgets what is done to its stack of hooks
             self.lift()

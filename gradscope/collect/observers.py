@@ -58,6 +58,9 @@ class Observer:
     def at_end(self) -> Announced:
         """The watch ends."""
 
+    def begin_anew(self) -> None:
+        """A watch begins within another: what was announced before is announced to it as well."""
+
     # events in the midst of the program, at which observers only take note
 
     def saved(self, packed: Packed) -> None:
@@ -84,7 +87,8 @@ _UNPROFILED = frozenset((*_BETWEEN, Observer.grown))
 """Points at which nothing of ours around the call has suspended the program's profiler."""
 
 
-Listeners: TypeAlias = list[tuple[Observer, Callable[..., Any]]]
+Report: TypeAlias = Callable[[Finding], None]
+Listeners: TypeAlias = list[tuple[Observer, Callable[..., Any], Report]]
 
 
 class Observers:
@@ -93,20 +97,20 @@ class Observers:
     An observer that fails is switched off and noted once; the others and the program continue.
     """
 
-    def __init__(self, report: Callable[[Finding], None], notes: Notes) -> None:
+    def __init__(self, report: Report, notes: Notes) -> None:
         self._report = report
         self._notes = notes
-        self._observers: list[Observer] = []
+        self._observers: dict[Observer, Report] = {}
         self._listening: dict[object, Listeners] = {}
         """By point, with the method to call: most come often and few observers listen there."""
 
-    def add(self, *observers: Observer) -> None:
-        """Call these observers from now on."""
-        self._observers += observers
+    def add(self, *observers: Observer, report: Report | None = None) -> None:
+        """Call these observers from now on; only the one who asks for a ``report`` gets theirs."""
+        self._observers |= dict.fromkeys(observers, report or self._report)
         self._listening = {
             point: [
-                (observer, getattr(observer, name))
-                for observer in self._observers
+                (observer, getattr(observer, name), theirs)
+                for observer, theirs in self._observers.items()
                 if getattr(type(observer), name) is not point
             ]
             for name, point in vars(Observer).items()
@@ -126,15 +130,23 @@ class Observers:
             call = unprofiled(self._call) if point in _UNPROFILED else self._call
             call(listening, event)
 
+    def end(self, *observers: Observer) -> None:
+        """Tell these observers alone that their watch ends, and call them no more."""
+        listening = self._listening[Observer.at_end]
+        unprofiled(self._call)([each for each in listening if each[0] in observers], ())
+        for observer in observers:
+            self._observers.pop(observer, None)  # as it may have failed
+        self.add()
+
     def _call(self, listeners: Listeners, event: tuple[Any, ...]) -> None:
-        findings: list[Finding] = []
+        findings: list[tuple[Report, Finding]] = []
         try:
             with DisableTorchFunction():  # nor may a subclass of the program's see what we do
-                for observer, listen in listeners:
+                for observer, listen, report in listeners:
                     try:
                         found = listen(*event)
                         if found:
-                            findings += tuple(found)
+                            findings += [(report, finding) for finding in tuple(found)]
                     except RecursionError:  # the program is about to meet it
                         continue
                     except Exception as failure:  # what looks on must never break what it looks at
@@ -142,12 +154,12 @@ class Observers:
                             raise
                         self._switch_off(observer, failure)
         finally:  # an interruption takes nothing that was found
-            for finding in findings:
-                self._report(finding)
+            for report, finding in findings:
+                report(finding)
 
     def _switch_off(self, observer: Observer, failure: Exception) -> None:
         name = type(observer).__name__
         self._notes.failed(f"{name} failed and was switched off", failure)
-        self._observers = [other for other in self._observers if other is not observer]
+        self._observers.pop(observer, None)
         self.add()
         self._notes.attempt(f"switching {name} off failed", observer.switch_off, None)

@@ -43,6 +43,7 @@ from gradscope.render.text.fixes import print_tried
 from gradscope.render.text.report import print_finding, print_report
 from gradscope.render.text.terminal import begin_line, show_progress
 from gradscope.rules.settings import DEFAULTS, Settings, Suppressor, write_baseline
+from gradscope.units import listed
 
 # All that a report needs is imported before the program runs, which may leave no path to import it
 # from.
@@ -218,6 +219,10 @@ class _Report:
         failed = "following a process failed in gradscope"
         notes = [f"{started}: {command}" for command in children.unwatched]
         notes += [f"{failed} ({failure}); please report this" for failure in children.failures]
+        named = self.options.save
+        if save is None and written and named is not None and "{" not in named.name:
+            theirs = f"each process has its own file, {listed(file.name for file in files)}"
+            notes.append(f"there is no {named}: {theirs}; `gradscope report {named}` joins them")
         if written and (self.options.log or self.options.metrics):
             notes.append("the figures that were logged are of this process, and of none it started")
         summary = replace(together.summary, notes=(*together.summary.notes, *notes))
@@ -232,7 +237,7 @@ class _Report:
             stream.at_end()
         if self.live and not (recording.calls or seen):
             console = console_on(self.streams[0])
-            _print_unwatched(self.options, console, failure, recording.summary.notes)
+            _print_unwatched(self.options, console, failure, recording)
             return recording
         file, console = self._shown(recording, saved)
         if recording.calls or seen:
@@ -306,16 +311,24 @@ def _words(failure: Exception) -> str:
 
 
 def _print_unwatched(
-    options: RunOptions, console: Console, failure: Exception | None, notes: Sequence[str]
+    options: RunOptions, console: Console, failure: Exception | None, recording: Recording
 ) -> None:
-    """Print the report of a program that never imported torch, or could not be watched."""
+    """Print the report of a program that never imported torch, or could not be watched.
+
+    Of one that has failed before, Python has told all, unless files are missing now.
+    """
     asked = (options.save, options.html, options.draw, options.log, options.metrics)
     files = [str(file) for file in asked if file is not None]
+    ended = recording.outcome
+    is_failed = bool(ended.exit_status or ended.exception)
     text = "gradscope: the program never imported torch: there was nothing to watch"
+    if is_failed:
+        text = "gradscope: the program ended before it imported torch"
     if failure is not None:
         text = f"gradscope: the program ran unwatched: {_words(failure)}"
     if files:
         text += f", and {' and '.join(files)} {'were' if len(files) > 1 else 'was'} not written"
-    print_line(console, text)
-    for note in notes:
+    if files or failure is not None or not is_failed:
+        print_line(console, text)
+    for note in recording.summary.notes:
         print_line(console, f"note: {note}")

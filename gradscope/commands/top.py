@@ -23,8 +23,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradscope.commands.outputs import console_on, print_line
-from gradscope.errors import GradscopeError
+from gradscope.commands.outputs import console_on, print_line, tell
 from gradscope.model import BackwardCall, Sample
 from gradscope.record.processes import load_run
 from gradscope.render.memory import GroupBy
@@ -233,13 +232,14 @@ def live(run: Callable[[], int], save: Path | None, settings: Settings) -> int:
 
     Below what it has printed the run is shown, and goes again before more is printed. That is only
     after a whole line: a progress bar stays as it is. Return the exit status, or die of the same
-    signal. Raise GradscopeError where there is no terminal.
+    signal. Where there is no terminal, say so, and run the program all the same.
     """
     try:
         terminal = os.open("/dev/tty", os.O_RDWR)
     except OSError:
         another = "in another one, `gradscope top` shows the run of `run --save`"
-        raise GradscopeError(f"--live needs a terminal of Unix; {another}") from None
+        tell(f"--live shows nothing, as it needs a terminal of Unix; {another}")
+        return run()
     streams = [os.dup(number) for number in range(3)]
     program, its_terminal = pty.fork()
     if program == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -102,6 +103,12 @@ class SavedTensor:
         """Name, dtype and shape as in ``self f32[8, 32]``."""
         kind = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
         return f"{self.name} {kind}" if self.name else kind
+
+    @property
+    def is_view(self) -> bool:
+        """Whether its elements are fewer than its storage has room for."""
+        bits = re.match(r"[a-z]+(\d+)", self.dtype)
+        return bits is not None and math.prod(self.shape) * int(bits[1]) < 8 * self.nbytes
 
 
 def activation_bytes(saved: Iterable[SavedTensor]) -> int:

@@ -98,6 +98,17 @@ def test_opening_a_finding_selects_its_call_and_marks_its_nodes(show: Show) -> N
     ]
 
 
+def test_a_finding_without_nodes_leads_to_no_graph_and_shows_an_excerpt_once(show: Show) -> None:
+    first, *others = (f for f in canned().findings if f.code in ("GS302", "GS101"))
+    assert first.site is not None
+    twice = replace(first.related[0], site=first.site)
+    finding = replace(first, graph_nodes=(), related=(twice,))
+    page = show(replace(canned(), findings=(finding, *others))).page
+    card = page.locator(".finding").first
+    assert card.locator("button", has_text="Show in the graph").count() == 0
+    assert (card.locator(".step").count(), card.locator("figure.snippet").count()) == (2, 1)
+
+
 def test_an_edit_keeps_its_indentation(show: Show, tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("if True:\n    for x in xs:\n        pass\n", encoding="utf-8")

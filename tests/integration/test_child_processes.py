@@ -133,6 +133,11 @@ def test_ranks_that_are_forked(place: Place, ranks: int) -> None:
     assert done.stdout.count("is done") == ranks, done.stderr
     assert processes_of(done) == [f"rank {rank}" for rank in range(ranks)]
     assert place.files() == [f"run-{rank}.gscope" for rank in range(ranks)]
+    (note,) = done.report["summary"]["notes"]
+    assert note.startswith("there is no run.gscope: each process has its own file, run-0.gscope")
+    assert note.endswith("run-1.gscope; `gradscope report run.gscope` joins them") == (ranks == 2)
+    joined = place.plain("-m", "gradscope", "report", "run.gscope", executable=python())
+    assert f"in {4 * ranks} backward calls of {ranks} processes" in joined.stdout
     assert done.report["summary"]["backward_calls"] == 4 * ranks
     differs = {one["name"]: one["differs"] for one in done.report["processes"] if one["differs"]}
     assert list(differs) == ["rank 1"]

@@ -282,6 +282,21 @@ def test_a_program_without_torch(script: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("program", "status"), [("x = (", 1), ("import no_such_module", 1), ("raise SystemExit(3)", 3)]
+)
+def test_of_a_program_that_fails_before_torch_only_python_tells(
+    script: Path, program: str, status: int
+) -> None:
+    script.write_text(program)
+    plain = ran(sys.executable, script)
+    done = gradscope("run", script)
+    assert (done.stderr, done.returncode) == (plain.stderr, status)
+    saving = gradscope("run", "--save", "unwritten.gscope", script, cwd=script.parent)
+    says = "gradscope: the program ended before it imported torch, and unwritten.gscope was not written"
+    assert saving.stderr == f"{plain.stderr}{says}\n"
+
+
+@pytest.mark.parametrize(
     ("program", "says"),
     [
         (["-m", "missing.module"], "missing"),

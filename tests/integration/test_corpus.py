@@ -20,6 +20,7 @@ import runpy
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from typing import Any
 import pytest
 import torch
 
+import gradscope
 from gradscope.model import Certainty, Finding, Severity, Site
 from tests import known
 from tests.needs import since
@@ -168,6 +170,19 @@ def test_what_the_comments_say_is_found_and_nothing_else(path: Path) -> None:
         assert found[0].certainty is Certainty.PREDICTED
         assert found[0].severity is Severity.WARNING or BY_PYTHON.search(text)
         assert "wrong gradient, without an error" in found[0].message
+
+
+@pytest.mark.full(but=2)
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_watch_within_one_that_has_seen_it_all_finds_the_same(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for version, what in SINCE.findall(text):
+        since(version, what)
+    with gradscope.watch():
+        with suppress(RuntimeError):
+            run(path)
+        found, _, _ = watched(path)
+    assert announced(found, path).findings == annotated(text).findings
 
 
 def prediction_comes_true(found: list[Finding]) -> None:

@@ -84,6 +84,94 @@ LISTED = [
 """The tests whose findings count."""
 
 
+ASSERTING = """
+import pytest
+import torch
+from torch import nn
+
+import gradscope
+
+net = nn.Linear(4, 1)
+
+
+def loss_of():
+    return net(torch.ones(2, 4)).pow(2).mean()
+
+
+def grow():
+    kept = []
+    for _ in range(12):
+        loss_of().backward()
+        kept.append(loss_of())
+
+
+@pytest.fixture
+def growing():
+    with gradscope.assert_no_growth():
+        grow()
+
+
+@pytest.fixture
+def around():
+    with gradscope.assert_no_growth():
+        yield grow
+
+
+def test_growth():
+    with gradscope.assert_no_growth():  # fails
+        grow()
+
+
+@gradscope.assert_no_growth()
+def test_growth_of_a_decorated_function():
+    grow()
+
+
+def test_growth_in_a_fixture(growing):
+    pass
+
+
+def test_growth_around(around):
+    around()
+
+
+def test_freed():
+    gradscope.assert_freed(loss_of())  # fails
+
+
+def test_trains():
+    gradscope.assert_trains(loss_of().detach() + nn.Linear(4, 1)(torch.ones(4)), net)  # fails
+
+
+def test_no_graph():
+    gradscope.assert_freed(torch.ones(3))  # fails
+
+
+def test_raises_before_the_engine():
+    with gradscope.watch(raise_on="error"):
+        loss = loss_of()
+        loss.backward()
+        loss.backward()  # fails
+"""
+
+
+def test_what_is_asserted_fails_with_the_option_as_without_and_at_the_line_of_the_test(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_asserting.py").write_text(ASSERTING, encoding="utf-8")
+    lines = [n for n, line in enumerate(ASSERTING.splitlines(), 1) if line.endswith("# fails")]
+    for options in ((), ("--gradscope",)):
+        done = run_pytest(tmp_path, *options, "--junitxml=junit.xml")
+        ends = outcomes(tmp_path)
+        in_fixtures = {name for name, end in ends.items() if end == "error"}
+        assert in_fixtures == {"test_growth_in_a_fixture", "test_growth_around"}
+        assert {end for name, end in ends.items() if name not in in_fixtures} == {"failure"}
+        for line in lines:
+            assert f"\ntest_asserting.py:{line}: " in done.stdout
+        assert "gradscope/api/" not in done.stdout
+        assert "contextlib.py" not in done.stdout
+
+
 def test_each_test_is_watched_and_failed_or_not_by_what_is_found(suite: Path) -> None:
     says = watched(suite)
     assert "gradscope: watches every test, fails on error" in says

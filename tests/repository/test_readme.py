@@ -65,6 +65,17 @@ def test_readme_opens_with_the_words_of_torch() -> None:
             loss.backward()
 
 
-def test_readme_counts_the_question_pages() -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_question_pages_are_counted(page: str) -> None:
     pages = set((ROOT / "docs/questions").glob("*.md")) - {ROOT / "docs/questions/README.md"}
-    assert f"in {len(pages)} questions" in " ".join((ROOT / "README.md").read_text("utf-8").split())
+    assert f"{len(pages)} questions" in " ".join((ROOT / page).read_text("utf-8").split())
+
+
+GUIDES = ("README.md", "CONTRIBUTING.md", "docs/index.md", "docs/tutorial.md", "docs/fix.md")
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_guides_promise_no_durations(page: str) -> None:
+    # How long it takes depends on the machine, so no test could try it.
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert not re.findall(r".*\bminutes\b.*", text)

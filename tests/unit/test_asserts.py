@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -53,6 +56,119 @@ def test_what_grows_is_named_as_in_its_finding() -> None:
     train(keep=False)
     with pytest.raises(AssertionError, match="`losses` keeps the graphs of earlier iterations"):
         train(keep=True)
+
+
+def grow() -> None:
+    net, kept = network(), list[torch.Tensor]()
+    for _ in range(12):
+        loss_of(net).backward()
+        kept.append(loss_of(net))
+
+
+def carry() -> None:
+    net, total = network(), torch.zeros(())
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    for _ in range(12):
+        optimizer.zero_grad()
+        loss = loss_of(net)
+        loss.backward()
+        optimizer.step()
+        total = total + loss
+
+
+def train() -> None:
+    """Training in which nothing grows, long enough that the hooks are lifted."""
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    for _ in range(40):
+        optimizer.zero_grad()
+        loss_of(net).backward()
+        optimizer.step()
+
+
+def failure_of(program: Callable[[], None]) -> str:
+    """The first line of what `assert_no_growth` says of a program."""
+    try:
+        with gradscope.assert_no_growth():
+            program()
+    except AssertionError as failure:
+        return str(failure).splitlines()[0]
+    return ""
+
+
+def nested(program: Callable[[], None]) -> str:
+    with gradscope.watch():
+        return failure_of(program)
+
+
+def nested_twice(program: Callable[[], None]) -> str:
+    with gradscope.watch(), gradscope.watch():
+        return failure_of(program)
+
+
+def after_the_same(program: Callable[[], None]) -> str:
+    with gradscope.watch():
+        program()
+        return failure_of(program)
+
+
+def after_training(program: Callable[[], None]) -> str:
+    with gradscope.watch():
+        train()
+        return failure_of(program)
+
+
+def in_thread(program: Callable[[], None]) -> str:
+    said = list[str]()
+    thread = threading.Thread(target=lambda: said.append(failure_of(program)))
+    thread.start()
+    thread.join()
+    return said[0]
+
+
+def in_thread_of_another(program: Callable[[], None]) -> str:
+    with gradscope.watch():
+        train()
+        return in_thread(program)
+
+
+PLACES = (
+    failure_of,
+    nested,
+    nested_twice,
+    after_the_same,
+    after_training,
+    in_thread,
+    in_thread_of_another,
+)
+
+
+@pytest.mark.parametrize("program", [grow, carry, train])
+@pytest.mark.parametrize("place", PLACES)
+def test_growth_is_asserted_wherever_the_watch_is_entered(
+    place: Callable[[Callable[[], None]], str], program: Callable[[], None]
+) -> None:
+    said = place(program)
+    if program is train:
+        assert not said
+    else:
+        name = "kept" if program is grow else "total"
+        assert f"`{name}`" in said
+
+
+def test_an_inner_watch_raises_what_the_outer_only_tells() -> None:
+    def run_twice() -> None:
+        loss = loss_of(network())
+        loss.backward()
+        loss.backward()
+
+    with gradscope.watch() as outer:
+        for _ in range(2):
+            raises = pytest.raises(gradscope.FreedGraphError)
+            with gradscope.watch(raise_on="error") as inner, raises:
+                run_twice()
+            assert [one.code for one in inner.findings] == ["GS102", "GS101"]
+    assert [(one.code, one.count) for one in outer.findings] == [("GS102", 2), ("GS101", 2)]
 
 
 def test_what_the_block_raises_is_not_replaced() -> None:

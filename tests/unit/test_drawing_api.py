@@ -71,6 +71,14 @@ def test_a_live_graph_with_the_users_names(tmp_path: Path) -> None:
     assert drawing.notes == ()
 
 
+def test_a_view_says_that_the_bytes_are_those_of_its_storage(tmp_path: Path) -> None:
+    weight, file = torch.ones(3, requires_grad=True), tmp_path / "product.svg"
+    for other, is_view in ((torch.ones(100, 3)[0], True), (torch.ones(3), False)):
+        gradscope.draw((other * weight).sum(), file=file)
+        said = " ".join(texts(file.read_bytes()))
+        assert ("view of 1.2 KiB" in said, "view of" in said) == (is_view, is_view)
+
+
 def test_without_a_file_a_notebook_shows_the_picture() -> None:
     loss_a, _ = losses()
     drawing = gradscope.draw(loss_a)

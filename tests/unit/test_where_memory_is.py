@@ -384,3 +384,19 @@ def test_long_names_are_folded(width: int) -> None:
     assert found == sorted(range(20), key=str)[:12]
     assert "model.encoder.layer.19.intermediate.intermediate_act_fn" in names
     assert max(map(len, lines)) <= width
+    if width == 80:  # the bars make room for it
+        whole = [line for line in lines if ".intermediate.intermediate_act_fn " in line]
+        assert len(whole) == 12
+
+
+def test_a_row_of_no_percent_has_no_bar() -> None:
+    big, small = (saved(size, number) for number, size in enumerate((100_000, 100), 1))
+    nodes = [
+        Node(at, name, NodeState.LIVE, None, (what,))
+        for at, (name, what) in enumerate([("TanhBackward0", big), ("PowBackward0", small)])
+    ]
+    call = BackwardCall(1, "backward", None, graph=1, saved_bytes=1)
+    run = replace(recording(), calls=(call,), graphs={1: Graph(tuple(nodes), (), ())})
+    lines = printed(lambda console: print_memory(run, console))
+    assert next(line for line in lines if "PowBackward0" in line).endswith("0%")
+    assert next(line for line in lines if "TanhBackward0" in line).endswith("█")

@@ -47,8 +47,12 @@ class FreedWatch(Observer):
     def __init__(self, watch: State, lines: LineWatch) -> None:
         self.watch = watch
         self._lines = lines
-        self._schedule = Schedule()
         self._expected: list[_Expected] = []
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget what was told."""
+        self._schedule = Schedule()
         self._told: set[tuple[Site, Site | None]] = set()
 
     def expect(self, record: BackwardCall, found: list[tuple[Held, Read]]) -> None:

@@ -148,8 +148,12 @@ class InPlace(Observer):
     def __init__(self, watch: State, lines: LineWatch) -> None:
         self.watch = watch
         self._lines = lines
-        self._schedule = Schedule()
         self._changes: list[Changed] = []
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget what was told."""
+        self._schedule = Schedule()
         self._told: set[Site] = set()
 
     def changed(self, packs: list[Packed], place: Place) -> None:

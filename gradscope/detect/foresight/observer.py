@@ -55,8 +55,12 @@ class Foresight(Observer):
     def __init__(self, watch: State, later: FreedWatch) -> None:
         self.watch = watch
         self._later = later
-        self._schedule = Schedule()
         self._turning = Turning()
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Look at each kind of call again."""
+        self._schedule = Schedule()
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None

@@ -155,11 +155,17 @@ class Growth(Observer):
         self._attributes: set[str | None] = set()
         self._touched = 0
         self._thread = this_thread.number
+        self._steps_before = watch.steps
         self._scans = 0
         self._seconds = 0.0
         self._most_packed = 0
         self._packed_before = watch.ledger.saved_tensors
         watch.ledger.look_at = self._packed_before + _FIRST_LOOK
+
+    @property
+    def _steps(self) -> int:
+        """How often an optimizer has stepped."""
+        return self.watch.steps - self._steps_before
 
     def switch_off(self) -> None:
         """Have the ledger look out for nothing."""
@@ -192,7 +198,7 @@ class Growth(Observer):
         loop = self._loop(call, waits=waits)
         if loop is not None:
             loop.waits |= waits
-            loop.begin(call.number, self.watch.steps)
+            loop.begin(call.number, self._steps)
         self._unmet |= self._between
         if self._unmet or (loop is not None and loop.due):
             met = frozenset(numbers)
@@ -242,7 +248,8 @@ class Growth(Observer):
         if scanned is None:
             return ()
         loop.holders = _follow(loop.holders, loop.count, scanned)
-        self.watch.lifting.doubted = any(sightings.grows for _, sightings in self._untold(loop))
+        doubts, grows = self.watch.lifting.doubts, [s.grows for _, s in self._untold(loop)]
+        (doubts.add if any(grows) else doubts.discard)(self)
         return () if loop.waits else self._judge(loop, ended=False)
 
     def after_program(self, main: ModuleType) -> None:
@@ -256,6 +263,7 @@ class Growth(Observer):
         for loop in self._loops.values():
             yield from self._judge(loop, ended=True)
         yield from self._final()
+        self.watch.lifting.doubts.discard(self)
         if sys.exception() is not None:
             return  # the backward call may have been still to come
         for key, sightings in (self._unmet | self._between).items():
@@ -278,7 +286,7 @@ class Growth(Observer):
         waiting = [place for place, loop in self._loops.items() if loop.waits]
         if not waiting:
             return
-        run = [self.watch.generations.time_of(number) for number in numbers]
+        run = [self.watch.generations.time_here(number) for number in numbers]
         for place in waiting:
             if any(map(self._loops[place].built, run)):
                 del self._loops[place]
@@ -287,7 +295,7 @@ class Growth(Observer):
         if call.place is None or call.parent is not None or this_thread.number != self._thread:
             return None
         loop = self._loops.get(call.place)
-        steps = self.watch.steps
+        steps = self._steps
         begins = len(self._loops) < _MOST_LOOPS if loop is None else steps and not loop.steps
         if begins:
             # What was counted before the first step was one iteration.
@@ -352,7 +360,7 @@ class Growth(Observer):
         bound = _bound(suspect, ended=ended)
         enough = _ENOUGH_AT_THE_END if ended else _ENOUGH_KEYS
         if ended and sightings.seen[-1][0] == sightings.count:
-            oldest = self.watch.generations.time_of(min(suspect.roots))
+            oldest = self.watch.generations.time_here(min(suspect.roots))
             if bisect_right(loop.ticks, oldest) <= loop.count // 4:  # of the beginning
                 enough = _ENOUGH_OF_ALL
         return bound is Bound.NONE or (bound is Bound.KEYED and suspect.iterations >= enough)

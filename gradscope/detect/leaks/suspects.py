@@ -102,7 +102,7 @@ class Spans:
 
     def time_of(self, number: int) -> tuple[int, int]:
         """Return when the node with this number was built, to be compared with another's."""
-        return self._watch.generations.time_of(number), number
+        return self._watch.generations.time_here(number), number
 
     def iterations(self, root: Node) -> int:
         """Return how many iterations the graph has nodes of."""

@@ -129,12 +129,19 @@ function findingCard(finding, index, open) {
 }
 
 function findingBody(finding) {
+  // An excerpt that stands above already is named alone.
+  const shown = new Set();
+  const excerpt = (site) => {
+    const isNew = !shown.has(site.where);
+    shown.add(site.where);
+    return isNew ? snippet(site) : siteLink(site);
+  };
   const step = (label, message, site) =>
     el(
       "li",
       { class: "step" },
       el("div", { class: "role" }, el("b", {}, label), el("span", {}, prose(message))),
-      site ? snippet(site) : "",
+      site ? excerpt(site) : "",
     );
   const steps = [
     finding.location === null ? "" : step("here", finding.label, siteOf(finding.location)),
@@ -162,7 +169,7 @@ function findingBody(finding) {
   ].filter(Boolean);
   const call = callWithNumber(finding.backward_call, trackOf(finding).calls);
   const actions = [
-    finding.graph !== null && page.data.graphs[finding.graph]
+    finding.graph_nodes.length && page.data.graphs[finding.graph]
       ? el(
           "button",
           { type: "button", class: "primary", onclick: () => showFindingNodes(finding, true) },
@@ -267,7 +274,7 @@ function showFindingNodes(finding, scroll = false) {
     page.calls.find((c) => c.graph === finding.graph && finding.graph !== null) ||
     callWithNumber(finding.backward_call);
   const marks =
-    finding.graph === null
+    finding.graph === null || !finding.graph_nodes.length
       ? null
       : { nodes: finding.graph_nodes, level: finding.severity, text: `${finding.code}: ${finding.message}` };
   page.selectCall(call, { graph: finding.graph, marks });

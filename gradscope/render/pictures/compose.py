@@ -151,7 +151,7 @@ def _saved_rows(saved: Sequence[SavedTensor]) -> list[BoxRow]:
     rows = []
     for tensor in saved[:_ROWS]:
         note = "" if tensor.state is SavedState.SAVED else SAVED_STATES[tensor.state].word
-        size = nbytes(tensor.nbytes)
+        size = f"view of {nbytes(tensor.nbytes)}" if tensor.is_view else nbytes(tensor.nbytes)
         if tensor.is_parameter:
             size = f"= {one_line(tensor.source, 28)}" if tensor.source else "parameter"
         muted = tensor.is_parameter and tensor.state is SavedState.SAVED

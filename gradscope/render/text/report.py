@@ -5,7 +5,6 @@ Also where the memory of a run is, as tables with bars, and how that differs bet
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -443,15 +442,21 @@ def _change(before: int, after: int, str_of: Callable[[int], str] = nbytes) -> t
 
 
 def _print_table(title: str, head: Sequence[str], rows: Sequence[BarRow], console: Console) -> None:
-    """Print rows under a title: long names folded, figures right, then a bar."""
+    """Print rows under a title: names, folded between words, figures right, then a bar in what room
+    the longest word leaves.
+    """
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="", show_header=any(head))
     table.add_column(overflow="fold")
     for column in head:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column(no_wrap=True, style="cyan")
-    for name, cells, share in rows[:_MOST_ROWS]:
-        bar = "█" * math.ceil(share * console.width / 4)
-        table.add_row(Text(plain(name, console)), *cells, bar)
+    shown = [(plain(name, console), cells, share) for name, cells, share in rows[:_MOST_ROWS]]
+    words = [cell_len(word) for name, _, _ in shown for word in name.split()]
+    columns = zip(head, *(cells for _, cells, _ in shown), strict=True)
+    figures = sum(max(map(cell_len, column)) + 2 for column in columns)
+    room = max(0, min(console.width // 4, console.width - max(words, default=0) - figures - 6))
+    for name, cells, share in shown:
+        table.add_row(Text(name), *cells, "█" * round(share * room))
     print_lines(console, [Text(title, style="bold")])
     print_table(table, console)
     if len(rows) > _MOST_ROWS:

@@ -164,6 +164,8 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
             continue
         for each in saved:
             found += stale_inputs_of_checkpoint(each.unpack_hook)
+        if kind.is_function:  # it may have saved None: one that was freed has no list any more
+            saved = [each for each in saved if each.data is not None]
         if not saved or not all(map(_can_be_unpacked, saved)):
             continue
         try:

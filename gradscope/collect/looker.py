@@ -7,6 +7,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Packs, Stale
 from gradscope.collect.nodes import (
     CLONE,
     Kind,
-    foreach_was_freed,
+    foreach_is_asked,
     held,
     is_foreach,
     kind_of,
@@ -163,10 +164,8 @@ class Looker:
             slices.append(look.index[node])
         elif packs:
             token.packs = self._claim(token, packs)
-        elif known.names:
+        elif known.names or is_foreach(node, known):
             self._tie(look, token, node, known)
-        elif is_foreach(node, known):  # the hooks saw nothing of it: it may have saved nothing
-            token.probed = True
         if number < self._generations.newest or (number >= OTHER and not known.is_leaf):
             token.generation = self._generations.of(number)
         return token
@@ -209,6 +208,7 @@ class Looker:
         token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
         are_numbers = all(_may_be_number(data) for _, data in unseen)
         token.probed = bool(unseen) and (lifted or not self._state.hooked or not are_numbers)
+        token.probed = token.probed or kind.is_unnamed  # by hooks unseen: it may have saved nothing
         if not packs and not unseen and was_freed(node, kind):
             token.unseen = kind.names
             if lifted and token.call is None:
@@ -241,7 +241,7 @@ class Looker:
             own = [data for _, data in held(node, kind) if isinstance(data, Packed)]
         elif is_foreach(node, kind):
             packs = [reference for number in waiting for reference in pending[number]]
-            met = self._saving.unpacked_by(lambda: foreach_was_freed(node), packs)
+            met = self._saving.unpacked_by(partial(foreach_is_asked, node), packs)
             own = [packed for packed in (r() for r in met) if packed is not None]
         else:
             own = []
@@ -306,12 +306,10 @@ class Looker:
         if call is None or call.open:
             return
         kind = kind_of(type(node))
-        if kind.is_function:  # asked: it may have saved nothing, and fail even so
+        if kind.is_function or kind.is_unnamed:  # it may have saved nothing, and fail even so
             freed = was_freed(node, kind)
         elif kind.is_slices:
             freed = not call.keep and (call.completed or slices_were_freed(node))
-        elif kind.is_unnamed:
-            freed = not call.keep and call.completed and foreach_was_freed(node)
         else:
             freed = not held(node, kind)
         if freed:

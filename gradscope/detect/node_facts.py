@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from gradscope.code.bytecode import MISSING, flow_of
@@ -133,9 +133,8 @@ def _found(way: Sequence[str], function: FunctionType) -> Any:
     found = next((scope[root] for scope in scopes if root in scope), MISSING)
     for name in names:
         owner, found = found, inspect.getattr_static(found, name, MISSING)
-        if type(found) is FunctionType and not is_a(owner, type, ModuleType):
-            if found is inspect.getattr_static(type(owner), name, None):
-                found = MethodType(found, owner)
+        if type(found) is FunctionType and found is inspect.getattr_static(type(owner), name, None):
+            found = MethodType(found, owner)
     return found
 
 

@@ -406,6 +406,27 @@ def a_compiled_function() -> Graph:
     return Graph(step(h), x, h)
 
 
+def foreach(make: Callable[[list[Tensor]], Any], changed: int | None = None) -> Callable[[], Graph]:
+    """A graph with a node of C++ that shows nothing of its lists; ``changed`` is a result that it has saved."""
+
+    def made() -> Graph:
+        x = leaf(3)
+        given = [x.sin(), x.cos()]
+        results = make(given)
+        return Graph(torch.stack([*results]), x, given[0] if changed is None else results[changed])
+
+    return made
+
+
+FOREACH: dict[str, Callable[[], Graph]] = {
+    "mul": foreach(lambda given: torch._foreach_mul(given, given[::-1])),
+    "div": foreach(lambda given: torch._foreach_div(given, given[::-1])),
+    "exp": foreach(torch._foreach_exp, 1),
+    "pow": foreach(lambda given: torch._foreach_pow(given, 2.0)),
+}
+GRAPHS |= {f"foreach_{name}": make for name, make in FOREACH.items()}
+
+
 # what becomes of one
 
 
@@ -454,7 +475,7 @@ def _program(name: str, life: Callable[[Graph], Calls]) -> Callable[[], Calls]:
     return calls
 
 
-LARGE = ("an_operator", "an_operator_of_two_results", "Plain")
+LARGE = ("an_operator", "an_operator_of_two_results", "Plain", "foreach_mul", "foreach_exp")
 """Of these, all that can become of them; of others, how they end."""
 PROGRAMS = {
     name: [_program(name, each) for each in (LIVES if name in LARGE else (freed, stale))]

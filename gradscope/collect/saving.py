@@ -335,6 +335,11 @@ class Saving:
         """Word the engine's error for a stale tensor; while that is done, unpacking is not
         checked.
         """
+        tensor = packed.tensor
+        if slots.is_guarded() and tensor is not None:  # who asks wants no more of the error
+            what = f"[{tensor.type()} {list(tensor.shape)}]"
+            versions = f"version {version_of(tensor)}; expected version {packed.version}"
+            return f"{MODIFIED}: {what} is at {versions} instead"
         self._checking = False
         try:
             with DisableTorchFunction():  # as in torch, no subclass sees its error being worded

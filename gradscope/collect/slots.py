@@ -171,6 +171,11 @@ def guarded(read: Callable[[], Any]) -> Any:
             sys.setprofile(profile)
 
 
+def is_guarded() -> bool:
+    """Return whether no Python function may run now that is not ours."""
+    return sys.getprofile() is _refuse
+
+
 def _refuse(frame: FrameType, event: str, arg: object) -> None:
     code = frame.f_code
     if event == "call" and not (code.co_filename.startswith(OWN) or code is _SLOT_INIT):

@@ -7,7 +7,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Packs, Stale
 from gradscope.collect.nodes import (
     CLONE,
     Kind,
-    foreach_is_asked,
     held,
     is_foreach,
     kind_of,
@@ -236,25 +234,20 @@ class Looker:
         may be another's.
         """
         pending = self._ledger.pending
-        waiting = [n for n in self._generations.alike(token.sequence_nr) if n in pending]
-        if kind.names:
-            own = [data for _, data in held(node, kind) if isinstance(data, Packed)]
-        elif is_foreach(node, kind):
-            packs = [reference for number in waiting for reference in pending[number]]
-            met = self._saving.unpacked_by(partial(foreach_is_asked, node), packs)
-            own = [packed for packed in (r() for r in met) if packed is not None]
-        else:
-            own = []
-            if len(waiting) == 1 and (kind.is_unnamed or kind.is_slices):
-                token.sequence_nr = waiting[0]
-                return pending.pop(waiting[0])
-        if own:
-            token.sequence_nr += self._generations.bits_of(own[0].thread)
+        own = [data for _, data in held(node, kind) if isinstance(data, Packed)]
+        if not own:
+            waiting = [n for n in self._generations.alike(token.sequence_nr) if n in pending]
+            is_hidden = kind.is_slices or (kind.is_unnamed and not is_foreach(node, kind))
+            if len(waiting) != 1 or not is_hidden:
+                return _NOTHING
+            token.sequence_nr = waiting[0]
+            return pending.pop(waiting[0])
+        token.sequence_nr += self._generations.bits_of(own[0].thread)
         mine = {id(packed) for packed in own}
-        left = pending.pop(token.sequence_nr, ()) if own else ()
+        left = pending.pop(token.sequence_nr, ())
         if left := [r for r in left if r() is not None and id(r()) not in mine]:
             pending[token.sequence_nr] = left
-        return [] if kind.names else [weakref.ref(packed) for packed in own]
+        return _NOTHING
 
     def _tell_threads(self, look: Look, marked: set[int]) -> None:
         """Tell which nodes another thread has built of those that saved nothing."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from itertools import repeat
 from operator import attrgetter, is_
 from typing import Any
@@ -131,35 +130,27 @@ def slices_were_freed(node: Node) -> bool:
     gradient given has a shape that torch refuses next, before the wrapped node runs.
     """
     with DisableTorchDispatch():
-        return _refuses(node, torch.empty((0,) * _DIMENSIONS, device="meta"))
+        given = torch.empty((0,) * _DIMENSIONS, device="meta")
+    return slots.FREED_TEXT in str(_error_of(node, given))
 
 
-def _refuses(node: Any, *gradients: torch.Tensor | None) -> bool:
-    """Return whether a node, called with no engine and so with no hooks, says that it was freed."""
+def _error_of_foreach(node: Any) -> RuntimeError | None:
+    """Return what torch raises for what the node of a foreach operation saved, if anything.
+
+    Given no gradient it computes nothing, but first it unpacks its lists. Where hooks of the
+    program's have packed these they do not run: what they would be called for is there, and torch
+    checks no versions then.
+    """
+    return _error_of(node, *[None] * inputs_of(node))
+
+
+def _error_of(node: Any, *gradients: torch.Tensor | None) -> RuntimeError | None:
+    """Return what a node raises when it is called with no engine, and so with none of its hooks."""
     with DisableTorchDispatch(), DisableTorchFunction():
         try:
-            node(*gradients)
+            slots.guarded(lambda: node(*gradients))
         except RuntimeError as error:
-            return slots.FREED_TEXT in str(error)
-    return False
-
-
-def foreach_is_asked(node: Any) -> None:
-    """Have the node of a foreach operation unpack what it saved; raise what torch then raises.
-
-    Given no gradient it computes nothing and runs none of its hooks, but first it unpacks its
-    lists. Where hooks of the program's have packed these they do not run: what they would be
-    called for is there, and torch checks no versions then.
-    """
-    with DisableTorchDispatch(), DisableTorchFunction(), suppress(slots.OfTheProgramError):
-        slots.guarded(lambda: node(*[None] * inputs_of(node)))
-
-
-def _error_of_foreach(node: Node) -> RuntimeError | None:
-    try:
-        foreach_is_asked(node)
-    except RuntimeError as error:
-        return error
+            return None if isinstance(error, slots.OfTheProgramError) else error
     return None
 
 

@@ -110,17 +110,15 @@ def _entered(called: Any, place: int) -> tuple[Any, int]:
     is given at ``place``.
     """
     while not is_exactly(called, FunctionType, BuiltinFunctionType):
-        if is_exactly(called, staticmethod):
+        if is_exactly(called, staticmethod, MethodType, classmethod):
+            place += not is_exactly(called, staticmethod)
             called = called.__func__
-        elif is_exactly(called, MethodType, classmethod):
-            called, place = called.__func__, place + 1
         elif is_exactly(called, functools.partial):
             called, place = called.func, place + len(called.args)
         else:
-            name = "__init__" if is_a(called, type) else "__call__"
-            of = called if is_a(called, type) else type(called)
-            found = inspect.getattr_static(of, name)
-            return (found if type(found) is FunctionType else None), place + 1
+            is_class = is_a(called, type)
+            of, name = (called, "__init__") if is_class else (type(called), "__call__")
+            return inspect.getattr_static(of, name, None), place + 1
     return called, place
 
 

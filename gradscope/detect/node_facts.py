@@ -96,9 +96,8 @@ def _reads_saved(cls: Any) -> bool:
         code = function.__code__
         if not _READS.isdisjoint(_named(code)):
             return True
-        names = code.co_varnames
-        is_named = place < code.co_argcount
-        context = names[place if is_named else code.co_argcount + code.co_kwonlyargcount]
+        at = place if place < code.co_argcount else code.co_argcount + code.co_kwonlyargcount
+        context = "".join(code.co_varnames[at : at + 1])
         for part in _codes_with(context, code):
             for way, at in flow_of(part).handed_on(context):
                 waiting.append((_found(way, function), at))

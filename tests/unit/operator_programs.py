@@ -52,7 +52,8 @@ def save_input(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def of_cube(ctx: Any, gradient: Tensor) -> Tensor:
     (x,) = ctx.saved_tensors
-    return gradient * 3 * x * x
+    gradient_of_cube: Tensor = gradient * 3 * x * x
+    return gradient_of_cube
 
 
 def scale(x: Tensor, factor: Tensor, *, offset: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -190,7 +191,7 @@ class Plain(Function):
 
 
 class Once(Plain):
-    backward = staticmethod(once_differentiable(Plain.backward))  # type: ignore[arg-type]
+    backward = staticmethod(once_differentiable(Plain.backward))  # type: ignore[assignment]
 
 
 class WithContext(Function):
@@ -327,7 +328,7 @@ class ByContext(Plain):
 
 
 class ByPartial(Plain):
-    backward = functools.partial(Plain.backward)  # type: ignore[assignment]
+    backward = functools.partial(Plain.backward)
 
 
 class ByDecorator(Plain):

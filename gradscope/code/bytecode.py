@@ -9,6 +9,7 @@ import dis
 import re
 import sys
 import weakref
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any, Final, NamedTuple
@@ -114,11 +115,12 @@ class Flow:
             return ()
         given = depths[index] + instruction.effect + 1  # below these are the two that are called
         before = (i for i in range(index - 1, -1, -1) if depths.get(i, 0) < given)
-        last = next(before, 0)
-        while last and self.instructions[last].opname == "PUSH_NULL":
+        first = next(before, 0)
+        jumps = (i for i in range(first, index) if self.instructions[i].jump >= 0)
+        ends = [i for i in range(first, next(jumps, index)) if depths.get(i + 1) == given]
+        last = ends[-1] if ends else first
+        while last and self.instructions[last].opname in ("PUSH_NULL", "PRECALL"):
             last -= 1
-        while _loads_part(self.instructions[last + 1]):
-            last += 1
         names: list[str] = []
         while _loads_part(self.instructions[last]):
             names.insert(0, self.instructions[last].name)
@@ -126,6 +128,22 @@ class Flow:
         root = self.instructions[last]
         is_variable = root.opname.startswith("LOAD") and root.opname != "LOAD_CONST"
         return (root.name if is_variable else "", *names) if names or is_variable else ()
+
+    def handed_on(self, variable: str) -> Iterator[tuple[tuple[str, ...], int]]:
+        """Yield the dotted name of each call that is given a variable, and at which place."""
+        for index, each in enumerate(self.instructions):
+            is_read = each.slot >= 0 and each.name == variable and each.opname.startswith("LOAD")
+            if not is_read or index not in self.depths:
+                continue
+            depth = self.depths[index]  # until something takes it, the stack is higher
+            after = range(index + 1, len(self.instructions))
+            ends = (
+                i for i in after if self.depths.get(i, 0) + self.instructions[i].effect <= depth
+            )
+            taken = next((i for i in ends), index)
+            if self.instructions[taken].is_call:
+                given = self.depths[taken] + self.instructions[taken].effect + 1
+                yield self.names_of_call(taken), depth - given
 
 
 def _loads_part(instruction: Instruction) -> bool:

@@ -19,7 +19,6 @@ from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Packs, Stale
 from gradscope.collect.nodes import (
     CLONE,
     Kind,
-    foreach_was_freed,
     held,
     is_foreach,
     kind_of,
@@ -165,10 +164,8 @@ class Looker:
             slices.append(look.index[node])
         elif packs:
             token.packs = self._claim(token, packs)
-        elif known.names:
+        elif known.names or is_foreach(node, known):
             self._tie(look, token, node, known)
-        elif is_foreach(node, known):  # the hooks saw nothing of it: it may have saved nothing
-            token.probed = True
         if number < self._generations.newest or (number >= OTHER and not known.is_leaf):
             token.generation = self._generations.of(number)
         return token
@@ -211,6 +208,7 @@ class Looker:
         token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
         are_numbers = all(_may_be_number(data) for _, data in unseen)
         token.probed = bool(unseen) and (lifted or not self._state.hooked or not are_numbers)
+        token.probed = token.probed or kind.is_unnamed  # by hooks unseen: it may have saved nothing
         if not packs and not unseen and was_freed(node, kind):
             token.unseen = kind.names
             if lifted and token.call is None:
@@ -238,25 +236,20 @@ class Looker:
         may be another's.
         """
         pending = self._ledger.pending
-        waiting = [n for n in self._generations.alike(token.sequence_nr) if n in pending]
-        if kind.names:
-            own = [data for _, data in held(node, kind) if isinstance(data, Packed)]
-        elif is_foreach(node, kind):
-            packs = [reference for number in waiting for reference in pending[number]]
-            met = self._saving.unpacked_by(lambda: foreach_was_freed(node), packs)
-            own = [packed for packed in (r() for r in met) if packed is not None]
-        else:
-            own = []
-            if len(waiting) == 1 and (kind.is_unnamed or kind.is_slices):
-                token.sequence_nr = waiting[0]
-                return pending.pop(waiting[0])
-        if own:
-            token.sequence_nr += self._generations.bits_of(own[0].thread)
+        own = [data for _, data in held(node, kind) if isinstance(data, Packed)]
+        if not own:
+            waiting = [n for n in self._generations.alike(token.sequence_nr) if n in pending]
+            is_hidden = kind.is_slices or (kind.is_unnamed and not is_foreach(node, kind))
+            if len(waiting) != 1 or not is_hidden:
+                return _NOTHING
+            token.sequence_nr = waiting[0]
+            return pending.pop(waiting[0])
+        token.sequence_nr += self._generations.bits_of(own[0].thread)
         mine = {id(packed) for packed in own}
-        left = pending.pop(token.sequence_nr, ()) if own else ()
+        left = pending.pop(token.sequence_nr, ())
         if left := [r for r in left if r() is not None and id(r()) not in mine]:
             pending[token.sequence_nr] = left
-        return [] if kind.names else [weakref.ref(packed) for packed in own]
+        return _NOTHING
 
     def _tell_threads(self, look: Look, marked: set[int]) -> None:
         """Tell which nodes another thread has built of those that saved nothing."""
@@ -308,12 +301,10 @@ class Looker:
         if call is None or call.open:
             return
         kind = kind_of(type(node))
-        if kind.is_function:  # asked: it may have saved nothing, and fail even so
+        if kind.is_function or kind.is_unnamed:  # it may have saved nothing, and fail even so
             freed = was_freed(node, kind)
         elif kind.is_slices:
             freed = not call.keep and (call.completed or slices_were_freed(node))
-        elif kind.is_unnamed:
-            freed = not call.keep and call.completed and foreach_was_freed(node)
         else:
             freed = not held(node, kind)
         if freed:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter, is_
 from typing import Any
 
 import torch
-from torch.autograd.graph import Node
+from torch.autograd.graph import Node, increment_version
 
 from gradscope.collect import slots
 from gradscope.collect.marks import Packed, Stale
@@ -96,6 +97,10 @@ def held(node: Node, kind: Kind) -> list[tuple[str, Any]]:
 
 def was_freed(node: Node, kind: Kind) -> bool:
     """Return whether the node saved something that is gone now. Never runs an unpack hook."""
+    if kind.is_slices:
+        return slices_were_freed(node)
+    if is_foreach(node, kind):
+        return slots.FREED_TEXT in str(_error_of_foreach(node))
     for name in kind.names:
         try:
             value = slots.saved(node, name)
@@ -125,27 +130,45 @@ def slices_were_freed(node: Node) -> bool:
     gradient given has a shape that torch refuses next, before the wrapped node runs.
     """
     with DisableTorchDispatch():
-        return _refuses(node, torch.empty((0,) * _DIMENSIONS, device="meta"))
+        given = torch.empty((0,) * _DIMENSIONS, device="meta")
+    return slots.FREED_TEXT in str(_error_of(node, given))
 
 
-def foreach_was_freed(node: Node) -> bool:
-    """Return whether the node of a foreach operation, which has run, can run no more.
+def _error_of_foreach(node: Any) -> RuntimeError | None:
+    """Return what torch raises for what the node of a foreach operation saved, if anything.
 
-    With no gradient it computes nothing, but torch checks first whether what it saved is there, and
-    unpacks that.
+    Given no gradient it computes nothing, but first it unpacks its lists. Where hooks of the
+    program's have packed these they do not run: what they would be called for is there, and torch
+    checks no versions then.
     """
-    count = inputs_of(node)
-    return count > 0 and _refuses(node, *[None] * count)
+    return _error_of(node, *[None] * inputs_of(node))
 
 
-def _refuses(node: Any, *gradients: torch.Tensor | None) -> bool:
-    """Return whether a node, called with no engine and so with no hooks, says that it was freed."""
+def _error_of(node: Any, *gradients: torch.Tensor | None) -> RuntimeError | None:
+    """Return what a node raises when it is called with no engine, and so with none of its hooks."""
     with DisableTorchDispatch(), DisableTorchFunction():
         try:
-            node(*gradients)
+            slots.guarded(lambda: node(*gradients))
         except RuntimeError as error:
-            return slots.FREED_TEXT in str(error)
-    return False
+            return None if isinstance(error, slots.OfTheProgramError) else error
+    return None
+
+
+def _stale_foreach(node: Node) -> list[Stale]:
+    """Return the stale tensor that torch names when the node of a foreach operation is asked: one
+    like it, as the node does not show it.
+    """
+    error = _error_of_foreach(node)
+    versions = None if error is None else slots.versions_in(error)
+    described = re.search(r"\[torch\.(?:\w+\.)?(\w+) \[([\d, ]*)\]\]", str(error))
+    if versions is None or described is None:
+        return []
+    dtype = getattr(getattr(torch, described[1], None), "dtype", None)
+    sizes = [int(size) for size in described[2].split(",") if size]
+    like = torch.empty((), dtype=dtype, device="cpu").expand(sizes)
+    for _ in range(versions[0]):
+        increment_version(like)
+    return [Stale(like, versions[1])]
 
 
 def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
@@ -157,6 +180,8 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
     found: list[Stale] = []
     if dispatch_modes():
         return found  # the program's mode would see the unpacking
+    if is_foreach(node, kind):
+        return _stale_foreach(node)
     for name in kind.names:
         try:
             saved = slots.each_saved(node, name)
@@ -164,6 +189,8 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
             continue
         for each in saved:
             found += stale_inputs_of_checkpoint(each.unpack_hook)
+        if kind.is_function:  # it may have saved None: one that was freed has no list any more
+            saved = [each for each in saved if each.data is not None]
         if not saved or not all(map(_can_be_unpacked, saved)):
             continue
         try:
@@ -191,7 +218,8 @@ def whole_kinds(nodes: Iterable[Node]) -> set[type]:
 
 
 def _whole_together(nodes: Sequence[Node], kind: Kind) -> bool:
-    if not SAVED_TENSORS_ARE_READABLE or kind.is_function or kind.is_slices or dispatch_modes():
+    is_hidden = kind.is_function or kind.is_slices or kind.is_unnamed
+    if is_hidden or not SAVED_TENSORS_ARE_READABLE or dispatch_modes():
         return False
     try:
         for _, name, raw, edge in kind.reads:

@@ -21,7 +21,7 @@ from gradscope.collect import slots
 from gradscope.collect.engine_words import DETACHED, PACK_HOOK_MODIFIES, modified_in_place
 from gradscope.collect.generations import OTHER, Generations, this_thread
 from gradscope.collect.ledger import LOOKS, Ledger
-from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, Packs, token_of
+from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, token_of
 from gradscope.collect.nodes import CLONE
 from gradscope.collect.notes import Notes, postponed, raise_postponed, raised_by_program
 from gradscope.collect.observers import Observer
@@ -81,9 +81,6 @@ class Saving:
         self._names = names
         # A class of its own for each watch spares each object one attribute.
         self._new: type[Packed] = type("Packed", (Packed,), {"ledger": ledger})
-        self._asked: type[Packed] = type("Asked", (self._new,), {"tensor": property(self._meet)})
-        self._met: dict[int, Packed] = {}
-        self._asking = -1
         self.detailed = True
         """Note the module of each node: for a picture, so not once such graphs were pictured."""
         self.looks_left = LOOKS
@@ -335,6 +332,11 @@ class Saving:
         """Word the engine's error for a stale tensor; while that is done, unpacking is not
         checked.
         """
+        tensor = packed.tensor
+        if slots.is_guarded() and tensor is not None:  # who asks wants no more of the error
+            what = f"[{tensor.type()} {list(tensor.shape)}]"
+            versions = f"version {version_of(tensor)}; expected version {packed.version}"
+            return f"{MODIFIED}: {what} is at {versions} instead"
         self._checking = False
         try:
             with DisableTorchFunction():  # as in torch, no subclass sees its error being worded
@@ -343,33 +345,6 @@ class Saving:
                 return self.ledger.notes.attempt(what, word, MODIFIED)
         finally:
             self._checking = True
-
-    def unpacked_by(self, ask: Callable[[], object], packs: Packs) -> Packs:
-        """Return which of these saved tensors torch unpacks, and does not check, in ``ask``.
-
-        None, where hooks of the program's would have to run for that.
-        """
-        candidates = [packed for packed in (r() for r in packs) if packed is not None]
-        if any(packed.theirs is not None for packed in candidates):
-            return []
-        self._met = {}
-        self._asking = this_thread.number
-        self._checking = False
-        for packed in candidates:
-            packed.__class__ = self._asked
-        try:
-            ask()
-            return [_reference(packed) for packed in self._met.values()]
-        finally:
-            for packed in candidates:
-                packed.__class__ = self._new
-            self._checking = True
-            self._met = {}
-
-    def _meet(self, packed: Packed) -> Any:
-        if this_thread.number == self._asking:  # other threads may unpack it meanwhile
-            self._met[id(packed)] = packed
-        return vars(packed)["tensor"]
 
     def compose(self, their_pack: Pack, their_unpack: Unpack) -> Pair:
         """Return one pair of hooks that does what the program's does, and lets us see what they

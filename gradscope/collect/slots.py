@@ -74,7 +74,7 @@ class _Unpacking(threading.local):
     unpacked = 0
 
 
-class _OfTheProgramError(RuntimeError):
+class OfTheProgramError(RuntimeError):
     """A hook of the program's would have run."""
 
 
@@ -146,15 +146,23 @@ def _quiet() -> AbstractContextManager[Any]:
 def _read(node: Node, read: Callable[[], Any]) -> Any:
     """Return what ``read`` gives of a node.
 
-    Raise _OfTheProgramError where that would run a Python function that is not ours. A node that is
-    older than the watch may have hooks that did not go through ``foreign``, so a profile function
-    stands guard. (Python's collector must not run meanwhile: it calls destructors.)
+    Raise OfTheProgramError where that would run a Python function that is not ours. A node that is
+    older than the watch may have hooks that did not go through ``foreign``.
     """
     if _watches and node._sequence_nr() >= _watches[0]:
         return read()
+    return guarded(read)
+
+
+def guarded(read: Callable[[], Any]) -> Any:
+    """Return what ``read`` gives; raise OfTheProgramError before a Python function that is not ours
+    begins: a profile function stands guard.
+
+    Python's collector must not run meanwhile: it calls destructors.
+    """
     profile = sys.getprofile()
     if not isinstance(profile, FunctionType | MethodType | None):
-        raise _OfTheProgramError  # a profiler in C, which Python could not put back
+        raise OfTheProgramError  # a profiler in C, which Python could not put back
     with Uncollected():
         sys.setprofile(_refuse)
         try:
@@ -163,10 +171,15 @@ def _read(node: Node, read: Callable[[], Any]) -> Any:
             sys.setprofile(profile)
 
 
+def is_guarded() -> bool:
+    """Return whether no Python function may run now that is not ours."""
+    return sys.getprofile() is _refuse
+
+
 def _refuse(frame: FrameType, event: str, arg: object) -> None:
     code = frame.f_code
     if event == "call" and not (code.co_filename.startswith(OWN) or code is _SLOT_INIT):
-        raise _OfTheProgramError
+        raise OfTheProgramError
 
 
 def unpacked(node: Node, attribute: str) -> tuple[Any, int]:
@@ -242,7 +255,7 @@ def _slots(node: Node, raw: Sequence[Any], read: Callable[[], Any]) -> list[Slot
             return [Slot(None)] * len(raw)
         noted = iter(_unpacking.slots)
         return [None if value is None else _slot(value, noted) for value in values]
-    except _OfTheProgramError:
+    except OfTheProgramError:
         return [_UNREAD] * len(raw)
     finally:
         _unpacking.slots = outer

@@ -130,14 +130,15 @@ def _unneeded(names: tuple[str, ...], *saved: str | None) -> tuple[str, ...]:
 
 def _state(node: Node, token: Token | None, saved: Sequence[model.SavedTensor]) -> NodeState:
     kind = kind_of(type(node))
-    if saved:
-        stale = any(s.state is SavedState.STALE for s in saved)
-        if stale or ((token is None or token.probed) and stale_by_engine(node, kind)):
-            return NodeState.STALE
+    hidden = [] if token is None or kind.names else [p for p in (r() for r in token.packs) if p]
+    stale = any(s.state is SavedState.STALE for s in saved) or any(p.is_stale for p in hidden)
+    if stale or ((token is None or token.probed) and stale_by_engine(node, kind)):
+        return NodeState.STALE
+    if saved or hidden:
         call = None if token is None else token.call
         kept = call is not None and call.keep and not call.open
         return NodeState.RETAINED if kept else NodeState.LIVE
-    if token is not None and (token.freed_by is not None or token.has_buffers):
+    if token is not None and (token.freed_by is not None or (token.has_buffers and kind.names)):
         return NodeState.FREED
     return NodeState.FREED if was_freed(node, kind) else NodeState.BUFFERLESS
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import builtins
+import functools
+import inspect
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from types import CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
+from gradscope.code.bytecode import MISSING, flow_of
 from gradscope.collect.generations import OTHER, Generations
 from gradscope.collect.look import Look
 from gradscope.collect.mutations import node_site
 from gradscope.collect.nodes import kind_of
 from gradscope.model import Graph, Node, NodeState, Site
-from gradscope.program.layouts import (
-    class_bases,
-    class_namespace,
-    closure_of,
-    derives,
-    is_exactly,
-    module_variables,
-)
-from gradscope.program.sites import HIDDEN, owner_of, site_of
+from gradscope.program.layouts import closure_of, is_a, is_exactly
+from gradscope.program.sites import site_of
 from gradscope.torch_private import function_of
 
 
@@ -60,7 +57,6 @@ def built_at(look: Look, generations: Generations, i: int) -> Site | None:
 
 
 _READS = frozenset({"saved_tensors", "saved_variables", "maybe_clear_saved_tensors"})
-_MOST_FUNCTIONS = 100
 
 
 def will_free(look: Look, i: int) -> bool:
@@ -84,22 +80,59 @@ def needs_saved(look: Look, i: int) -> bool:
 
 
 def _reads_saved(cls: Any) -> bool:
-    """Search the backward of a Function, and the functions of the program that it names."""
-    waiting: list[Any] = [getattr(cls, "backward", None), getattr(cls, "vjp", None)]
-    seen: set[CodeType] = set()
-    while waiting and len(seen) < _MOST_FUNCTIONS:
-        function = waiting.pop()
-        while hasattr(function, "__wrapped__"):  # once_differentiable and other decorators
-            function = function.__wrapped__
-        function = getattr(function, "__func__", function)
-        if type(function) is not FunctionType or function.__code__ in seen:
-            continue
-        seen.add(function.__code__)
-        names = frozenset(_named(function.__code__))
-        if names & _READS:
+    """Return whether the backward of a Function reads what it saved: only code that is given its
+    context can. What it gives that to and cannot be found is taken to read it.
+    """
+    waiting: list[tuple[Any, int]] = [(cls.backward, 0), (cls.vjp, 0)]
+    seen: set[tuple[int, int]] = set()
+    while waiting:
+        called, place = waiting.pop()
+        if called is MISSING:
             return True
-        waiting += (f for f in _callees(function, cls, names) if owner_of(f.__code__) != HIDDEN)
+        function, place = _entered(called, place)
+        if type(function) is not FunctionType or (id(function), place) in seen:
+            continue
+        seen.add((id(function), place))
+        code = function.__code__
+        if not _READS.isdisjoint(_named(code)):
+            return True
+        at = place if place < code.co_argcount else code.co_argcount + code.co_kwonlyargcount
+        context = "".join(code.co_varnames[at : at + 1])
+        for part in _codes_with(context, code):
+            for way, at in flow_of(part).handed_on(context):
+                waiting.append((_found(way, function), at))
     return False
+
+
+def _entered(called: Any, place: int) -> tuple[Any, int]:
+    """Return the function that calling something enters, and at which place it gets what the call
+    is given at ``place``.
+    """
+    while not is_exactly(called, FunctionType, BuiltinFunctionType):
+        if is_exactly(called, staticmethod, MethodType, classmethod):
+            place += not is_exactly(called, staticmethod)
+            called = called.__func__
+        elif is_exactly(called, functools.partial):
+            called, place = called.func, place + len(called.args)
+        else:
+            is_class = is_a(called, type)
+            of, name = (called, "__init__") if is_class else (type(called), "__call__")
+            return inspect.getattr_static(of, name, None), place + 1
+    return called, place
+
+
+def _found(way: Sequence[str], function: FunctionType) -> Any:
+    """Return what a dotted name in a function's code leads to, without running any code of the
+    program's; MISSING if that is not known.
+    """
+    root, *names = way or ("",)
+    scopes = (dict(closure_of(function)), function.__globals__, vars(builtins))
+    found = next((scope[root] for scope in scopes if root in scope), MISSING)
+    for name in names:
+        owner, found = found, inspect.getattr_static(found, name, MISSING)
+        if type(found) is FunctionType and found is inspect.getattr_static(type(owner), name, None):
+            found = MethodType(found, owner)
+    return found
 
 
 def _named(code: CodeType) -> Iterator[str]:
@@ -112,22 +145,9 @@ def _named(code: CodeType) -> Iterator[str]:
             yield from _named(constant)
 
 
-def _callees(function: FunctionType, cls: Any, names: frozenset[str]) -> Iterator[FunctionType]:
-    """Yield the Python functions that a function can reach by the names in its code.
-
-    They are looked up without running any code of the program's.
-    """
-    found = [function.__globals__[name] for name in names if name in function.__globals__]
-    found += [value for _, value in closure_of(function)]
-    owners = [each for each in found if type(each) is ModuleType or derives(type(each), type)]
-    spaces: list[Mapping[str, Any]] = []
-    for owner in (cls, *owners):
-        if type(owner) is ModuleType:
-            spaces.append(module_variables(owner))
-        else:
-            spaces += map(class_namespace, class_bases(owner))
-    found += [space[name] for space in spaces for name in names if name in space]
-    for each in found:
-        plain = each.__func__ if is_exactly(each, staticmethod, classmethod) else each
-        if type(plain) is FunctionType:
-            yield plain
+def _codes_with(variable: str, code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of a function, and of those within it that share a variable with it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType) and variable in constant.co_freevars:
+            yield from _codes_with(variable, constant)

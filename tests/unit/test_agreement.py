@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import compiled_programs
 import function_programs
+import operator_programs
 import pytest
 import torch
 from compiled_programs import Calls
@@ -25,6 +26,11 @@ WRONG = {"GS101": NodeState.FREED, "GS201": NodeState.STALE}
 PROGRAMS = [
     pytest.param(p, marks=needs(*compiled_programs.NEEDS.get(p.__name__, ())), id=p.__name__)
     for p in (*compiled_programs.PROGRAMS, *function_programs.PROGRAMS)
+]
+OPERATORS = [
+    pytest.param(p, marks=needs(*operator_programs.NEEDS.get(name, ())), id=p.__name__)
+    for name, programs in operator_programs.PROGRAMS.items()
+    for p in programs
 ]
 MODES = ("unwatched", "hooks", "light")
 
@@ -56,6 +62,10 @@ def announced(scope: Scope | None) -> dict[str, int]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_all_agree(program: Callable[[], Calls], mode: str) -> None:
+    agree(program, mode)
+
+
+def agree(program: Callable[[], Calls], mode: str) -> None:
     watch = gradscope.watch(hooks=mode == "hooks")
     raised = 0
     with contextlib.nullcontext() if mode == "unwatched" else watch as scope:
@@ -79,3 +89,10 @@ def test_all_agree(program: Callable[[], Calls], mode: str) -> None:
         if scope is not None:
             assert not scope.summary.notes
     assert raised or "harmless" in program.__name__
+
+
+@pytest.mark.full(but=20)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("program", OPERATORS)
+def test_all_agree_on_operators_and_functions(program: Callable[[], Calls], mode: str) -> None:
+    agree(program, mode)

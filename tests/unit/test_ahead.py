@@ -569,12 +569,16 @@ def test_names_of_what_is_called() -> None:
     def calls(model: Any, x: Any) -> None:
         model.opt.step(x)
         print(x, model.size)
+        model.table["x"](x)
+        super(type(x), x).step(x or model)
         model(x).sum().backward()
 
     flow = flow_of(calls.__code__)
     names = [flow.names_of_call(i) for i, each in enumerate(flow.instructions) if each.is_call]
     assert names[0] == ("model", "opt", "step")
     assert ("print",) in names
+    assert ("", "step") in names
+    assert ("model", "table") not in names
     assert names[-1] == ("", "backward")
 
 

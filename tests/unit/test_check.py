@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
 import gradscope
 from tests.needs import DETACHED_IS_TOLD, SAVED_IS_TOLD, needs
@@ -102,6 +102,37 @@ def test_hooks_of_the_program_are_not_run() -> None:
         loss = leaf().exp().sum()
     assert not gradscope.check(loss)
     assert not ran
+
+
+@pytest.mark.parametrize("as_given", [lambda t: t, get_gradient_edge, lambda t: {"h": t}])
+def test_grad_takes_the_gradient_at_an_input_without_running_its_node(
+    as_given: Callable[[Tensor], Any],
+) -> None:
+    hidden = leaf().exp()
+    loss = (hidden + 1).sum()
+    loss.backward()
+    given = as_given(hidden)
+    for root in (hidden.sum(), loss):
+        assert not gradscope.check(root, inputs=given, kind="grad")
+        torch.autograd.grad(root, [hidden], retain_graph=True)
+        assert [f.code for f in gradscope.check(root, inputs=given)] == ["GS101"]
+        with pytest.raises(RuntimeError, match="second time"):
+            root.backward(inputs=[hidden])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kind": "grad"}, "no inputs given: pass the tensors that grad is to differentiate by"),
+        ({"inputs": []}, "no inputs given: pass the tensors that backward is to"),
+        ({"inputs": ["x"]}, "input 1 is a str: pass tensors (or GradientEdges)"),
+        ({"kind": "vjp"}, 'kind is \'vjp\': it is "backward" or "grad"'),
+    ],
+)
+def test_wrong_arguments_are_told(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(gradscope.GradscopeError) as told:
+        gradscope.check(healthy(), **given)
+    assert said in str(told.value)
 
 
 @pytest.mark.parametrize("program", [healthy, freed, modified_input, DETACHED])

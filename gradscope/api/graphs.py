@@ -17,7 +17,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import FrameType
+from types import FrameType, UnionType
 from typing import Any, Literal, TypeAlias, Unpack
 
 import torch
@@ -90,20 +90,28 @@ def start_nodes(roots: Sequence[Any]) -> list[AutogradNode]:
     """Return the node of each root. Raises GradscopeError for what has no graph."""
     if not roots:
         raise GradscopeError("no tensor given: pass the loss, or another tensor with a grad_fn")
+    _refuse_others(roots, torch.Tensor | GradientEdge)
     nodes = []
     for place, root in enumerate(roots, 1):
-        if not isinstance(root, torch.Tensor | GradientEdge):
-            raise GradscopeError(
-                f"argument {place} is a {type(root).__name__}: pass tensors (or GradientEdges)"
-            )
         node = root_node(root)
         if node is None:
-            reason = "it is a leaf" if root.requires_grad else "it does not require grad"  # type: ignore[union-attr]
+            reason = "it is a leaf" if root.requires_grad else "it does not require grad"
             raise GradscopeError(
                 f"argument {place} has no backward graph: {reason}; pass a tensor with a grad_fn"
             )
         nodes.append(node)
     return nodes
+
+
+def _refuse_others(
+    given: Iterable[Any],
+    kinds: UnionType | type,
+    what: str = "argument",
+    wanted: str = "pass tensors (or GradientEdges)",
+) -> None:
+    for place, each in enumerate(given, 1):
+        if not isinstance(each, kinds):
+            raise GradscopeError(f"{what} {place} is a {type(each).__name__}: {wanted}")
 
 
 def room(nodes: int = _MOST_NODES) -> int:
@@ -184,11 +192,7 @@ def _inputs(inputs: Any, kind: str) -> tuple[Any, ...]:
         raise GradscopeError(
             f"no inputs given: pass the tensors that {kind} is to differentiate by"
         )
-    for place, each in enumerate(given, 1):
-        if not isinstance(each, torch.Tensor | GradientEdge):
-            raise GradscopeError(
-                f"input {place} is a {type(each).__name__}: pass tensors (or GradientEdges)"
-            )
+    _refuse_others(given, torch.Tensor | GradientEdge, "input")
     return given
 
 
@@ -488,11 +492,7 @@ def follow(*roots: torch.Tensor) -> Life:
         del loss
         print(life)     # nodes are destroyed
     """
-    for place, root in enumerate(roots, 1):
-        if not isinstance(root, torch.Tensor):
-            raise GradscopeError(
-                f"argument {place} is a {type(root).__name__}: follow a tensor that has a grad_fn"
-            )
+    _refuse_others(roots, torch.Tensor, wanted="follow a tensor that has a grad_fn")
     graph = snapshot(*roots)
     if graph.not_looked_at or len(graph.nodes) > _MOST_WALKED:
         raise GradscopeError(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from operator import attrgetter, is_
 from typing import Any
 
@@ -15,6 +15,7 @@ from gradscope.collect.marks import Packed, Stale
 from gradscope.program.tensors import PLAIN, is_leaf, version_of
 from gradscope.torch_private import (
     CHECKPOINT_FILE,
+    CLEARS,
     RAW_SAVED,
     SAVED,
     SAVED_TENSORS_ARE_READABLE,
@@ -23,6 +24,7 @@ from gradscope.torch_private import (
     FunctionNode,
     SavedTensor,
     dispatch_modes,
+    function_of,
     inputs_of,
     unpack_saved,
 )
@@ -166,6 +168,9 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
             found += stale_inputs_of_checkpoint(each.unpack_hook)
         if not saved or not all(map(_can_be_unpacked, saved)):
             continue
+        if kind.is_function and getattr(function_of(type(node)), CLEARS, False):
+            found += chain.from_iterable(map(_stale_alone, saved))
+            continue
         try:
             attribute = "saved_tensors" if kind.is_function else SAVED + name
             read, by_hooks = slots.unpacked(node, attribute)
@@ -179,6 +184,20 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
             elif by_hooks:
                 slots.let_go(read, by_hooks)
     return found
+
+
+def _stale_alone(saved: Any) -> Iterator[Stale]:
+    """Yield what a saved tensor keeps if it was modified in place since.
+
+    It is unpacked for no node, which notices nothing; so of an output this is not known.
+    """
+    try:
+        with DisableTorchDispatch(), DisableTorchFunction():
+            (unpack_saved or type(saved).unpack)(saved)
+    except RuntimeError as error:
+        versions = slots.versions_in(error)
+        if versions is not None:
+            yield Stale(saved.data, versions[1])
 
 
 def whole_kinds(nodes: Iterable[Node]) -> set[type]:

@@ -186,10 +186,11 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
     return found
 
 
-def _stale_alone(saved: Any) -> Iterator[Stale]:
+def _stale_alone(saved: Any, *, is_input: bool = False) -> Iterator[Stale]:
     """Yield what a saved tensor keeps if it was modified in place since.
 
-    It is unpacked for no node, which notices nothing; so of an output this is not known.
+    It is unpacked for no node, which notices nothing; so of an output this is not known, and only
+    of what is no output whether it was detached.
     """
     try:
         with DisableTorchDispatch(), DisableTorchFunction():
@@ -198,6 +199,8 @@ def _stale_alone(saved: Any) -> Iterator[Stale]:
         versions = slots.versions_in(error)
         if versions is not None:
             yield Stale(saved.data, versions[1])
+        elif is_input and DETACHED_TEXT in str(error):
+            yield Stale(saved.data, version_of(saved.data))
 
 
 def whole_kinds(nodes: Iterable[Node]) -> set[type]:
@@ -271,13 +274,7 @@ def stale_inputs_of_checkpoint(unpack: Any) -> list[Stale]:
             if data.tensor is not None and (data.is_stale or data.is_detached):
                 stale.append(Stale(data.tensor, data.version))
         elif isinstance(data, torch.Tensor) and saved.unpack_hook is None:
-            try:
-                saved.unpack()
-            except RuntimeError as error:
-                versions = slots.versions_in(error)
-                if versions is not None or DETACHED_TEXT in str(error):
-                    version = version_of(data) if versions is None else versions[1]
-                    stale.append(Stale(data, version))
+            stale += _stale_alone(saved, is_input=True)
     return stale
 
 

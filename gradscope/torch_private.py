@@ -194,6 +194,8 @@ SAVED = "_saved_"
 SAVED_TENSORS_ARE_READABLE = hasattr(SavedTensor, "unpack")
 """Whether a SavedTensor says what it holds, by which hook, and is unpacked for no node, as since
 torch 2.12."""
+CLEARS = "clear_saved_tensors_on_access"
+"""In a Function, true where its node lets go of what it saved as soon as that is read."""
 NO_SEQUENCE_NR = 2**64 - 1
 """Torch's sequence number of every AccumulateGrad node."""
 read_saved_by_function: Callable[[Any], Any] = _find(

@@ -17,8 +17,8 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import FrameType
-from typing import Any, TypeAlias, Unpack
+from types import FrameType, UnionType
+from typing import Any, Literal, TypeAlias, Unpack
 
 import torch
 from torch.autograd.graph import GradientEdge
@@ -26,6 +26,7 @@ from torch.autograd.graph import Node as AutogradNode
 
 from gradscope.api.watch import current
 from gradscope.code.places import cell_of, shell_of_ipython
+from gradscope.collect.calls import EngineCall
 from gradscope.collect.looker import Looker
 from gradscope.collect.marks import Packed
 from gradscope.collect.nodes import held, kind_of, whole_kinds
@@ -89,20 +90,28 @@ def start_nodes(roots: Sequence[Any]) -> list[AutogradNode]:
     """Return the node of each root. Raises GradscopeError for what has no graph."""
     if not roots:
         raise GradscopeError("no tensor given: pass the loss, or another tensor with a grad_fn")
+    _refuse_others(roots, torch.Tensor | GradientEdge)
     nodes = []
     for place, root in enumerate(roots, 1):
-        if not isinstance(root, torch.Tensor | GradientEdge):
-            raise GradscopeError(
-                f"argument {place} is a {type(root).__name__}: pass tensors (or GradientEdges)"
-            )
         node = root_node(root)
         if node is None:
-            reason = "it is a leaf" if root.requires_grad else "it does not require grad"  # type: ignore[union-attr]
+            reason = "it is a leaf" if root.requires_grad else "it does not require grad"
             raise GradscopeError(
                 f"argument {place} has no backward graph: {reason}; pass a tensor with a grad_fn"
             )
         nodes.append(node)
     return nodes
+
+
+def _refuse_others(
+    given: Iterable[Any],
+    kinds: UnionType | type,
+    what: str = "argument",
+    wanted: str = "pass tensors (or GradientEdges)",
+) -> None:
+    for place, each in enumerate(given, 1):
+        if not isinstance(each, kinds):
+            raise GradscopeError(f"{what} {place} is a {type(each).__name__}: {wanted}")
 
 
 def room(nodes: int = _MOST_NODES) -> int:
@@ -127,27 +136,64 @@ def saved_tensors(*roots: torch.Tensor | GradientEdge) -> SavedTensors:
     )
 
 
+_Inputs: TypeAlias = (
+    torch.Tensor | GradientEdge | Iterable[torch.Tensor | GradientEdge] | dict[str, torch.Tensor]
+)
+
+
 def check(
-    *roots: torch.Tensor | GradientEdge, inputs: Sequence[torch.Tensor | GradientEdge] | None = None
+    *roots: torch.Tensor | GradientEdge,
+    inputs: _Inputs | None = None,
+    kind: Literal["backward", "grad"] = "backward",
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
 ) -> Hazards:
     """Return what the engine would raise if backward were called on ``roots`` now.
 
-    It is empty when backward would run. ``inputs`` restricts the call as in ``backward(inputs=…)``.
-    Nothing is run and nothing is changed. Without a watch it is not known which call freed a graph,
-    nor which line built it.
+    It is empty when backward would run. The call meant is ``torch.autograd.backward`` or, with
+    ``kind="grad"``, ``torch.autograd.grad``, which does not run the nodes of ``inputs``; all other
+    arguments are those of that call. What is wrong with arguments themselves, as an input that
+    nothing leads to, is not looked for. Nothing is run and nothing is changed. Without a watch it
+    is not known which call freed a graph, nor which line built it.
 
-    Raises GradscopeError for a root that has no graph.
+    Raises GradscopeError for a root that has no graph, and for ``grad`` without inputs.
+
+    Example::
+
+        gradscope.check(loss, inputs=[hidden], kind="grad")   # autograd.grad(loss, hidden)
     """
     nodes = start_nodes(roots)
+    wanted = _inputs(inputs, kind)
+    asked = EngineCall.of(
+        *(roots, (), create_graph if retain_graph is None else retain_graph, create_graph),
+        *(wanted, True, kind == "backward"),
+    )
     session = current()
     with Uncollected():  # torch makes objects that live with the graph
-        if session is None and not inputs:
+        if session is None and not wanted:
             walked = Walker(room(0), room).walk(nodes)
             if whole_kinds(walked).issuperset(map(type, walked)):
                 return Hazards()
         state = State() if session is None else session.state
         looker = Looker(state) if session is None else session.looker
-        return Hazards(hazards.foresee(state, looker, roots, tuple(inputs or ()), sys._getframe(1)))
+        return Hazards(hazards.foresee(state, looker, asked, sys._getframe(1)))
+
+
+def _inputs(inputs: Any, kind: str) -> tuple[Any, ...]:
+    """Return the inputs of a call of this kind. Raises GradscopeError for what torch refuses."""
+    if kind not in ("backward", "grad"):
+        raise GradscopeError(f'kind is {kind!r}: it is "backward" or "grad"')
+    if inputs is None and kind == "backward":
+        return ()
+    if isinstance(inputs, torch.Tensor | GradientEdge):
+        return (inputs,)
+    given = tuple(inputs.values() if isinstance(inputs, dict) else inputs or ())
+    if not given:
+        raise GradscopeError(
+            f"no inputs given: pass the tensors that {kind} is to differentiate by"
+        )
+    _refuse_others(given, torch.Tensor | GradientEdge, "input")
+    return given
 
 
 Drawable: TypeAlias = torch.Tensor | GradientEdge | Graph
@@ -446,11 +492,7 @@ def follow(*roots: torch.Tensor) -> Life:
         del loss
         print(life)     # nodes are destroyed
     """
-    for place, root in enumerate(roots, 1):
-        if not isinstance(root, torch.Tensor):
-            raise GradscopeError(
-                f"argument {place} is a {type(root).__name__}: follow a tensor that has a grad_fn"
-            )
+    _refuse_others(roots, torch.Tensor, wanted="follow a tensor that has a grad_fn")
     graph = snapshot(*roots)
     if graph.not_looked_at or len(graph.nodes) > _MOST_WALKED:
         raise GradscopeError(

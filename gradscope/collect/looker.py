@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch.autograd.graph import GradientEdge, Node
+from torch.autograd.graph import Node
 
 from gradscope.collect.calls import BEFORE_WATCH, EngineCall
 from gradscope.collect.generations import OTHER
@@ -315,14 +315,10 @@ class Looker:
         look = self.look(roots, place)
         if not asked.inputs:
             return look
-        wanted = set()
-        for tensor in asked.inputs:
-            node = root_node(tensor)
-            if node is None and not isinstance(tensor, GradientEdge):
-                leaves = (n for n in look.nodes if kind_of(type(n)).is_leaf)
-                node = next((n for n in leaves if n.variable is tensor), None)  # type: ignore[attr-defined]
-            if node is not None and node in look.index:
-                wanted.add(look.index[node])
+        known: dict[Any, int] = look.index
+        leaves = {id(n.variable): i for n, i in known.items() if kind_of(type(n)).is_leaf}
+        found = (known.get(root_node(t), leaves.get(id(t))) for t in asked.inputs)
+        wanted = {i for i in found if i is not None}
         order = dependencies_last(look.targets)
         look.runs = will_run(look.targets, order, wanted, not asked.accumulates)
         return look

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from operator import attrgetter, is_
 from typing import Any
 
@@ -16,6 +16,7 @@ from gradscope.collect.marks import Packed, Stale
 from gradscope.program.tensors import PLAIN, is_leaf, version_of
 from gradscope.torch_private import (
     CHECKPOINT_FILE,
+    CLEARS,
     RAW_SAVED,
     SAVED,
     SAVED_TENSORS_ARE_READABLE,
@@ -24,6 +25,7 @@ from gradscope.torch_private import (
     FunctionNode,
     SavedTensor,
     dispatch_modes,
+    function_of,
     inputs_of,
     unpack_saved,
 )
@@ -193,6 +195,9 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
             saved = [each for each in saved if each.data is not None]
         if not saved or not all(map(_can_be_unpacked, saved)):
             continue
+        if kind.is_function and getattr(function_of(type(node)), CLEARS, False):
+            found += chain.from_iterable(map(_stale_alone, saved))
+            continue
         try:
             attribute = "saved_tensors" if kind.is_function else SAVED + name
             read, by_hooks = slots.unpacked(node, attribute)
@@ -206,6 +211,23 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
             elif by_hooks:
                 slots.let_go(read, by_hooks)
     return found
+
+
+def _stale_alone(saved: Any, *, is_input: bool = False) -> Iterator[Stale]:
+    """Yield what a saved tensor keeps if it was modified in place since.
+
+    It is unpacked for no node, which notices nothing; so of an output this is not known, and only
+    of what is no output whether it was detached.
+    """
+    try:
+        with DisableTorchDispatch(), DisableTorchFunction():
+            (unpack_saved or type(saved).unpack)(saved)
+    except RuntimeError as error:
+        versions = slots.versions_in(error)
+        if versions is not None:
+            yield Stale(saved.data, versions[1])
+        elif is_input and DETACHED_TEXT in str(error):
+            yield Stale(saved.data, version_of(saved.data))
 
 
 def whole_kinds(nodes: Iterable[Node]) -> set[type]:
@@ -280,13 +302,7 @@ def stale_inputs_of_checkpoint(unpack: Any) -> list[Stale]:
             if data.tensor is not None and (data.is_stale or data.is_detached):
                 stale.append(Stale(data.tensor, data.version))
         elif isinstance(data, torch.Tensor) and saved.unpack_hook is None:
-            try:
-                saved.unpack()
-            except RuntimeError as error:
-                versions = slots.versions_in(error)
-                if versions is not None or DETACHED_TEXT in str(error):
-                    version = version_of(data) if versions is None else versions[1]
-                    stale.append(Stale(data, version))
+            stale += _stale_alone(saved, is_input=True)
     return stale
 
 

@@ -98,14 +98,11 @@ def examine(evidence: Evidence) -> list[Finding]:
     return [gs104.finding(evidence.call.record, nodes)]
 
 
-def foresee(
-    state: State, looker: Looker, outputs: Sequence[Any], inputs: Sequence[Any], frame: FrameType
-) -> list[Finding]:
+def foresee(state: State, looker: Looker, asked: EngineCall, frame: FrameType) -> list[Finding]:
     """Return what a backward call made in ``frame`` would raise now; books nothing."""
     user = user_frame(frame)
-    call = Call(state.calls, None if user is None else place_in(user), keep=False)
+    call = Call(state.calls, None if user is None else place_in(user), asked.keep_graph)
     with DisableTorchFunction():
-        asked = EngineCall(outputs, False, False, inputs, True)
         roots = asked.roots
         look = looker.look_for(asked, roots, call.place)
         call.roots = look.numbers_of(roots)
@@ -113,7 +110,8 @@ def foresee(
         if not look.is_wrong:
             return []
         graph = picture(look.index, (), names=state.names, left=look.left, runs=look.will_run)
-        call.record = BackwardCall(state.calls, "backward", site_of(call.place))
+        kept = asked.keep_graph, asked.create_graph
+        call.record = BackwardCall(state.calls, asked.word, site_of(call.place), (), *kept)
         return examine(Evidence(state, call, look, graph))
 
 

@@ -1,11 +1,14 @@
-"""The exceptions that gradscope raises itself."""
+"""The exceptions that gradscope raises itself, and how what is not its own is given back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from gradscope.units import escaped
+
+_MISSING: Any = object()
 
 
 class GradscopeError(Exception):
@@ -42,3 +45,39 @@ def meant(word: str, known: Iterable[str]) -> str:
 
     like = get_close_matches(word, list(known), 1)
     return f"; did you mean {like[0]!r}?" if like else ""
+
+
+class Handle(ExitStack):
+    """Undoes changes, once: last first, each one even if another's undoing failed."""
+
+    def __init__(self, *undo: Callable[[], object]) -> None:
+        super().__init__()
+        for each in undo:
+            self.callback(each)
+
+    def add(self, *handles: Handle) -> Handle:
+        """Take charge of more changes."""
+        for handle in handles:
+            self.callback(handle.close)
+        return self
+
+
+def replace(owner: Any, name: str, new: Any) -> Handle:
+    """Bind ``owner.name`` to ``new``.
+
+    Undoing restores the stored original. Where another tool has put an object on top meanwhile,
+    that stays: to take it away would break them, and ours beneath it does nothing once its watch
+    has ended.
+    """
+    original = vars(owner).get(name, _MISSING)
+    setattr(owner, name, new)
+
+    def undo() -> None:
+        if vars(owner).get(name, _MISSING) is not new:
+            return
+        if original is _MISSING:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+
+    return Handle(undo)

@@ -8,7 +8,6 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,6 +20,8 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from gradscope.errors import Handle as Handle
+from gradscope.errors import replace as replace
 from gradscope.torch_private import (
     KnownStack,
     has_default_hooks,
@@ -36,7 +37,6 @@ Unpack: TypeAlias = Callable[[Any], torch.Tensor]
 Pair: TypeAlias = tuple[Pack, Unpack]
 Trace: TypeAlias = Callable[[FrameType, str, Any], Any]
 
-_MISSING: Any = object()
 _gettrace = sys.gettrace
 _AUTOGRAD: Any = torch._C._autograd
 _PUSH, _POP = "_push_saved_tensors_default_hooks", "_pop_saved_tensors_default_hooks"
@@ -45,42 +45,6 @@ _TOP = "_top_saved_tensors_default_hooks"  # not before torch 2.5
 _THEIRS = "_gradscope_stands_for"
 _LOOKS_ON = "torch._functorch._aot_autograd.runtime_wrappers"
 """Has the mode in which compiled code runs for the first time; it looks at custom operators."""
-
-
-class Handle(ExitStack):
-    """Undoes changes, once: last first, each one even if another's undoing failed."""
-
-    def __init__(self, *undo: Callable[[], object]) -> None:
-        super().__init__()
-        for each in undo:
-            self.callback(each)
-
-    def add(self, *handles: Handle) -> Handle:
-        """Take charge of more changes."""
-        for handle in handles:
-            self.callback(handle.close)
-        return self
-
-
-def replace(owner: Any, name: str, new: Any) -> Handle:
-    """Bind ``owner.name`` to ``new``.
-
-    Undoing restores the stored original. Where another tool has put an object on top meanwhile,
-    that stays: to take it away would break them, and ours beneath it does nothing once its watch
-    has ended.
-    """
-    original = vars(owner).get(name, _MISSING)
-    setattr(owner, name, new)
-
-    def undo() -> None:
-        if vars(owner).get(name, _MISSING) is not new:
-            return
-        if original is _MISSING:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
-
-    return Handle(undo)
 
 
 @hidden_from_compiler

@@ -10,6 +10,7 @@ from typing import Any
 
 from gradscope.api.scope import Scope
 from gradscope.api.watch import watch
+from gradscope.errors import replace
 
 _CALLBACKS = {
     "LightningCallback": ("Callback", ["lightning.pytorch", "pytorch_lightning"]),
@@ -55,7 +56,7 @@ def _tell_of_failures(trainer: Any) -> None:
                     watches.push(each.watching)
             return train(self, *args, **options)
 
-    trainer.train = watched
+    replace(trainer, "train", watched)
 
 
 def __getattr__(name: str) -> Any:

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
 
 
 _MOST_TEXTS = 100
+_MOST_BEGUN = 16
 _MOST_REASONS = 20
 _LOOK_AT_STEP = "looking at an optimizer's step failed in gradscope"
 
@@ -251,9 +252,9 @@ class Session:
         return self.scopes[0].writer.known(signature, site)
 
     def begun(self) -> str:
-        """Return what is noted of the calls that have not ended."""
-        running = ((call.number, self._begun(call.word, call.place)) for call in self.state.running)
-        return ",".join(f"[{number},{text}]" for number, text in running)
+        """Return what is noted of the calls that have not ended; of many, of the innermost."""
+        last = tuple(self.state.running)[-_MOST_BEGUN:]
+        return ",".join(f"[{c.number},{self._begun(c.word, c.place)}]" for c in last)
 
     def begins(self) -> None:
         """Note that a backward call begins."""

@@ -266,7 +266,7 @@ class Backward:
         except BaseException as failure:
             call = self._state.call
             if call is not None and call.number > before:
-                self._state.running.remove(call)
+                del self._state.running[call]
                 call.end(completed=False)
             if not isinstance(failure, Exception) or raised_by_program(failure):
                 raise
@@ -297,6 +297,8 @@ class Backward:
     def _begin(self, asked: EngineCall) -> Call:
         state = self._state
         entrance = sys._getframe(2)
+        if entrance.f_code is unseen.__code__:  # it is over before the engine runs
+            entrance = entrance.f_back or entrance
         frame = user_frame(entrance)
         place = None if frame is None else place_in(frame)
         if state.budget is not None:
@@ -308,12 +310,12 @@ class Backward:
         if above is None and call.own:
             state.explained = 0  # the number of an error that is gone may be another's
         call.steps = state.steps
-        for other in tuple(state.running):
-            if above is None or not above.is_in(other):
-                call.beside, other.beside = other, call
-        state.running.append(call)
+        state.running[call] = None
         call.word = asked.word
         call.begin(above, entrance)
+        for other in () if len(state.running) == call.depth else tuple(state.running):
+            if not call.is_in(other):
+                call.beside, other.beside = other, call
         self._sink.begins()
         if state.saving.is_shared:
             state.lifting.block()
@@ -328,9 +330,8 @@ class Backward:
             call.built = state.generations.built_since
             call.plain = call.own and (above is None or above.plain)
             call.habit = state.recognizer.habit_of((place, asked.kind, above is not None))
-            while call.plain and above is not None:
+            if call.plain and above is not None:
                 above.within += 1
-                above = above.parent
             if not (state.lifting.on and self._guard(call, roots)):
                 with Uncollected():  # of the many objects of a look none is garbage
                     self._look(call, asked, roots, frame)
@@ -480,7 +481,7 @@ class Backward:
         """End a call."""
         state = self._state
         call.end(completed=completed)
-        state.running.remove(call)
+        del state.running[call]
         if state.hooked and not state.lifting.on:
             state.hooks.lower()  # what was done to its stack of hooks the engine has forgotten
         if call.own:

@@ -286,15 +286,16 @@ class Call:
 
     All threads that the engine runs it in have it in common, as torch carries it into them: it is
     the ``parent`` of a call that any of them makes, and ``frame``, as long as it is open, is where
-    their stacks go on. ``own`` is told of the calls of the watch's own thread, and of those within
-    them, ``explained`` which error of a call within it was explained.
+    their stacks go on; ``outermost`` is the first call on its own stack, if another is, ``depth``
+    how many calls are within each other with it. ``own`` is told of the calls of the watch's own
+    thread, and of those within them, ``explained`` which error of a call within it was explained.
 
     A call is ``plain`` when it is ``own`` with nothing wrong with its graph, ``known`` when nothing
     in that is new to calls of its ``habit``; a call within a plain one may be plain too, and
-    ``within`` counts those. ``built`` counts the nodes that were built since the call before,
-    ``fresh`` those of them that are in its graph; it ``builds`` if its thread has built some
-    meanwhile. ``exact`` calls ask of every freed tensor whether
-    its memory returned; calls on a known shape do not. ``unhooked`` counts the tensors and bytes
+    ``within`` counts those once they have ended. ``built`` counts the nodes that were built since
+    the call before, ``fresh`` those of them that are in its graph; it ``builds`` if its thread has
+    built some meanwhile. ``exact`` calls ask of every freed tensor whether its memory returned;
+    calls on a known shape do not. ``unhooked`` counts the tensors and bytes
     that the graph saved while the hooks were lifted; ``met`` is another call that ran on the same
     nodes meanwhile, and ``beside`` one that is not around it. ``woken``: an alarm asks for a close
     look. ``word`` is its kind in the recording.
@@ -313,7 +314,9 @@ class Call:
     known: bool = False
     woken: bool = False
     own: bool = True
+    depth: int = 1
     parent: Call | None = None
+    outermost: Call | None = None
     frame: FrameType | None = None
     explained: int = 0
     met: Call | None = None
@@ -355,11 +358,20 @@ class Call:
     def begin(self, parent: Call | None, frame: FrameType) -> None:
         """Have torch carry the call into the threads that run it."""
         self.parent, self.frame = parent, frame
+        if parent is not None:
+            self.depth = parent.depth + 1
+            below = frame.f_back
+            while below is not None and below is not parent.frame:
+                below = below.f_back
+            if below is not None:
+                self.outermost = parent.outermost or parent
         carry(CALL, self)
 
     def end(self, *, completed: bool) -> None:
         """Leave this thread to the call around."""
         self.open, self.completed, self.frame = False, completed, None
+        if self.parent is not None:
+            self.parent.within += self.within
         carry(CALL, self.parent)
         if self.allowance is not None:
             self.allowance.end()

@@ -54,23 +54,32 @@ Boundary = tuple[int, Place | None]
 
 
 class _Thread:
-    """The numbers that one thread has given to nodes, as far as they are known."""
+    """The numbers that one thread has given to nodes, as far as they are known.
 
-    def __init__(self, first: int, *, counts: bool = True) -> None:
-        self.first, self.next, self.counts = first, first, counts
+    ``ended_at`` has the next one at the end of each call, from the call with index ``start`` to the
+    last that ended before the thread built its newest node: since then it is ``next``.
+    """
+
+    def __init__(self, first: int, start: int, *, counts: bool = True) -> None:
+        self.first, self.next, self.counts, self.start = first, first, counts, start
         self.ended_at = array("Q")
-        self.calls = array("Q")
-        self.places: list[Place | None] = []
 
-    def end(self, number: int, place: Place | None) -> None:
-        more = array("Q", (self.next,)), array("Q", (number,)), [place]
-        end = len(self.places)
-        # No handler of a signal runs between these three, as nothing is called there.
-        self.ended_at[end:], self.calls[end:], self.places[end:] = more
-        if end >= _MOST:
-            old = slice(_MOST // 2)
-            fewer = self.ended_at[old][::2], self.calls[old][::2], self.places[old][::2]
-            self.ended_at[old], self.calls[old], self.places[old] = fewer
+    def go_on(self, following: int, ended: int) -> None:
+        """Take note of its next number; so many calls have ended."""
+        missing = ended - self.start - len(self.ended_at)
+        self.ended_at.extend(array("Q", (self.next,)) * missing)
+        self.next = following
+
+    def at(self, index: int) -> int:
+        """Return its next number at the end of the call with this index."""
+        index -= self.start
+        return self.ended_at[index] if index < len(self.ended_at) else self.next
+
+    def forget(self, old: int) -> None:
+        """Forget every second of so many old calls; all ends are in ``ended_at``."""
+        own = max(0, old - self.start)
+        self.ended_at[:own] = self.ended_at[self.start % 2 : own : 2]
+        self.start -= min(self.start, old) // 2
 
 
 class Generations:
@@ -93,8 +102,10 @@ class Generations:
         self.latest = 0
         """The number of that call."""
         self._begun = 0
-        self._own_thread = _Thread(self.newest)
+        self._own_thread = _Thread(self.newest, 0)
         self._threads = {0: self._own_thread}
+        self._calls = array("Q")
+        self._places: list[Place | None] = []
         self.others: list[int] = []
         """The upper bits of the numbers of the other threads that have built nodes."""
         self.built = self._built_before = 0
@@ -133,14 +144,14 @@ class Generations:
             self._see_other(number, number, counts=True)
         elif number > self._own_thread.next:
             self.built += number - self._own_thread.next
-            self._own_thread.next = number
+            self._own_thread.go_on(number, len(self._places))
         return number
 
     def pass_to(self, number: int) -> None:
         """Take note that calls of which nothing is known ran what was built before this number."""
         if number > self._own_thread.next:
             self.built += number - self._own_thread.next
-            self._own_thread.next = number
+            self._own_thread.go_on(number, len(self._places))
             self.end(self.latest, None)
 
     def see_built(self, number: int, *, counts: bool) -> None:
@@ -155,13 +166,13 @@ class Generations:
         if thread is None:
             # Nobody has built a node before a watch that begins with none, so no engine has run.
             first = bits if counts and self._own_thread.first == 0 else max(first, bits)
-            thread = self._threads[bits] = _Thread(first, counts=counts)
-            if self.latest:  # it is met in a call that runs: it builds after the last one
-                thread.end(self.latest, self._own_thread.places[-1])
+            # It is met in a call that runs: it builds after the last one.
+            start = len(self._places) - bool(self.latest)
+            thread = self._threads[bits] = _Thread(first, start, counts=counts)
             self.others.append(bits)
         if following > thread.next:
             self.built += thread.counts * (following - thread.next)
-            thread.next = following
+            thread.go_on(following, len(self._places))
 
     @property
     def built_since(self) -> int:
@@ -172,12 +183,22 @@ class Generations:
         """A backward call of the watch's own thread has ended, or one within such a call, and its
         thread's number was seen.
         """
-        for thread in self._threads.values():
-            thread.end(number, place)
+        end = len(self._places)
+        # No handler of a signal runs between these two, as nothing is called there.
+        self._calls[end:], self._places[end:] = array("Q", (number,)), [place]
+        if end >= _MOST:
+            self._forget(_MOST // 2)
         self.newest = self._own_thread.next
         self.latest = number
         self._begun = max(self._begun, number)  # one within it has a larger number
         self._built_before = self.built
+
+    def _forget(self, old: int) -> None:
+        """Forget every second of so many old calls."""
+        for thread in self._threads.values():
+            thread.go_on(thread.next, len(self._places))
+            thread.forget(old)
+        self._calls[:old], self._places[:old] = self._calls[:old:2], self._places[:old:2]
 
     @property
     def has_built(self) -> bool:
@@ -209,24 +230,29 @@ class Generations:
         if thread is None:
             return self.latest
         ended = self._ended(thread, number)
-        return thread.calls[ended - 1] if ended else 0
+        return self._calls[ended - 1] if ended > thread.start else 0
 
     def _ended(self, thread: _Thread, number: int) -> int:
         """Return how many calls had ended when this thread built the node with this number.
 
         The engine builds nodes in calls only: seen from outside of them, all before the last end.
         """
-        ended = bisect_right(thread.ended_at, number)
+        ended = self._ended_by(thread, number)
         is_in_call = thread is not self._own_thread and thread.counts and self.is_own
-        return min(ended, max(0, len(thread.ended_at) - 1)) if is_in_call else ended
+        return min(ended, max(thread.start, len(self._places) - 1)) if is_in_call else ended
+
+    def _ended_by(self, thread: _Thread, number: int) -> int:
+        """Return how many calls had ended when this thread gave this number to a node."""
+        if number >= thread.next:
+            return len(self._places)
+        return thread.start + bisect_right(thread.ended_at, number)
 
     def first_after(self, number: int) -> tuple[int, Place | None] | None:
         """Return number and place of the first backward call that ended after the watch's own
         thread had built the node with this number.
         """
-        own = self._own_thread
-        ended = bisect_right(own.ended_at, number)
-        return (own.calls[ended], own.places[ended]) if ended < len(own.places) else None
+        ended = self._ended_by(self._own_thread, number)
+        return (self._calls[ended], self._places[ended]) if ended < len(self._places) else None
 
     def as_own(self, number: int, *, first: bool = False) -> int:
         """Return a number that a node of the watch's own thread had that was built at about the
@@ -235,10 +261,10 @@ class Generations:
         thread, own = self._threads.get(number - number % OTHER), self._own_thread
         if thread is None or thread is own:
             return number
-        later = len(thread.ended_at) - self._ended(thread, number)
+        ended = self._ended(thread, number)
         if first and not thread.counts:  # it builds at any time between two calls
-            return own.ended_at[-later - 1] - 1 if later < len(own.ended_at) else own.first
-        return own.ended_at[-later] - 1 if 0 < later <= len(own.ended_at) else own.next
+            return own.at(ended - 1) - 1 if ended else own.first
+        return own.at(ended) - 1 if ended < len(self._places) else own.next
 
     @property
     def now(self) -> int:
@@ -253,8 +279,8 @@ class Generations:
         time = (self.as_own(number) + 1) * _NODE
         if thread is None or thread is own:
             return time
-        later = len(thread.ended_at) - self._ended(thread, number)
-        return time + 2 * own.calls[-later] - 1 if 0 < later <= len(own.calls) else time
+        ended = self._ended(thread, number)
+        return time + 2 * self._calls[ended] - 1 if ended < len(self._places) else time
 
     def time_here(self, number: int) -> int:
         """Return the same as this thread sees it: it built its own nodes in their order."""
@@ -322,7 +348,7 @@ class Generations:
         thread = self._threads.get(number - number % OTHER)
         if thread is None:
             return None, None
-        i = bisect_right(thread.ended_at, number)
-        earlier = (thread.ended_at[i - 1], thread.places[i - 1]) if i else None
-        later = (thread.ended_at[i], thread.places[i]) if i < len(thread.places) else None
+        i, places = self._ended_by(thread, number), self._places
+        earlier = (thread.at(i - 1), places[i - 1]) if i > thread.start else None
+        later = (thread.at(i), places[i]) if i < len(places) else None
         return earlier, later

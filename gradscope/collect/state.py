@@ -124,7 +124,7 @@ class State:
         self.left_out: set[Site | None] = set()
         self.unread: Counter[str] = Counter()
         self.foretold: deque[Finding] = deque(maxlen=_MOST_FORETOLD)
-        self.running: list[Call] = []
+        self.running: dict[Call, None] = {}
         self.explained = 0  # the last error that was explained, by its id
         self.alarms: dict[Place | None, range] = {}  # the calls that are worth a close look
         self.calls = self.steps = 0

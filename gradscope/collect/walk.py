@@ -101,9 +101,14 @@ class StackLimit:
         raised = self.LARGEST if unlimited else min(hard, self.LARGEST)
         if nodes * self.BYTES_PER_NODE > soft and soft < raised:
             resource.setrlimit(resource.RLIMIT_STACK, (raised, hard))
-            self._raised.callback(resource.setrlimit, resource.RLIMIT_STACK, (soft, hard))
+            self._raised.callback(self._lower, (raised, hard), (soft, hard))
             soft = raised
         return soft // self.BYTES_PER_NODE
+
+    @staticmethod
+    def _lower(ours: tuple[int, int], before: tuple[int, int]) -> None:
+        if resource.getrlimit(resource.RLIMIT_STACK) == ours:  # not what the program has set since
+            resource.setrlimit(resource.RLIMIT_STACK, before)
 
     def keep(self) -> None:
         """Leave the limit as it is now: nodes were touched of which nobody knows when they go."""

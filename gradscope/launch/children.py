@@ -14,12 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from dataclasses import replace as replaced
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gradscope.errors import GradscopeError, attempting
+from gradscope.errors import GradscopeError, Handle, attempting, replace
 from gradscope.launch.interpreter import command_of, watched
 from gradscope.launch.runner import when_torch_is_imported
 from gradscope.model import Header, Outcome, Recording
@@ -71,13 +72,13 @@ class ChildPlan:
 
         from gradscope.api.watch import watch
 
-        header = replace(header, torch=str(torch.__version__))
+        header = replaced(header, torch=str(torch.__version__))
         return watch(header=header, **self.options, **more)
 
     def header_of(self, header: Header) -> Header:
         """Return the header of a child; one of ``multiprocessing`` runs a part of the program."""
         is_part = _OF_MULTIPROCESSING in header.argv or _FORKSERVER in (header.code or "")
-        own = replace(header, script=self.script, argv=tuple(self.argv), code=None)
+        own = replaced(header, script=self.script, argv=tuple(self.argv), code=None)
         return own if is_part else header
 
     @property
@@ -136,7 +137,7 @@ class ChildWatch:
 
     def __init__(self, plan: ChildPlan, header: Header) -> None:
         self.plan = plan
-        self.header = replace(header, run=plan.run)
+        self.header = replaced(header, run=plan.run)
         self._watching = ExitStack()
         self._scope: Scope | None = None
 
@@ -145,7 +146,7 @@ class ChildWatch:
         file = Path(filled(self.plan.save, process, process))
         file.parent.mkdir(parents=True, exist_ok=True)
         # Settings hold where the recordings are put together.
-        watching = self.plan.watch(replace(self.header, pid=process), save=file, settings=False)
+        watching = self.plan.watch(replaced(self.header, pid=process), save=file, settings=False)
         try:
             self._scope = self._watching.enter_context(watching)
         except GradscopeError as error:  # no fault of the program's: it runs unwatched
@@ -213,7 +214,7 @@ class Children:
         self.failures: dict[str, None] = {}
         """What failed in gradscope while the program started others, each once."""
         self.header = header
-        self._undo = ExitStack()
+        self._undo = Handle()
         self._process = os.getpid()
 
     def __enter__(self) -> Children:
@@ -242,8 +243,7 @@ class Children:
 
     def _replace(self, module: Any, name: str, by: Callable[..., Any]) -> None:
         original = getattr(module, name)
-        setattr(module, name, wraps(original)(partial(by, original)))
-        self._undo.callback(setattr, module, name, original)
+        self._undo.add(replace(module, name, wraps(original)(partial(by, original))))
 
     def attempting(self) -> AbstractContextManager[None]:
         """Do some work of ours; where it fails, the program starts what it wanted to start."""
@@ -265,6 +265,8 @@ class Children:
 
     def _led(self, argv: Any, executables: Any) -> tuple[Any, Any]:
         """Return the command line as it is started, and the files to look for."""
+        if self not in _active:  # another tool has kept what we put in, and calls it still
+            return argv, executables
         try:
             words = [os.fsdecode(word) for word in argv]
             files = [os.fsdecode(file) for file in executables]
@@ -290,7 +292,8 @@ class Children:
 
     def _note(self, words: Sequence[str]) -> None:
         """Remember a command that starts Python in a way that is not followed."""
-        if len(self.unwatched) < _MOST_UNWATCHED and os.getpid() == self._process:
+        is_own = self in _active and os.getpid() == self._process
+        if is_own and len(self.unwatched) < _MOST_UNWATCHED:
             command = watched(words)
             if command is not None and command not in self.unwatched:
                 self.unwatched.append(command)
@@ -331,5 +334,5 @@ def _before_exit(end: Callable[[], None]) -> None:
         end()
         leave(status)
 
-    os._exit = end_and_leave
+    replace(os, "_exit", end_and_leave)
     atexit.register(end)

@@ -216,7 +216,7 @@ def _calls() -> Iterator[str]:
     session = current()
     if session is None:
         return
-    for call in session.state.running:
+    for call in tuple(session.state.running):
         at = f" at {call.record.site.place}" if call.record.site else ""
         seconds = session.state.elapsed() - call.started
         within = f", now {node.name()}" if (node := current_node()) is not None else ""

@@ -20,12 +20,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import BuiltinImporter, ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from gradscope.errors import GradscopeError, attempting
+from gradscope.errors import GradscopeError, Handle, attempting, replace
 from gradscope.launch.interpreter import Target
 from gradscope.model import Outcome
 from gradscope.program.undisturbed import Uncollected
@@ -232,6 +232,7 @@ class _TorchFinder(MetaPathFinder):
 
     def __init__(self, then: Callable[[], None]) -> None:
         self.then = then
+        self._loader = Handle()
 
     def remove(self) -> None:
         if self in sys.meta_path:
@@ -247,12 +248,13 @@ class _TorchFinder(MetaPathFinder):
         spec = next(filter(None, found), None)
         if spec is not None and spec.loader is not None:
             # Set on the instance, as tools ask the loader's type for sources and resources.
-            spec.loader.exec_module = partial(self._execute, spec.loader)  # type: ignore[method-assign]
+            execute = partial(self._execute, spec.loader.exec_module)
+            self._loader = replace(spec.loader, "exec_module", execute)
         return spec
 
-    def _execute(self, loader: Loader, module: ModuleType) -> None:
-        del loader.exec_module
-        loader.exec_module(module)
+    def _execute(self, original: Callable[[ModuleType], None], module: ModuleType) -> None:
+        self._loader.close()
+        original(module)
         self.remove()
         # As the import system is about to note itself. Until then another thread that asks for
         # torch, as C++ code of torch does, would wait for this one.

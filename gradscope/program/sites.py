@@ -150,9 +150,11 @@ def caller_of(frame: FrameType | None) -> FrameType | None:
         return frame.f_back
     call = around = carried(CALL)
     while around is not None:
-        if _lowest(around.frame) is frame:  # made in this very thread, so the next is around it
-            call = around.parent
-        around = around.parent
+        first = around.outermost or around
+        around = first.parent
+        if _lowest(first.frame) is frame:  # made in this very thread, so the next is around it
+            call = around
+            break
     return None if call is None else call.frame
 
 

@@ -303,7 +303,7 @@ _A_LIST = 16
 """A list counts as so many bytes more: an empty one takes 2 there, and 64 in memory."""
 
 _MOST_RECORDS = dict.fromkeys(TABLES, 10_000) | {"findings": 500}
-NOTED = ("count", "last_number", "ended", "live_bytes")
+NOTED = ("count", "last_number", "ended", "live_bytes", "number")
 """What the note of a log has of a row, as it has changed since the row was written."""
 
 _NAMES = {"graphs": "graph", "sources": "source file", "timeline": "part of the memory curve"}
@@ -334,7 +334,7 @@ class Log:
         rows = dict(self._all("calls", partial(loads, BackwardCall)))
         noted = self.note.partition(b"\n")[2] or b"[]"
         for number, *since in loads(tuple[tuple[float, ...], ...], noted):
-            index, changed = int(number), dict[str, Any](zip(NOTED, since, strict=True))
+            index, changed = int(number), dict[str, Any](zip(NOTED, since, strict=False))
             if index in rows and changed["count"] > rows[index].count:
                 rows[index] = replace(rows[index], **changed)
         summary = self._first("summary", partial(loads, Summary)) or Summary()

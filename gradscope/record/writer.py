@@ -72,14 +72,17 @@ class FoldedCalls:
         self.first = call
         self.ended, self.live_bytes = call.ended, call.live_bytes
         self.count = call.count
-        self.last_number = call.last_number
+        self.number, self.last_number = call.number, call.last_number
         self.figures: tuple[int, ...] = _figures(call)
 
     def add(
         self, number: int, ended: float, live_bytes: int, figures: tuple[int, ...], count: int = 1
     ) -> None:
-        """Add a call like those in it, or some that are folded already."""
-        self.last_number = number
+        """Add a call like those in it, or some that are folded already; the calls within one end
+        before it.
+        """
+        self.number = min(self.number, number)
+        self.last_number = max(self.last_number, number)
         self.ended, self.live_bytes = ended, live_bytes
         self.count += count
         if figures != self.figures:

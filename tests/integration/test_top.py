@@ -87,11 +87,11 @@ def test_a_terminal_shows_it_and_obeys_keys(program: subprocess.Popen[str], tmp_
     stream = pyte.Stream(screen)
     words = command("top", tmp_path / "run.gscope", "--every", "0.3")
     top = pexpect.spawn(
-        words[0], words[1:], env=ENVIRONMENT, dimensions=(24, 80), encoding="utf-8", timeout=20
+        words[0], words[1:], env=ENVIRONMENT, dimensions=(24, 80), encoding="utf-8", timeout=60
     )
 
     def shows(what: str, until: Callable[[str], bool] = lambda text: True) -> str:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while time.monotonic() < end:
             try:
                 stream.feed(top.read_nonblocking(10_000, timeout=0.5))

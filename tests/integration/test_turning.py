@@ -186,6 +186,8 @@ def test_what_was_seen_to_come_again_and_again_is_not_looked_at_any_more(tmp_pat
         HEAD
         + """
 import gradscope
+from gradscope.detect.foresight.schedule import Schedule
+Schedule.has_time = lambda *_: True  # however long the looks take on a busy machine
 shown = []
 with gradscope.watch() as scope:
     for step in map(int, range(400)):  # of which it is not known how many are left

@@ -55,7 +55,7 @@ def test_a_call_that_could_not_begin_is_over(
             with nullcontext() if issubclass(raised, Exception) else pytest.raises(raised):
                 two_losses()[0].backward()
         assert session.state.call is None
-        assert session.state.running == []
+        assert not session.state.running
 
 
 def test_a_refused_call_is_over() -> None:

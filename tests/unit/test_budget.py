@@ -92,7 +92,7 @@ def test_calls_are_looked_at_again_when_there_is_some_left() -> None:
     with gradscope.watch(budget=50) as scope:
         for _ in range(3):
             training.step()
-        until = time.perf_counter() + 5
+        until = time.perf_counter() + 60
         while budget_of(scope).left < 0 and time.perf_counter() < until:
             time.sleep(0.01)
         budget_of(scope).before_clock = 0

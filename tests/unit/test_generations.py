@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from gradscope.collect import generations
@@ -21,13 +23,53 @@ def test_old_calls_are_told_less_exactly_and_new_ones_exactly(
         assert ends.newest == 10 * call
         assert ends.latest == call
         own = ends._threads[0]
-        assert len(own.calls) == len(own.ended_at) == len(own.places) <= 100
+        assert len(own.ended_at) <= len(ends._calls) == len(ends._places) <= 100
     for call in range(1, 1_001):
         assert ends.of(10 * call + 3) <= call
         earlier, later = ends.around(10 * call + 3)
         assert earlier is None or earlier[0] <= 10 * call
         assert later is None or later[0] > 10 * call
     assert [ends.of(10 * call + 3) for call in range(951, 1_001)] == [*range(951, 1_001)]
+
+
+def test_the_ends_of_calls_are_told_in_each_thread_as_if_all_were_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread's numbers are noted when it builds, so that many idle threads cost a call nothing."""
+    draw = random.Random(5)
+    numbers = [0, 0, 0]
+    monkeypatch.setattr(generations, "next_sequence_nr", lambda: numbers[0])
+    monkeypatch.setattr(generations, "_MOST", 40)
+    ends = Generations()
+    noted: list[list[tuple[int, int]]] = [
+        [],
+        [],
+        [],
+    ]  # of each thread its next number, and the call
+    for call in range(1, 150):
+        for thread in draw.choices(range(3), k=draw.randrange(3)):
+            new = len(noted[0]) and not noted[thread]
+            noted[thread] += [(numbers[thread], noted[0][-1][1])] if new else []
+            numbers[thread] += 1
+            if thread:
+                ends.see_built(thread * OTHER + numbers[thread] - 1, counts=False)
+        ends.see()
+        ends.end(call, None)
+        for thread in range(3):
+            if not thread or numbers[thread]:
+                noted[thread].append((numbers[thread], call))
+        if len(noted[0]) > 40:
+            kept = {call for _, call in noted[0][:20:2] + noted[0][20:]}
+            noted = [[end for end in each if end[1] in kept] for each in noted]
+        for thread in range(3):
+            for number in range(numbers[thread]):
+                earlier, later = ends.around(thread * OTHER + number)
+                before = [n for n, _ in noted[thread] if n <= number]
+                after = [n for n, _ in noted[thread] if n > number]
+                found = [[] if each is None else [each[0] % OTHER] for each in (earlier, later)]
+                assert found == [before[-1:], after[:1]]
+                last = [c for n, c in noted[thread] if n <= number]
+                assert ends.of(thread * OTHER + number) == (last[-1] if last else 0)
 
 
 def test_what_a_thread_builds_that_is_first_met_in_a_call_is_younger_than_the_last(

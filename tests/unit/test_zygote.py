@@ -106,3 +106,14 @@ def test_a_fork_ends_with_the_one_that_asked_for_it() -> None:
     process.kill()
     assert process.stdout.read() == ""  # which ends when the fork has ended
     process.wait()
+
+
+@pytest.mark.parametrize("command", [("-m", "shown"), ("shown.py",), ("-c", "import shown")])
+def test_a_folder_may_be_on_the_import_path_twice(command: tuple[str, ...], tmp_path: Path) -> None:
+    """Torch names its files in warnings as they are seen from the first folder there that holds them."""
+    (tmp_path / "shown.py").write_text("import sys\nprint(sys.path)\n", encoding="utf-8")
+    paths = [
+        ran(executable, *command, cwd=tmp_path, PYTHONPATH=str(tmp_path)).stdout
+        for executable in (sys.executable, python())
+    ]
+    assert paths[1] == paths[0] != ""

@@ -151,11 +151,9 @@ def become(request: Request) -> ModuleType:
         folder = os.getcwd() if first == "-m" else ""
     extra = request.environment.get("PYTHONPATH", "")
     safe = bool(request.environment.get("PYTHONSAFEPATH"))
-    sys.path[:1] = [
-        *[folder] * (not safe),
-        *(os.path.abspath(one) for one in extra.split(os.pathsep) if one),
-    ]
+    sys.path[:1] = [os.path.abspath(one) for one in extra.split(os.pathsep) if one]
     sys.path[:] = dict.fromkeys(sys.path)
+    sys.path[:0] = [folder] * (not safe)  # Python puts it there last, and leaves what is like it
     sys.argv = [first, *arguments]
     # Both start programs themselves.
     verifies = request.arguments[:3] == ["-m", "gradscope", "fix"]

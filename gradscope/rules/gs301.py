@@ -116,7 +116,7 @@ def finding(facts: Carried) -> Finding:
         site=head(facts.call, facts.stored) if facts.call is not None else None,
         label=f"goes back over {facts.grown.span}",
         related=related,
-        bytes=facts.grown.nbytes,
+        bytes=facts.grown.total,
         fixes=(Fix(FixKind.DETACH, _words(facts)),),
     )
 

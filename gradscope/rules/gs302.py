@@ -83,14 +83,14 @@ RULE = rule(__doc__, "GS302", "graph-kept-alive", Severity.WARNING, Certainty.OB
 
 class KeptAlive(NamedTuple):
     """What is known of a holder: the line that stores into it, and how what it keeps has
-    ``grown``.
+    ``grown``. Where no holder was found, it is the line that built what lives.
 
     ``call`` is None where no backward call goes through these graphs. ``is_scalar``: what is held
     are single numbers. ``after`` is the number of the last backward call.
     """
 
     call: BackwardCall | None
-    holder: Path
+    holder: Path | None
     stored: Site | None
     grown: Grown
     is_container: bool
@@ -100,20 +100,30 @@ class KeptAlive(NamedTuple):
 
 def finding(facts: KeptAlive) -> Finding:
     """Return the finding, with what can be done about it, in words."""
+    if facts.holder is None:
+        message = "graphs of earlier iterations stay alive, and who holds them was not found"
+        note = Related("created", facts.stored, f"what lives was built here: {facts.grown}")
+    else:
+        message = f"`{facts.holder.text}` keeps the graphs of earlier iterations alive"
+        note = Related("held_by", facts.stored, f"`{facts.holder.text}` holds {facts.grown}")
     return RULE.finding(
-        f"`{facts.holder.text}` keeps the graphs of earlier iterations alive",
+        message,
         facts.call,
         site=facts.stored,
         after=facts.after,
-        label=f"keeps graphs of {facts.grown.span}, {facts.grown.saved}",
-        related=(Related("held_by", facts.stored, f"`{facts.holder.text}` holds {facts.grown}"),),
-        bytes=facts.grown.nbytes,
+        label=f"keeps graphs of {facts.grown.span}, {facts.grown.kept}",
+        related=(note,),
+        bytes=facts.grown.total,
         fixes=(Fix(*_fix(facts)),),
     )
 
 
 def _fix(facts: KeptAlive) -> tuple[FixKind, str]:
     """Return what to store instead."""
+    if facts.holder is None:
+        what = ".item() or .detach() of it" if facts.is_scalar else ".detach() of it"
+        seek = "an array of objects, an iterator or C++ may hold it, which Python cannot look into"
+        return FixKind.OTHER, f"store {what}{at(facts.stored)} wherever it is kept: {seek}"
     where, holder = at(facts.stored), f"`{facts.holder.text}`"
     untrained = "nothing then trains through it"
     if facts.holder.through_traceback:

@@ -6,12 +6,13 @@ from torch import nn
 torch.manual_seed(0)
 
 stiffness = torch.tensor(1.5)
-x, load, history = torch.ones(16), torch.zeros(16), []
+x, load, history = torch.ones(16).requires_grad_(), torch.zeros(16), []
 for increment in range(6):
     load = load + 0.05
     for it in range(5):
-        x = x if x.requires_grad else x.requires_grad_()
         (stress,) = torch.autograd.grad((stiffness * x.pow(4)).sum(), x, create_graph=True)
-        (tangent,) = torch.autograd.grad(stress.sum(), x, create_graph=True)
-        x = x - (stress - load) / tangent  # warning: GS302 [no_grad]; held_by: GS302
+        (tangent,) = torch.autograd.grad(  # warning: GS301 [detach]
+            stress.sum(), x, create_graph=True
+        )
+        x = x - (stress - load) / tangent  # held_by: GS301
     history.append(x)

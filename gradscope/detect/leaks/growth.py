@@ -348,7 +348,7 @@ class Growth(Observer):
             self._told[key] = facts = _facts(self.watch, sightings, loop)
             yield _finding(facts)
         if not loop.done and not loop.holders and loop.grows(ended=ended):
-            (first_seen, before, _), (last, now, _) = loop.alive[-2:]
+            (first_seen, before, _), (last, now, _) = loop.alive[loop.sought], loop.alive[-1]
             loop.sought = len(loop.alive)
             if (cycle := _find_cycle(creates=self._creates)) is not None:
                 loop.done = True

@@ -31,7 +31,7 @@ from gradscope.program.reach import (
     paths_by_referrers,
     tensors_with_graph,
 )
-from gradscope.program.sites import site_of
+from gradscope.program.sites import Place, site_of
 from gradscope.program.tensors import held_node, version_of
 from gradscope.torch_private import NO_SEQUENCE_NR, DisableTorchFunction
 
@@ -109,6 +109,18 @@ class Spans:
     def iteration(self, node: Node) -> int:
         """Return how many iterations ago the node was built; 0 is after the last one ended."""
         return len(self._ticks) - self._iteration_of(self.number(node))
+
+    def place(self, node: Node) -> Place | None:
+        """Return where the node was built, or else the last before it of which that is known."""
+        stack, seen = [node], set[Node]()
+        while stack:
+            node = stack.pop(0)
+            token = token_of(node)
+            if token is not None and token.place is not None:
+                return token.place
+            stack += () if node in seen else self._following(node)
+            seen.add(node)
+        return None
 
     def time_of(self, number: int) -> tuple[int, int]:
         """Return when the node with this number was built, to be compared with another's."""
@@ -438,8 +450,8 @@ class Unmet:
             return None
         found.sort(key=itemgetter(0))
         extent = spans.extent([node for *_, node in found], (tensor for _, tensor, _ in found))
-        places = (token.place for *_, node in found if (token := token_of(node)) is not None)
-        built = site_of(next(iter(Counter(places).most_common(1)), (None,))[0])
+        places = Counter(place for *_, node in found if (place := spans.place(node)) is not None)
+        built = site_of(next(iter(places.most_common(1)), (None,))[0])
         walk = Walk(LAST)
         walk.enter_frames(frames)
         walk.run()

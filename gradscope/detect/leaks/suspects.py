@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.nn import Parameter
 
 from gradscope.code import source
 from gradscope.code.stores import store_of
-from gradscope.collect.looker import weight
+from gradscope.collect.looker import memory, weight
 from gradscope.collect.marks import token_of
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.state import State
@@ -32,7 +33,7 @@ from gradscope.program.reach import (
     tensors_with_graph,
 )
 from gradscope.program.sites import Place, site_of
-from gradscope.program.tensors import held_node, version_of
+from gradscope.program.tensors import grad_of, held_node, version_of
 from gradscope.torch_private import NO_SEQUENCE_NR, DisableTorchFunction
 
 _OLDEST = 127  # iterations told apart in one graph
@@ -175,8 +176,10 @@ class Spans:
         for leaf, iterations in leaves.items():
             variable: Tensor = leaf.variable  # type: ignore[attr-defined]
             found.versions[id(variable)] = version_of(variable)
-            if len(iterations) == 1:  # else it is there whatever the graphs do
-                hold(*weight(variable), *iterations)
+            # What several of them use, or a module has, is there whatever the graphs do.
+            if len(iterations) == 1 and not isinstance(variable, Parameter):
+                for tensor in (variable, grad_of(variable)):
+                    hold(*(memory(tensor) if tensor is not None else (0, 0)), *iterations)
         found.nbytes = sum(nbytes for nbytes, _ in storages.values())
         found.nodes, found.iterations = later.total(), len(later)
         if len(later) > 1:

@@ -106,7 +106,7 @@ class Session:
         self._lines = lines = LineWatch(state)
         growth, later = Growth(state), FreedWatch(state, lines)
         foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
-        self._waste = Unused(state, growth), Waste(state)
+        self._waste = Unused(state, growth), Waste(state, growth)
         self._survived = hazards.Survived(self._explained_memory)
         state.observers.add(*foresight, growth, *self._waste, self._survived)
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))

@@ -192,6 +192,11 @@ class Growth(Observer):
         """Look for what grows from now on from the start."""
         self._loops.clear()
 
+    @property
+    def told_of(self) -> set[Site | None]:
+        """The lines of the calls whose growth was announced."""
+        return {loop.record.site for loop in self._loops.values() if loop.done and loop.record}
+
     # with backward calls
 
     def before_call(
@@ -423,8 +428,7 @@ class Growth(Observer):
         """
         suspect, name = sightings.newest, sightings.newest.names[0]
         is_there = sightings.count == loop.count or name.origin.owner != "local" or name.attribute
-        has_most = 2 * suspect.iterations > sightings.count >= _ENOUGH[0]
-        return bool(is_there) and has_most and loop.lasts()
+        return bool(is_there) and 2 * suspect.iterations > sightings.count and loop.lasts()
 
     def _look_back(self, frames: list[FrameType]) -> None:
         """Look once more at what is still there when the program or the watch ends."""

@@ -218,8 +218,9 @@ class _Kept:
 class Waste(Observer):
     """Announces GS303, from the saved tensors that were dropped."""
 
-    def __init__(self, watch: State) -> None:
+    def __init__(self, watch: State, growth: Growth) -> None:
         self.watch = watch
+        self.growth = growth
         self._kept: dict[int, _Kept] = {}
         self._created: list[_Kept] = []
         """The calls that have built graphs, in the order of their numbers."""
@@ -276,7 +277,8 @@ class Waste(Observer):
 
     def at_end(self) -> Iterator[Finding]:
         """Judge what there was."""
-        unused = (kept for kept in self._created if kept.record.site not in self._used)
+        known = self._used | self.growth.told_of
+        unused = (kept for kept in self._created if kept.record.site not in known)
         by_site = gathered((*self._kept.values(), *unused), lambda kept: kept.record.site)
         for site, of_site in by_site.items():
             sizes = [kept.nbytes for kept in of_site if kept.nbytes]

@@ -3,9 +3,11 @@
 ## What it says
 
 A total, a list, a dict or another holder still leads to the graphs of earlier iterations. gradscope
-names the holder as you would type it and the line that stores into it. It keeps nodes and saved
-bytes apart: a loss that is kept after its backward call keeps the nodes of its graph and almost no
-memory, an output that no backward call has gone through keeps everything that its graph has saved.
+names the holder as you would type it and the line that stores into it. It keeps nodes and tensors
+apart: a loss that is kept after its backward call keeps the nodes of its graph and a number, an
+output that no backward call has gone through keeps everything that its graph has saved. What is
+counted is all that is reached from the holder, each storage once: the tensors themselves, what is
+saved, inputs that were made to require grad, and 512 bytes for a node (torch takes a little more).
 
 ## Why it happens
 
@@ -63,9 +65,13 @@ detached is not trained through.
 
 Holders are looked for at the 4th, 6th, 8th, 12th … iteration of a backward call, in the variables
 of the user's functions that are running and in what they lead to, up to the first hundred entries
-of a container. It is announced when the same holder has grown three times (from the 24th iteration
-on where no optimizer steps: they may be micro-batches), or at the end of a program that ends before
-that. Without backward calls only what was computed apart counts: a total of independent terms, or a
+of a container. An iteration is what lies between two steps of optimizers. It is announced when the
+same holder has grown three times, and a leaf that its graphs reach has been changed meanwhile: what
+layers, searches and inner loops keep until the next step is no leak. Where no optimizer steps it
+takes 24 calls; where nothing is trained, or what is trained is not in these graphs, it is said at
+the end, and of `autograd.grad` only where what it has built has lived on all the time. Where of
+most iterations a tensor lives that no variable leads to (in an array of objects, in C++), the
+finding names the line that built it. Without backward calls only what was computed apart counts: a total of independent terms, or a
 container of independent outputs. What grew so and was run by no later call is advice, said at the
 end.
 """

@@ -52,8 +52,8 @@ Nothing: the gradients are the same, and the saved tensors go during the call.
 
 It is advice, said when the watch ends, where there were three such calls. Nothing is said of
 `backward(create_graph=True)`, which is GS304, nor where the line of the call does not write
-`retain_graph` or `create_graph`: a library may pass it on its own account. Less than 1 MB that is less than 1 %
-of what graphs held at the peak is counted under "not told".
+`retain_graph` or `create_graph`: a library may pass it on its own account. Less than 1 MB that is
+less than 1 % of what graphs held at the peak is counted under "not told".
 """
 
 from __future__ import annotations

@@ -32,10 +32,13 @@ STORED = Site("train.py", 9)
 class Arena(ctypes.Structure):
     """What glibc's ``mallinfo2`` returns."""
 
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks mapped usmblks fsmblks used fordblks keepcost".split()
-    ]
+    _fields_ = (
+        *((name, ctypes.c_size_t) for name in ("arena", "free", "small", "maps")),
+        ("mapped", ctypes.c_size_t),
+        *((name, ctypes.c_size_t) for name in ("most", "small_free")),
+        ("used", ctypes.c_size_t),
+        *((name, ctypes.c_size_t) for name in ("all_free", "top")),
+    )
 
 
 def findings_of(source: str, folder: Path) -> list[Finding]:

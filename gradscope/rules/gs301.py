@@ -62,8 +62,9 @@ more.
 
 It is announced when the carrier has grown at three looks, and what its graph reaches was trained
 meanwhile: at the 4th, 6th and 8th iteration, or at the 24th where no optimizer steps (calls between
-two steps count as one iteration); at the end, if the program ends before. A window of up to seven iterations that are kept on purpose (truncated
-backpropagation through time) is no finding; a longer one may be.
+two steps count as one iteration); at the end, if the program ends before. A window of up to seven
+iterations that are kept on purpose (truncated backpropagation through time) is no finding; a longer
+one may be.
 """
 
 from __future__ import annotations

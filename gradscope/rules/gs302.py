@@ -71,9 +71,9 @@ layers, searches and inner loops keep until the next step is no leak. Where no o
 takes 24 calls; where nothing is trained, or what is trained is not in these graphs, it is said at
 the end, and of `autograd.grad` only where what it has built has lived on all the time. Where of
 most iterations a tensor lives that no variable leads to (in an array of objects, in C++), the
-finding names the line that built it. Without backward calls only what was computed apart counts: a total of independent terms, or a
-container of independent outputs. What grew so and was run by no later call is advice, said at the
-end.
+finding names the line that built it. Without backward calls only what was computed apart counts: a
+total of independent terms, or a container of independent outputs. What grew so and was run by no
+later call is advice, said at the end.
 """
 
 from __future__ import annotations

@@ -68,9 +68,11 @@ class CallLoop:
     One call is one iteration; in a program whose optimizers step, all calls between two steps are
     one (accumulation). Layers, inner loops and searches make calls, too, and before the first step
     nothing tells these apart: so what is held is judged when the leaves that it reaches have been
-    trained since it was first seen, or at the end. ``waits``: the calls are ``autograd.grad(create_graph=True)``, steps within
-    something larger if a call comes that runs what they have built. ``before`` ends an
-    iteration that is not counted here: the one before it was known that an optimizer steps.
+    trained since it was first seen, or at the end.
+
+    ``waits``: the calls are ``autograd.grad(create_graph=True)``, steps within something larger if
+    a call comes that runs what they have built. ``before`` ends an iteration that is not counted
+    here: the one before it was known that an optimizer steps.
     """
 
     def __init__(self, steps: int, *, waits: bool, before: Sequence[int] = ()) -> None:

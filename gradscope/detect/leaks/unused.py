@@ -250,7 +250,8 @@ class Waste(Observer):
                 kept.used = True
             if self._created and (kept := self._creator(token.sequence_nr)) is not None:
                 self._used.add(kept.record.site)
-        if record.create_graph and record.kind == "grad" and self.watch.generations.is_own:
+        builds = record.create_graph and record.kind == "grad" and call.parent is None
+        if builds and self.watch.generations.is_own:
             self._begun[call.number] = self.watch.generations.own_next
 
     def after_call(
@@ -278,7 +279,8 @@ class Waste(Observer):
     def at_end(self) -> Iterator[Finding]:
         """Judge what there was."""
         known = self._used | self.growth.told_of
-        unused = (kept for kept in self._created if kept.record.site not in known)
+        created = () if self.watch.passes else self._created  # what passed may have run them
+        unused = (kept for kept in created if kept.record.site not in known)
         by_site = gathered((*self._kept.values(), *unused), lambda kept: kept.record.site)
         for site, of_site in by_site.items():
             sizes = [kept.nbytes for kept in of_site if kept.nbytes]

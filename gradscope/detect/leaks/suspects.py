@@ -178,8 +178,9 @@ class Spans:
             found.versions[id(variable)] = version_of(variable)
             # What several of them use, or a module has, is there whatever the graphs do.
             if len(iterations) == 1 and not isinstance(variable, Parameter):
-                for tensor in (variable, grad_of(variable)):
-                    hold(*(memory(tensor) if tensor is not None else (0, 0)), *iterations)
+                hold(*memory(variable), *iterations)
+                if (grad := grad_of(variable)) is not None:
+                    hold(*memory(grad), *iterations)
         found.nbytes = sum(nbytes for nbytes, _ in storages.values())
         found.nodes, found.iterations = later.total(), len(later)
         if len(later) > 1:
@@ -415,8 +416,8 @@ class Scan:
         held, each = (extent.nodes, extent.nbytes), extent.each
         if self.between_calls:  # which alone tell one iteration from the next
             each = extent.nodes / iterations, extent.nbytes / iterations
-        told = is_scalar, extent.versions, in_graph, roots
-        return Suspect(names, iterations, *held, each, *told)
+        versions = extent.versions
+        return Suspect(names, iterations, *held, each, is_scalar, versions, in_graph, roots)
 
 
 def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:

@@ -426,10 +426,12 @@ class Growth(Observer):
     def _lasts(loop: CallLoop, sightings: Sightings) -> bool:
         """Return whether what many calls of ``autograd.grad`` have built lives on, in a program
         that trains nothing: this holder has the most of it, and is no variable of a function that
-        may be one pass of many.
+        may be one pass of many, unless the calls go back over all of it for graphs that nothing
+        runs.
         """
         suspect, name = sightings.newest, sightings.newest.names[0]
         is_there = sightings.count == loop.count or name.origin.owner != "local" or name.attribute
+        is_there = is_there or (loop.waits and suspect.in_graph)
         return bool(is_there) and 2 * suspect.iterations > sightings.count and loop.lasts()
 
     def _look_back(self, frames: list[FrameType]) -> None:

@@ -5,7 +5,7 @@ from torch import nn
 
 torch.manual_seed(0)
 
-layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(12))
 opt = torch.optim.Adam(layers.parameters())
 
 

@@ -13,7 +13,10 @@ def hessian(pos):
     forces = -torch.autograd.grad(net(pos).sum(), pos, create_graph=True)[0]
     rows = []
     for f in forces.flatten():
-        rows.append(torch.autograd.grad(f, pos, retain_graph=True, create_graph=True)[0].flatten())
+        row = torch.autograd.grad(  # advice: GS303 [other]
+            f, pos, retain_graph=True, create_graph=True
+        )
+        rows.append(row[0].flatten())
     return {"forces": forces, "hessian": torch.stack(rows)}
 
 

@@ -430,9 +430,10 @@ class Growth(Observer):
         runs.
         """
         suspect, name = sightings.newest, sightings.newest.names[0]
-        is_there = sightings.count == loop.count or name.origin.owner != "local" or name.attribute
-        is_there = is_there or (loop.waits and suspect.in_graph)
-        return bool(is_there) and 2 * suspect.iterations > sightings.count and loop.lasts()
+        is_local = name.origin.owner == "local" and name.attribute is None
+        is_there = sightings.count == loop.count or not is_local
+        is_there |= loop.waits and suspect.in_graph
+        return is_there and 2 * suspect.iterations > sightings.count and loop.lasts()
 
     def _look_back(self, frames: list[FrameType]) -> None:
         """Look once more at what is still there when the program or the watch ends."""

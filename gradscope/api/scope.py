@@ -177,7 +177,7 @@ class Session:
         if self.state.generations.is_own:
             self.state.lifting.leave()  # it is shown all of its own beginning
         growth = Growth(self.state)
-        scope.leaks = growth, Unused(self.state, growth), Waste(self.state)
+        scope.leaks = growth, Unused(self.state, growth), Waste(self.state, growth)
         observers.add(*scope.leaks, report=lambda finding: unprofiled(scope.report)(finding))
         self.scopes.append(scope)
         self.books.regroup()  # no row has calls of before

@@ -121,6 +121,9 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
         case ast.AugAssign(target=target):
             yield target, True, True
             yield target, False, True
+            if isinstance(target, ast.Subscript):
+                yield target.value, True, True
+                yield target.value, False, True
         case ast.Call(args=[owner, key, value]) if source.called_name(node) in _SETS:
             known = key.value if isinstance(key, ast.Constant) else _SOME
             yield ast.Attribute(owner, str(known)), False, False

@@ -326,11 +326,14 @@ class Looker:
 
 def weight(tensor: torch.Tensor) -> tuple[int, int]:
     """Return address and bytes of a saved tensor; 0 for a parameter, which costs no memory."""
-    if not is_parameter(tensor):
-        # Sparse and opaque tensors have no storage of their own.
-        with suppress(NotImplementedError, RuntimeError):
-            storage = tensor.untyped_storage()
-            return storage.data_ptr(), storage.nbytes()
+    return (0, 0) if is_parameter(tensor) else memory(tensor)
+
+
+def memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return address and bytes of a tensor's storage; 0 where it has none of its own."""
+    with suppress(NotImplementedError, RuntimeError):  # sparse and opaque tensors
+        storage = tensor.untyped_storage()
+        return storage.data_ptr(), storage.nbytes()
     return 0, 0
 
 

@@ -60,10 +60,11 @@ more.
 
 ## Known limits
 
-It is announced when the carrier has grown at three looks: at the 4th, 6th and 8th iteration, or at
-the 24th where no optimizer steps (calls between two steps count as one iteration); at the end, if
-the program ends before. A window of up to seven iterations that are kept on purpose (truncated
-backpropagation through time) is no finding; a longer one may be.
+It is announced when the carrier has grown at three looks, and what its graph reaches was trained
+meanwhile: at the 4th, 6th and 8th iteration, or at the 24th where no optimizer steps (calls between
+two steps count as one iteration); at the end, if the program ends before. A window of up to seven
+iterations that are kept on purpose (truncated backpropagation through time) is no finding; a longer
+one may be.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def finding(facts: Carried) -> Finding:
         site=head(facts.call, facts.stored) if facts.call is not None else None,
         label=f"goes back over {facts.grown.span}",
         related=related,
-        bytes=facts.grown.nbytes,
+        bytes=facts.grown.total,
         fixes=(Fix(FixKind.DETACH, _words(facts)),),
     )
 

@@ -3,9 +3,11 @@
 ## What it says
 
 A total, a list, a dict or another holder still leads to the graphs of earlier iterations. gradscope
-names the holder as you would type it and the line that stores into it. It keeps nodes and saved
-bytes apart: a loss that is kept after its backward call keeps the nodes of its graph and almost no
-memory, an output that no backward call has gone through keeps everything that its graph has saved.
+names the holder as you would type it and the line that stores into it. It keeps nodes and tensors
+apart: a loss that is kept after its backward call keeps the nodes of its graph and a number, an
+output that no backward call has gone through keeps everything that its graph has saved. What is
+counted is all that is reached from the holder, each storage once: the tensors themselves, what is
+saved, inputs that were made to require grad, and 512 bytes for a node (torch takes a little more).
 
 ## Why it happens
 
@@ -63,11 +65,15 @@ detached is not trained through.
 
 Holders are looked for at the 4th, 6th, 8th, 12th … iteration of a backward call, in the variables
 of the user's functions that are running and in what they lead to, up to the first hundred entries
-of a container. It is announced when the same holder has grown three times (from the 24th iteration
-on where no optimizer steps: they may be micro-batches), or at the end of a program that ends before
-that. Without backward calls only what was computed apart counts: a total of independent terms, or a
-container of independent outputs. What grew so and was run by no later call is advice, said at the
-end.
+of a container. An iteration is what lies between two steps of optimizers. It is announced when the
+same holder has grown three times, and a leaf that its graphs reach has been changed meanwhile: what
+layers, searches and inner loops keep until the next step is no leak. Where no optimizer steps it
+takes 24 calls; where nothing is trained, or what is trained is not in these graphs, it is said at
+the end, and of `autograd.grad` only where what it has built has lived on all the time. Where of
+most iterations a tensor lives that no variable leads to (in an array of objects, in C++), the
+finding names the line that built it. Without backward calls only what was computed apart counts: a
+total of independent terms, or a container of independent outputs. What grew so and was run by no
+later call is advice, said at the end.
 """
 
 from __future__ import annotations
@@ -83,14 +89,14 @@ RULE = rule(__doc__, "GS302", "graph-kept-alive", Severity.WARNING, Certainty.OB
 
 class KeptAlive(NamedTuple):
     """What is known of a holder: the line that stores into it, and how what it keeps has
-    ``grown``.
+    ``grown``. Where no holder was found, it is the line that built what lives.
 
     ``call`` is None where no backward call goes through these graphs. ``is_scalar``: what is held
     are single numbers. ``after`` is the number of the last backward call.
     """
 
     call: BackwardCall | None
-    holder: Path
+    holder: Path | None
     stored: Site | None
     grown: Grown
     is_container: bool
@@ -100,20 +106,30 @@ class KeptAlive(NamedTuple):
 
 def finding(facts: KeptAlive) -> Finding:
     """Return the finding, with what can be done about it, in words."""
+    if facts.holder is None:
+        message = "graphs of earlier iterations stay alive, and who holds them was not found"
+        note = Related("created", facts.stored, f"what lives was built here: {facts.grown}")
+    else:
+        message = f"`{facts.holder.text}` keeps the graphs of earlier iterations alive"
+        note = Related("held_by", facts.stored, f"`{facts.holder.text}` holds {facts.grown}")
     return RULE.finding(
-        f"`{facts.holder.text}` keeps the graphs of earlier iterations alive",
+        message,
         facts.call,
         site=facts.stored,
         after=facts.after,
-        label=f"keeps graphs of {facts.grown.span}, {facts.grown.saved}",
-        related=(Related("held_by", facts.stored, f"`{facts.holder.text}` holds {facts.grown}"),),
-        bytes=facts.grown.nbytes,
+        label=f"keeps graphs of {facts.grown.span}, {facts.grown.kept}",
+        related=(note,),
+        bytes=facts.grown.total,
         fixes=(Fix(*_fix(facts)),),
     )
 
 
 def _fix(facts: KeptAlive) -> tuple[FixKind, str]:
     """Return what to store instead."""
+    if facts.holder is None:
+        what = ".item() or .detach() of it" if facts.is_scalar else ".detach() of it"
+        seek = "an array of objects, an iterator or C++ may hold it, which Python cannot look into"
+        return FixKind.OTHER, f"store {what}{at(facts.stored)} wherever it is kept: {seek}"
     where, holder = at(facts.stored), f"`{facts.holder.text}`"
     part = facts.holder.beyond_attribute  # of an object, which cannot be detached itself
     it, what = (f"its `{part}`", f"the `{part}` of what") if part else ("it", "what")

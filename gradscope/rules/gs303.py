@@ -4,6 +4,8 @@
 
 The calls at this line keep what their graphs have saved, and all of it was dropped later without
 another backward call through it. gradscope says how many bytes stay for nothing after each call.
+The same is said of `autograd.grad(create_graph=True)` where no call ever ran through the graphs
+that these calls have built.
 
 ## Why it happens
 
@@ -48,10 +50,10 @@ Nothing: the gradients are the same, and the saved tensors go during the call.
 
 ## Known limits
 
-It is advice, said when the watch ends, where there were three such calls. `create_graph=True` keeps
-the graph too, and is no case of this rule. Nothing is said where the line of the call does not
-write `retain_graph`: a library may pass it on its own account. Less than 1 MB that is less than 1 %
-of what graphs held at the peak is counted under "not told".
+It is advice, said when the watch ends, where there were three such calls. Nothing is said of
+`backward(create_graph=True)`, which is GS304, nor where the line of the call does not write
+`retain_graph` or `create_graph`: a library may pass it on its own account. Less than 1 MB that is
+less than 1 % of what graphs held at the peak is counted under "not told".
 """
 
 from __future__ import annotations
@@ -68,14 +70,20 @@ def finding(call: BackwardCall, times: int, size: int) -> Finding:
     kept ``size`` bytes at the most. What was kept so many times is gone; 0 if it still is there.
     """
     after = f"after each call, dropped unused {counted(times, 'time')}"
-    note = f"kept by retain_graph=True in {called(call)} and those before it"
-    leave = "leave retain_graph=True away"
+    option = "create_graph" if call.create_graph else "retain_graph"
+    kept = "built" if call.create_graph else "kept"
+    note = f"{kept} by {option}=True in {called(call)} and those before it"
+    kind, leave = FixKind.REMOVE_RETAIN, "leave retain_graph=True away"
     same = "the gradients are the same, the memory goes in the call"
+    if call.create_graph:
+        kind, leave = FixKind.OTHER, "leave create_graph=True away"
+        same = "the gradients are the same; where the graph itself is run again, it takes"
+        same += " retain_graph=True"
     return RULE.finding(
-        "retain_graph=True is not needed here",
+        f"{option}=True is not needed here",
         call,
-        label=f"{nbytes(size)} kept {after if times else 'and not run again'}",
+        label=f"{nbytes(size)} {kept} {after if times else 'and not run again'}",
         related=(Related("retained_by", call.site, note),),
         bytes=size,
-        fixes=(Fix(FixKind.REMOVE_RETAIN, f"{leave}: {same}"),),
+        fixes=(Fix(kind, f"{leave}: {same}"),),
     )

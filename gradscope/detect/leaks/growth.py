@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ from gradscope.collect.generations import this_thread
 from gradscope.collect.look import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
-from gradscope.detect.leaks.suspects import Scan, Spans, Suspect
+from gradscope.detect.leaks.suspects import Scan, Spans, Suspect, Unmet
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.model.paths import Origin, Path
 from gradscope.program.layouts import closure_of
@@ -66,23 +66,34 @@ class CallLoop:
     """The backward calls made at one place.
 
     One call is one iteration; in a program whose optimizers step, all calls between two steps are
-    one (accumulation). ``waits``: the calls are ``autograd.grad(create_graph=True)``, steps within
-    something larger if a call comes that runs through their graphs. ``before`` ends an
-    iteration that is not counted here: the one before it was known that an optimizer steps.
+    one (accumulation). Layers, inner loops and searches make calls, too, and before the first step
+    nothing tells these apart: so what is held is judged when the leaves that it reaches have been
+    trained since it was first seen, or at the end.
+
+    ``waits``: the calls are ``autograd.grad(create_graph=True)``, steps within something larger if
+    a call comes that runs what they have built. ``before`` ends an iteration that is not counted
+    here: the one before it was known that an optimizer steps.
     """
 
-    def __init__(self, steps: int, now: int, *, waits: bool, before: Sequence[int] = ()) -> None:
+    def __init__(self, steps: int, *, waits: bool, before: Sequence[int] = ()) -> None:
         self.call = self.count = 0
         self.before = len(before)
         self.waits = waits
         self.steps = steps
-        self.first = now
         self.starts = self.due = False
         self.ticks = array("Q", before)
         self.holders: dict[Key, Sightings] = {}
         self.numbers: frozenset[int] = frozenset()
-        self.alive: list[tuple[int, int]] = []
-        """How many iterations had run at each scan, and how many nodes were alive."""
+        self.begun, self.ended = array("Q"), array("Q")
+        """When each of the calls began, and when it ended, if they wait."""
+        self.alive: list[tuple[int, int, int]] = []
+        """How many iterations had run at each scan, and how many nodes were alive that a call had
+        met, and saved tensors.
+        """
+        self.sought = 0
+        """At how many of these scans a cycle had been looked for in vain."""
+        self.unheld: gs302.KeptAlive | None = None
+        """What is known of graphs that live on, and are held by nothing that a scan has met."""
         self._last: Call | None = None
         self.done = False
 
@@ -101,6 +112,12 @@ class CallLoop:
         """The record of the last call."""
         return None if self._last is None else self._last.record
 
+    @property
+    def writes_unseen(self) -> bool:
+        """Whether the file of the calls changes tensors through ``.data``."""
+        site = None if self.record is None else self.record.site
+        return site is not None and any(line.writes for line in data_lines(site.file).values())
+
     def end(self, call: Call, now: int) -> None:
         """End the call; ``now`` is the time."""
         self._last = call
@@ -109,15 +126,26 @@ class CallLoop:
         self.ticks.append(now)
         if len(self.ticks) > _MOST_TICKS:
             del self.ticks[: _MOST_TICKS // 2]
+        if len(self.ended) < len(self.begun):
+            self.ended.append(now)
 
     def built(self, time: int) -> bool:
-        """Return whether a node that was built at this time is of an iteration that has ended."""
-        return bool(self.ticks) and self.first < time < self.ticks[-1]
+        """Return whether one of the calls has built a node that was built at this time."""
+        i = bisect_left(self.ended, time)
+        return i < len(self.ended) and self.begun[i] < time
 
     def grows(self, *, ended: bool) -> bool:
         """Return whether at least one node more was alive with each further call, at every scan."""
-        return len(self.alive) >= (2 if ended else SIGHTINGS) and all(
-            now - before >= last - first for (first, before), (last, now) in pairwise(self.alive)
+        alive = self.alive[self.sought :][-SIGHTINGS:]
+        return len(alive) >= (2 if ended else SIGHTINGS) and all(
+            now - before >= last - first for (first, before, _), (last, now, _) in pairwise(alive)
+        )
+
+    def lasts(self) -> bool:
+        """Return whether what was built has lived on, from the first scan to the last."""
+        return len(self.alive) >= SIGHTINGS and all(
+            sum(now[1:]) - sum(before[1:]) >= now[0] - before[0]
+            for before, now in pairwise(self.alive)
         )
 
 
@@ -175,6 +203,11 @@ class Growth(Observer):
         """Look for what grows from now on from the start."""
         self._loops.clear()
 
+    @property
+    def told_of(self) -> set[Site | None]:
+        """The lines of the calls whose growth was announced."""
+        return {loop.record.site for loop in self._loops.values() if loop.done and loop.record}
+
     # with backward calls
 
     def before_call(
@@ -199,6 +232,8 @@ class Growth(Observer):
         if loop is not None:
             loop.waits |= waits
             loop.begin(call.number, self._steps)
+            if loop.waits and len(loop.ended) < _MOST_TICKS:
+                loop.begun[len(loop.ended) :] = array("Q", (self.watch.generations.now,))
         self._unmet |= self._between
         if self._unmet or (loop is not None and loop.due):
             met = frozenset(numbers)
@@ -241,13 +276,14 @@ class Growth(Observer):
         if is_over or not self._is_cheap(loop.holders):
             return ()
         alive = self.watch.census.alive - fresh  # sequences have other lengths each time
-        loop.alive = [*loop.alive[-(SIGHTINGS - 1) :], (loop.count, alive)]
+        loop.alive.append((loop.count, alive, self.watch.ledger.live_tensors))
         frames = user_frames(frame) or ([frame] if frame is not None else [])
         scanned = self._scan(frames, loop.ticks, loop.numbers, between_calls=False)
         loop.numbers = frozenset()
         if scanned is None:
             return ()
         loop.holders = _follow(loop.holders, loop.count, scanned)
+        self._look_for_unheld(loop, frames)
         doubts, grows = self.watch.lifting.doubts, [s.grows for _, s in self._untold(loop)]
         (doubts.add if any(grows) else doubts.discard)(self)
         return () if loop.waits else self._judge(loop, ended=False)
@@ -262,6 +298,8 @@ class Growth(Observer):
             self._look_back(frames)
         for loop in self._loops.values():
             yield from self._judge(loop, ended=True)
+            if loop.unheld is not None and not loop.done:
+                yield _finding(loop.unheld)
         yield from self._final()
         self.watch.lifting.doubts.discard(self)
         if sys.exception() is not None:
@@ -282,7 +320,7 @@ class Growth(Observer):
                 yield replace(_finding(facts), severity=level)
 
     def _go_on(self, numbers: Iterable[int]) -> None:
-        """Start over with the loops whose graphs a call runs through: they were steps of it."""
+        """Start over with the loops that have built what a call runs: they were steps of it."""
         waiting = [place for place, loop in self._loops.items() if loop.waits]
         if not waiting:
             return
@@ -300,14 +338,15 @@ class Growth(Observer):
         if begins:
             # What was counted before the first step was one iteration.
             before = () if loop is None else loop.ticks[-1:]
-            now = self.watch.generations.now
-            loop = self._loops[call.place] = CallLoop(steps, now, waits=waits, before=before)
+            loop = self._loops[call.place] = CallLoop(steps, waits=waits, before=before)
         return loop
 
     def _judge(self, loop: CallLoop, *, ended: bool) -> Iterator[Finding]:
         if loop.done or loop.count < (_ENOUGH_AT_END if ended else _ENOUGH)[bool(loop.steps)]:
             return
         grown = [each for each in self._untold(loop) if self._has_grown(loop, each[1], ended=ended)]
+        if ended and not loop.steps and loop.waits:  # nothing tells the holders of one graph apart
+            grown = sorted(grown, key=lambda each: -each[1].newest.nodes)[:1]
         grads = [g for g in grown if self._creates and g[1].newest.names[0].attribute == "grad"]
         if grads:
             # The one that holds the most stands for the others, and for what was computed of them.
@@ -329,8 +368,8 @@ class Growth(Observer):
             self._last[key] = facts, loop, sightings
             yield _finding(facts)
         if not loop.done and not loop.holders and loop.grows(ended=ended):
-            (first_seen, before), (last, now) = loop.alive[0], loop.alive[-1]
-            loop.alive = []
+            (first_seen, before, _), (last, now, _) = loop.alive[loop.sought], loop.alive[-1]
+            loop.sought = len(loop.alive)
             if (cycle := _find_cycle(creates=self._creates)) is not None:
                 loop.done = True
                 each = (now - before) / (last - first_seen)
@@ -353,9 +392,13 @@ class Growth(Observer):
         if not sightings.grows:
             return False
         suspect = sightings.newest
-        if ended and suspect.iterations >= sightings.count - 1:
+        holds_all = ended and suspect.iterations >= sightings.count - 1
+        if not (loop.steps or self._is_trained(loop, sightings)):
+            is_grad = loop.record is not None and loop.record.kind == "grad"
+            return self._lasts(loop, sightings) if ended and is_grad else holds_all
+        if holds_all:
             return True
-        if len(sightings.seen) < SIGHTINGS:
+        if len(sightings.seen) < SIGHTINGS or not (ended or self._is_trained(loop, sightings)):
             return False
         bound = _bound(suspect, ended=ended)
         enough = _ENOUGH_AT_THE_END if ended else _ENOUGH_KEYS
@@ -364,6 +407,52 @@ class Growth(Observer):
             if bisect_right(loop.ticks, oldest) <= loop.count // 4:  # of the beginning
                 enough = _ENOUGH_OF_ALL
         return bound is Bound.NONE or (bound is Bound.KEYED and suspect.iterations >= enough)
+
+    def _look_for_unheld(self, loop: CallLoop, frames: Sequence[FrameType]) -> None:
+        """Note whether of most iterations, in each of which an optimizer has stepped, a tensor with
+        its graph lives that no scan has met.
+
+        It is sought among all that Python's collector tracks, so it is asked last.
+        """
+        known = [sightings.newest for sightings in loop.holders.values()]
+        held = sys.maxsize if any(n.cut for n in known) else sum(n.nodes for n in known)
+        lives = loop.steps and loop.count >= _ENOUGH[0] and loop.lasts()
+        if not lives or 2 * held > loop.alive[-1][1] or not (room := self._room()):
+            loop.unheld = None
+            return
+        started = time.thread_time()
+        with Untraced():
+            found = Unmet(Spans(self.watch, loop.ticks, room), known).find(frames)
+        self._seconds += time.thread_time() - started
+        loop.unheld = None
+        if found is not None and found.iterations > loop.count // 2:
+            each, names = Sightings(loop.count, found), found.names
+            grown = _grown(self.watch, each)
+            stored = store_of(names, found.files, container=True)[0] if names else found.built
+            holder = names[0] if names else None
+            told = True, found.is_scalar, self.watch.calls
+            loop.unheld = gs302.KeptAlive(loop.record, holder, stored, grown, *told)
+
+    @staticmethod
+    def _is_trained(loop: CallLoop, sightings: Sightings) -> bool:
+        """Return whether a leaf that a holder's graphs reach has changed since it was first seen,
+        or may have, where the program changes them through ``.data``.
+        """
+        then, now = sightings.seen[0][1].versions, sightings.newest.versions
+        return loop.writes_unseen or any(now.get(i, then[i]) != then[i] for i in then)
+
+    @staticmethod
+    def _lasts(loop: CallLoop, sightings: Sightings) -> bool:
+        """Return whether what many calls of ``autograd.grad`` have built lives on, in a program
+        that trains nothing: this holder has the most of it, and is no variable of a function that
+        may be one pass of many, unless the calls go back over all of it for graphs that nothing
+        runs.
+        """
+        suspect, name = sightings.newest, sightings.newest.names[0]
+        is_local = name.origin.owner == "local" and name.attribute is None
+        is_there = sightings.count == loop.count or not is_local
+        is_there |= loop.waits and suspect.in_graph
+        return is_there and 2 * suspect.iterations > sightings.count and loop.lasts()
 
     def _look_back(self, frames: list[FrameType]) -> None:
         """Look once more at what is still there when the program or the watch ends."""
@@ -533,9 +622,7 @@ def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
         stored = store_of((inner,), suspect.files)[0] or stored
     facts = record, name, stored, _grown(watch, sightings)
     if loop is not None and suspect.in_graph and not suspect.is_container:
-        site = None if record is None else record.site
-        silent = site is not None and any(x.writes for x in data_lines(site.file).values())
-        return gs301.Carried(*facts, silent, loop.waits)
+        return gs301.Carried(*facts, loop.writes_unseen, loop.waits)
     return gs302.KeptAlive(*facts, suspect.is_container, suspect.is_scalar, watch.calls)
 
 

@@ -9,23 +9,31 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from types import FrameType
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.nn import Parameter
 
 from gradscope.code import source
 from gradscope.code.stores import store_of
-from gradscope.collect.looker import weight
+from gradscope.collect.looker import memory, weight
 from gradscope.collect.marks import token_of
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.state import State
 from gradscope.model import Site
 from gradscope.model.paths import Origin, Path, Step
-from gradscope.program.reach import Budget, named_tensors
-from gradscope.program.tensors import held_node
+from gradscope.program.reach import (
+    Budget,
+    Walk,
+    named_tensors,
+    paths_by_referrers,
+    tensors_with_graph,
+)
+from gradscope.program.sites import Place, site_of
+from gradscope.program.tensors import grad_of, held_node, version_of
 from gradscope.torch_private import NO_SEQUENCE_NR, DisableTorchFunction
 
 _OLDEST = 127  # iterations told apart in one graph
@@ -33,8 +41,10 @@ _OLDEST = 127  # iterations told apart in one graph
 
 @dataclass(slots=True)
 class Extent:
-    """What tensors keep alive: how many nodes, leaves not counted, their numbers, saved bytes; of
-    how many ``iterations``, and the nodes and bytes of ``each`` after the first.
+    """What tensors keep alive: how many nodes, leaves not counted, their numbers, and the bytes of
+    all tensors: those themselves, what is saved, leaves that one iteration alone has; of how many
+    ``iterations``, and the nodes and bytes of ``each`` after the first. ``versions`` are those of
+    the leaves that the graphs reach, by their ids.
     """
 
     numbers: set[int] = field(default_factory=set)
@@ -42,6 +52,7 @@ class Extent:
     nbytes: int = 0
     iterations: int = 0
     each: tuple[float, float] = (0, 0)
+    versions: dict[int, int] = field(default_factory=dict)
 
 
 class Spans:
@@ -100,6 +111,18 @@ class Spans:
         """Return how many iterations ago the node was built; 0 is after the last one ended."""
         return len(self._ticks) - self._iteration_of(self.number(node))
 
+    def place(self, node: Node) -> Place | None:
+        """Return where the node was built, or else the last before it of which that is known."""
+        stack, seen = [node], set[Node]()
+        while stack:
+            node = stack.pop(0)
+            token = token_of(node)
+            if token is not None and token.place is not None:
+                return token.place
+            stack += () if node in seen else self._following(node)
+            seen.add(node)
+        return None
+
     def time_of(self, number: int) -> tuple[int, int]:
         """Return when the node with this number was built, to be compared with another's."""
         return self._watch.generations.time_here(number), number
@@ -114,36 +137,54 @@ class Spans:
         """
         return bisect_right(self._ticks, self.time_of(number)[0])
 
-    def extent(self, roots: Iterable[Node]) -> Extent:
-        """Return what these graphs hold together."""
+    def extent(self, roots: Iterable[Node], tensors: Iterable[Tensor] = ()) -> Extent:
+        """Return what these graphs hold together, and the ``tensors`` that they are the graphs of.
+
+        A storage is counted once, for the oldest iteration that has it.
+        """
         found = Extent()
         storages: dict[int, tuple[int, int]] = {}
+        leaves: dict[Node, set[int]] = {}
         later = Counter[int]()
         seen: set[Node] = set()
+
+        def hold(key: int, nbytes: int, iteration: int) -> None:
+            if key:
+                storages[key] = nbytes, min(iteration, storages.get(key, (0, iteration))[1])
+
         stack = list(roots)
+        for root, tensor in zip(stack, tensors, strict=False):
+            hold(*weight(tensor), self._iteration_of(self.number(root)))
         while stack:
             node = stack.pop()
-            if node in seen:
+            if node in seen or (number := self.number(node)) == NO_SEQUENCE_NR:
                 continue
             seen.add(node)
-            number = self.number(node)
-            if number == NO_SEQUENCE_NR:
-                continue
             found.numbers.add(number)
             later[iteration := self._iteration_of(number)] += 1
             for packed in self._watch.saved_by(node):
-                if packed.storage:
-                    storages[packed.storage] = packed.nbytes, iteration
+                hold(packed.storage, packed.nbytes, iteration)
             if token_of(node) is None and self._watch.past.was_lifted(number):
                 for _, data in held(node, kind_of(type(node))):
-                    if isinstance(data, torch.Tensor):
-                        key, nbytes = weight(data)
-                        storages[key] = nbytes, iteration
-            stack += self._following(node)
+                    if isinstance(data, Tensor):
+                        hold(*weight(data), iteration)
+            following = self._following(node)
+            stack += following
+            for leaf in following:
+                if kind_of(type(leaf)).is_leaf:
+                    leaves.setdefault(leaf, set()).add(iteration)
+        for leaf, iterations in leaves.items():
+            variable: Tensor = leaf.variable  # type: ignore[attr-defined]
+            found.versions[id(variable)] = version_of(variable)
+            # What several of them use, or a module has, is there whatever the graphs do.
+            if len(iterations) == 1 and not isinstance(variable, Parameter):
+                hold(*memory(variable), *iterations)
+                if (grad := grad_of(variable)) is not None:
+                    hold(*memory(grad), *iterations)
         found.nbytes = sum(nbytes for nbytes, _ in storages.values())
         found.nodes, found.iterations = later.total(), len(later)
         if len(later) > 1:
-            del later[0]
+            del later[min(later)]
         added = sum(nbytes for nbytes, iteration in storages.values() if iteration in later)
         found.each = later.total() / (len(later) or 1), added / (len(later) or 1)
         return found
@@ -222,9 +263,11 @@ class Suspect(NamedTuple):
     """What holds graphs of ``iterations`` iterations, under all its names, the shortest first.
 
     A container holds one tensor or more of each iteration; else one tensor's own graph goes back
-    that far. ``is_scalar``: the tensors are losses or other single numbers. ``in_graph``: part of
-    the graph of the call itself. ``roots`` are the numbers of the tensors' nodes, ``files`` those
-    of the code that was running. ``cut``: not everything was looked at, so it may be more.
+    that far. ``is_scalar``: the tensors are losses or other single numbers. ``versions`` are those
+    of the leaves that the graphs reach, by their ids. ``in_graph``: part of the graph of the call
+    itself. ``roots`` are the numbers of the tensors' nodes, ``files`` those
+    of the code that was running. ``cut``: not everything was looked at, so it may be more. Where no
+    name is known, it was ``built`` at this line.
     """
 
     names: tuple[Path, ...]
@@ -233,11 +276,13 @@ class Suspect(NamedTuple):
     nbytes: int
     each: tuple[float, float]
     is_scalar: bool
+    versions: dict[int, int]
     in_graph: bool
     roots: frozenset[int]
     is_container: bool = False
     files: tuple[str, ...] = ()
     cut: bool = False
+    built: Site | None = None
 
     @property
     def key(self) -> tuple[Origin, str]:
@@ -283,8 +328,10 @@ class Scan:
         for group in containers:
             nodes = [self.found[number][1] for number in group.members]
             names = tuple(sorted(group.names, key=lambda name: len(name.text)))
-            extent = self.spans.extent(nodes)
-            suspect = self._suspect(names, extent, group.iterations, group.members)
+            extent = self.spans.extent(nodes, (self.found[number][0] for number in group.members))
+            # Each of a few totals may go back over all iterations.
+            iterations = group.iterations if self.between_calls else extent.iterations
+            suspect = self._suspect(names, extent, iterations, group.members)
             # Of a larger container only so many are looked at.
             cut = len(group.members) >= budget.max_items
             suspects.append(suspect._replace(is_container=True, cut=cut))
@@ -347,7 +394,7 @@ class Scan:
         named: set[tuple[Origin, str]] = set()
         for number in upstream:
             node, names = found[number][1], names_of[number]
-            extent = spans.extent((node,))
+            extent = spans.extent((node,), (found[number][0],))
             if not explained.isdisjoint(extent.numbers):
                 continue
             explained.add(numbered[number])
@@ -369,7 +416,8 @@ class Scan:
         held, each = (extent.nodes, extent.nbytes), extent.each
         if self.between_calls:  # which alone tell one iteration from the next
             each = extent.nodes / iterations, extent.nbytes / iterations
-        return Suspect(names, iterations, *held, each, is_scalar, in_graph, roots)
+        versions = extent.versions
+        return Suspect(names, iterations, *held, each, is_scalar, versions, in_graph, roots)
 
 
 def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:
@@ -382,3 +430,43 @@ def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:
 def _before_items(path: Path) -> int:
     inner = (n for n, step in enumerate(path.steps, 1) if step.kind not in ("item", "entry"))
     return max(inner, default=0)
+
+
+class Unmet:
+    """All tensors whose graphs live on, but those in what a scan has ``met``. It holds them, and
+    Nodes: let go of it at once.
+    """
+
+    def __init__(self, spans: Spans, met: Iterable[Suspect]) -> None:
+        self._spans = spans
+        self._met = frozenset[int]().union(*(suspect.roots for suspect in met))
+
+    def find(self, frames: Sequence[FrameType]) -> Suspect | None:
+        """Return what is kept of iterations before the last one, and by whom, if that is told."""
+        spans, found = self._spans, list[tuple[int, Tensor, Node]]()
+        for tensor in tensors_with_graph():
+            if spans.is_full or (node := held_node(tensor)) is None:
+                continue
+            number = spans.number(node)
+            if number not in self._met and spans.iteration(node) > 1:
+                found.append((number, tensor, node))
+        if not found:
+            return None
+        found.sort(key=itemgetter(0))
+        extent = spans.extent([node for *_, node in found], (tensor for _, tensor, _ in found))
+        places = Counter(place for *_, node in found if (place := spans.place(node)) is not None)
+        built = site_of(next(iter(places.most_common(1)), (None,))[0])
+        walk = Walk(LAST)
+        walk.enter_frames(frames)
+        walk.run()
+        names = paths_by_referrers(found[-1][1], walk, {id(found), id(found[-1])})
+        named = tuple(n.up_to(_before_items(n)) for n in names if n.origin.owner != "unnamed")
+        if names and not named:
+            return None  # a cycle that waits for Python's collector, if nothing else
+        with DisableTorchFunction():
+            is_scalar = all(tensor.dim() == 0 for _, tensor, _ in found)
+        iterations = len({spans.iteration(node) for *_, node in found})
+        roots = frozenset(number for number, *_ in found)
+        files = tuple(dict.fromkeys(frame.f_code.co_filename for frame in frames))
+        told = extent.nodes, extent.nbytes, extent.each, is_scalar, extent.versions, False, roots
+        return Suspect(named, iterations, *told, True, files, spans.is_full, built)

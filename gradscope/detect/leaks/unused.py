@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import ast
 import sys
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 from types import CodeType, FrameType
 
 from gradscope.code import source
@@ -210,9 +212,15 @@ def _is_repeated(site: Site) -> bool:
 
 @dataclass(slots=True)
 class _Kept:
-    """A call that kept its graph: how much was dropped since, and whether any of it ran again."""
+    """A call that kept its graph: how much was dropped since, and whether any of it ran again.
+
+    With ``create_graph`` it is what the call has built, nodes with numbers from ``first`` on to
+    ``last``.
+    """
 
     record: BackwardCall
+    first: int = 0
+    last: int = 0
     nbytes: int = 0
     used: bool = False
 
@@ -220,39 +228,70 @@ class _Kept:
 class Waste(Observer):
     """Announces GS303, from the saved tensors that were dropped."""
 
-    def __init__(self, watch: State) -> None:
+    def __init__(self, watch: State, growth: Growth) -> None:
         self.watch = watch
+        self.growth = growth
         self._kept: dict[int, _Kept] = {}
+        self._created: list[_Kept] = []
+        """The calls that have built graphs, in the order of their numbers."""
+        self._begun: dict[int, int] = {}
+        self._used = set[Site | None]()
+        """The lines of those whose graphs were run."""
 
     def dropped(self, packed: Packed, nbytes: int) -> None:
         """Count a saved tensor that went with its graph, at any moment."""
-        call = None if packed.token is None else packed.token.call
+        token = packed.token
+        call = None if token is None else token.call
         if call is not None and (kept := self._kept.get(call.number)) is not None:
+            kept.nbytes += nbytes
+        number = packed.sequence_nr if token is None else token.sequence_nr
+        if self._created and (kept := self._creator(number)) is not None:
             kept.nbytes += nbytes
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
     ) -> None:
         """Note which graphs that were kept are run again."""
-        for i, token in enumerate(look.tokens if self._kept else ()):
-            ran = token.call if token.has_buffers and look.will_run(i) else None
+        for i, token in enumerate(look.tokens if self._kept or self._created else ()):
+            if not look.will_run(i):
+                continue
+            ran = token.call if token.has_buffers else None
             if ran is not None and (kept := self._kept.get(ran.number)) is not None:
                 kept.used = True
+            if self._created and (kept := self._creator(token.sequence_nr)) is not None:
+                self._used.add(kept.record.site)
+        builds = record.create_graph and record.kind == "grad" and call.parent is None
+        if builds and self.watch.generations.is_own:
+            self._begun[call.number] = self.watch.generations.own_next
 
     def after_call(
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
         """Remember a call that kept its graph."""
-        keeps = record.retain_graph and not record.create_graph and _is_of_the_user(record)
-        if keeps and record.exception is None and call.place is not None:
+        first = self._begun.pop(call.number, None)
+        if record.exception is not None or call.place is None:
+            return ()
+        if first is not None and _is_written(record, "create_graph"):
+            self._created.append(_Kept(record, first, self.watch.generations.own_next))
+            del self._created[:-_MOST_KEPT]
+        elif record.retain_graph and not record.create_graph and _is_written(record):
             self._kept[call.number] = _Kept(record)
             if len(self._kept) > _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
         return ()
 
+    def _creator(self, number: int) -> _Kept | None:
+        """Return the call that has built the node with this number."""
+        i = bisect_right(self._created, number, key=attrgetter("first"))
+        kept = self._created[i - 1] if i else None
+        return kept if kept is not None and number < kept.last else None
+
     def at_end(self) -> Iterator[Finding]:
         """Judge what there was."""
-        by_site = gathered(self._kept.values(), lambda kept: kept.record.site)
+        known = self._used | self.growth.told_of
+        created = () if self.watch.passes else self._created  # what passed may have run them
+        unused = (kept for kept in created if kept.record.site not in known)
+        by_site = gathered((*self._kept.values(), *unused), lambda kept: kept.record.site)
         for site, of_site in by_site.items():
             sizes = [kept.nbytes for kept in of_site if kept.nbytes]
             if len(sizes) < _OFTEN_ENOUGH or any(kept.used for kept in of_site):
@@ -271,9 +310,9 @@ class Waste(Observer):
         return replace(kept[-1].record, number=call.number)
 
 
-def _is_of_the_user(record: BackwardCall) -> bool:
-    """Return whether the user wrote ``retain_graph``: a library may pass it, as the adjoint method
-    of an ODE solver does inside of ``loss.backward()``.
+def _is_written(record: BackwardCall, option: str = "retain_graph") -> bool:
+    """Return whether the user wrote the option: a library may pass it, as the adjoint method of an
+    ODE solver does inside of ``loss.backward()``.
     """
     written = None if record.site is None else source.call_at(record.site)
-    return written is not None and any(k.arg == "retain_graph" for k in written.keywords)
+    return written is not None and any(k.arg == option for k in written.keywords)

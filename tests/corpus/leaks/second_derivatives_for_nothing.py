@@ -9,7 +9,7 @@ opt = torch.optim.SGD(net.parameters(), lr=0.1)
 for step in range(12):
     x = torch.randn(16, 8, requires_grad=True)
     out = net(x)
-    (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)  # advice: GS303 [other]
     norm = slope.detach().norm()
     loss = out.pow(2).mean()
     opt.zero_grad()

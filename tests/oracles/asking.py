@@ -1,0 +1,298 @@
+"""Asks gradscope what the engine will do with a program, and then the engine itself."""
+
+from __future__ import annotations
+
+import gc
+import re
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+import gradscope
+from gradscope.collect.marks import Packed, Token
+from gradscope.model import Certainty
+from gradscope.collect.observers import Observer
+from gradscope.detect.foresight.inplace import InPlace
+from gradscope.detect.foresight.observer import Foresight
+from tests.oracles.samples import Built, Sample, TooSlowError
+
+FREED, STALE, OTHER = "GS101", "GS201", "other"
+HOOKS, NO_HOOKS, OUTSIDE = "hooks", "no hooks", "outside"
+WAYS = (HOOKS, NO_HOOKS, OUTSIDE)
+_TEXTS = (
+    ("Trying to backward through the graph a second time", FREED),
+    ("modified by an inplace operation", STALE),
+    ("detached in-place", STALE),
+)
+FORETELLING = (
+    *(mock.patch.object(Foresight, name, getattr(Observer, name)) for name in ("before_call", "after_step")),
+    *(mock.patch.object(InPlace, name, lambda *args: None) for name in ("changed", "changed_unseen")),
+)
+"""What reads the program ahead: here it would read this oracle, which takes most of the time."""
+_OUTPUT = re.compile(r", which is output \d+ of \S+,")
+_OWN_FAULTS = re.compile("failed in gradscope|please report|switched off|fault of gradscope")
+
+
+@dataclass
+class Outcome:
+    """What came of a run: values of results and gradients, or what was raised."""
+
+    values: list[Any] = field(default_factory=list)
+    error: str = ""
+
+    @property
+    def code(self) -> str:
+        """The finding that is due."""
+        if not self.error:
+            return ""
+        return next((code for text, code in _TEXTS if text in self.error), OTHER)
+
+
+@dataclass
+class Answers:
+    """How many questions were asked about one sample, and which answers were wrong."""
+
+    asked: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def expect(self, what: str, said: object, true: object) -> None:
+        self.asked += 1
+        if said != true:
+            self.faults.append(f"{what}: {said}, and it is {true}")
+
+
+Deed = Callable[[Built], None]
+
+
+def backward(built: Built, *, keep: bool = False) -> None:
+    """Call backward on all results, with gradients that are the same in each run."""
+    gradients = [torch.full_like(output, 0.5) for output in built.outputs]
+    torch.autograd.backward(built.outputs, gradients, retain_graph=keep)
+
+
+def write(tensor: torch.Tensor) -> None:
+    """Write a tensor in place: what it already has."""
+    with torch.no_grad():
+        tensor.copy_(tensor.clone())
+
+
+def nothing(built: Built) -> None:
+    """Do nothing before the call in question."""
+
+
+def deeds(built: Built) -> Iterator[tuple[str, Deed]]:
+    """Yield what can be done between the forward pass and the call in question."""
+    yield "second backward", lambda built: backward(built)
+    yield "after a retaining backward", lambda built: backward(built, keep=True)
+    if built.step is not None:
+        yield "after a step", lambda built: built.step and built.step()
+    for i in range(min(len(built.inputs), 3)):
+        yield f"input {i} written", lambda built, i=i: write(built.inputs[i])
+        if not built.inputs[i].is_leaf and not built.inputs[i]._is_view():
+            yield f"input {i} detached", lambda built, i=i: built.inputs[i].detach_()
+    for i in range(min(len(built.outputs), 2)):
+        yield f"output {i} written", lambda built, i=i: write(built.outputs[i])
+
+
+def call(built: Built) -> Outcome:
+    """Make the call in question."""
+    for leaf in built.leaves:
+        leaf.grad = None
+    results = [bits(output) for output in built.outputs]
+    try:
+        backward(built)
+    except RuntimeError as error:
+        return Outcome(results, str(error))
+    return Outcome(results + [bits(leaf.grad) for leaf in built.leaves])
+
+
+def twice_differentiated(built: Built) -> Outcome:
+    """Differentiate, and then the gradients."""
+    gradients = [torch.full_like(output, 0.5) for output in built.outputs]
+    try:
+        first = torch.autograd.grad(built.outputs, built.leaves, gradients, create_graph=True, allow_unused=True)
+        again = [one for one in first if one is not None and one.requires_grad]
+        if again:
+            torch.autograd.backward(again, [torch.full_like(one, 0.25) for one in again])
+    except RuntimeError as error:
+        return Outcome(error=str(error))
+    return Outcome([bits(one) for one in first] + [bits(leaf.grad) for leaf in built.leaves])
+
+
+def bits(tensor: torch.Tensor | None) -> Any:
+    """Return what a tensor is: its kind, and a hash of its bytes."""
+    if tensor is None:
+        return None
+    with torch.no_grad():
+        shape = tuple(tensor.shape) if tensor.layout is not torch.jagged else None
+        dense = tensor.detach()
+        if dense.is_nested:
+            dense = torch.cat([part.reshape(-1) for part in dense.unbind()])
+        if dense.layout is not torch.strided:
+            dense = dense.to_dense()
+        dense = dense.resolve_conj().resolve_neg().contiguous().reshape(-1)
+        return tensor.dtype, tensor.layout, shape, hash(bytes(dense.view(torch.uint8).numpy().data))
+
+
+def nodes_of(built: Built) -> tuple[int, int]:
+    """Count nodes and what Python can read of their saved tensors, with a walk of our own."""
+    waiting: list[Any] = [output.grad_fn for output in built.outputs]
+    met, saved = set(waiting), 0
+    while waiting:
+        node = waiting.pop()
+        for name in dir(type(node)):
+            if name.startswith("_raw_saved_"):
+                value = getattr(node, name)
+                listed = value if isinstance(value, tuple | list) else (value,)
+                saved += sum(one is not None and one.data is not None for one in listed)
+        for following, _ in node.next_functions:
+            if following is not None and following not in met:
+                met.add(following)
+                waiting.append(following)
+    return len(met), saved
+
+
+def ask(sample: Sample) -> Answers | None:
+    """Ask all questions about a sample; None if torch itself cannot run it."""
+    with ExitStack() as without:
+        for patch in FORETELLING:
+            without.enter_context(patch)
+        return _ask(sample)
+
+
+def _ask(sample: Sample) -> Answers | None:
+    answers, before = Answers(), marks()
+    packed: list[int] = []
+    try:
+        built = sample.build()
+        if not built.outputs:
+            return None
+        plain, again = call(built), call(sample.build())
+        if plain.error:
+            return None
+        with saved_tensors_hooks(lambda t: packed.append(1) or t.detach(), lambda t: t):
+            sample.build()
+    except TooSlowError:
+        raise
+    except Exception:  # what torch lists and cannot do
+        return None
+    repeats = plain.values == again.values
+    if not repeats:
+        plain = None
+    del again
+    due: dict[str, Outcome] = {}
+    acts: dict[str, Deed] = {"first backward": nothing}
+    for name, deed in deeds(built):
+        built = sample.build()
+        try:
+            deed(built)
+        except RuntimeError:  # an expanded tensor, an integer, a view
+            continue
+        if any(output.grad_fn is None for output in built.outputs):
+            continue  # it was the result that was detached
+        acts[name] = deed
+        due[name] = call(built)
+    doubled = twice_differentiated(sample.build())
+    if doubled.error == "" and doubled.values != twice_differentiated(sample.build()).values:
+        doubled = None
+    gone = [weakref.ref(one) for one in sample.build().outputs]
+    gc.collect()
+    dies = not any(one() is not None for one in gone)
+    del built
+    due["first backward"] = plain or Outcome()
+    for way in WAYS:
+        for name, deed in acts.items():
+            compare(answers, sample, way, name, deed, due[name], repeats, len(packed), due)
+        if way is not OUTSIDE and doubled is not None:
+            with gradscope.watch(hooks=way is HOOKS) as scope:
+                answers.expect(f"{way}: double backward", _short(twice_differentiated(sample.build())), _short(doubled))
+            _expect_no_fault(answers, f"{way}: double backward", scope)
+    if dies:
+        gone = [weakref.ref(one) for one in _outputs_in_a_watch(sample)]
+        gc.collect()
+        alive = sum(one() is not None for one in gone)
+        answers.expect("hooks: results alive after", alive, 0)
+    answers.expect("hooks: marks alive after", marks() - before, 0)
+    return answers
+
+
+def marks() -> int:
+    """Count what is left of gradscope's in graphs that still live."""
+    return sum(isinstance(one, Packed | Token) for one in gc.get_objects())
+
+
+def _outputs_in_a_watch(sample: Sample) -> list[torch.Tensor]:
+    with gradscope.watch():
+        return sample.build().outputs
+
+
+def compare(
+    answers: Answers,
+    sample: Sample,
+    way: str,
+    name: str,
+    deed: Deed,
+    due: Outcome,
+    repeats: bool,
+    packed: int,
+    all_due: dict[str, Outcome],
+) -> None:
+    """Run a sample in one way, do something, ask, and let the engine answer."""
+    is_first, what = name == "first backward", f"{way}: {name}"
+    watch: Any = nullcontext() if way is OUTSIDE else gradscope.watch(hooks=way is HOOKS)
+    with watch as scope:
+        built = sample.build()
+        if is_first:
+            if way is HOOKS:
+                answers.expect(f"{what}: saved tensors counted", scope.summary.saved_tensors, packed)
+            graph = gradscope.snapshot(*built.outputs)
+            counts = len(graph.nodes), sum(len(node.saved) for node in graph.nodes)
+            answers.expect(f"{what}: nodes and saved tensors shown", counts, nodes_of(built))
+            ask_uses(answers, what, built, all_due)
+        deed(built)
+        codes = {hazard.code for hazard in gradscope.check(*built.outputs)}
+        outcome = call(built)
+    true = {due.code} - {"", OTHER}
+    if due.code != OTHER:
+        answers.expect(f"{what}: check", sorted(codes), sorted(true))
+    if outcome.error or due.error or repeats:
+        answers.expect(f"{what}: outcome", _short(outcome), _short(due))
+    if scope is None:
+        return
+    certain = [one for one in scope.findings if one.code in (FREED, STALE)]
+    called = {one.code for one in certain if one.certainty is Certainty.CERTAIN and not one.missed}
+    if due.code != OTHER:
+        answers.expect(f"{what}: announced", sorted(called), sorted(true))
+    answers.expect(f"{what}: missed", any(one.missed for one in certain), False)
+    _expect_no_fault(answers, what, scope)
+
+
+def ask_uses(answers: Answers, what: str, built: Built, due: dict[str, Outcome]) -> None:
+    """Ask of each tensor whether it may be changed in place."""
+    for kind, tensors in (("input", built.inputs), ("output", built.outputs)):
+        for i, one in enumerate(tensors):
+            outcome = due.get(f"{kind} {i} written")
+            if outcome is None or outcome.code == OTHER:
+                continue
+            found = {use.name: use.in_place for use in _uses(built.outputs, one)}
+            answers.expect(f"{what}: uses of {kind} {i}", found["one"], outcome.code != STALE)
+
+
+def _uses(roots: list[torch.Tensor], one: torch.Tensor) -> Any:
+    return gradscope.uses(*roots)
+
+
+def _short(outcome: Outcome) -> str:
+    return _OUTPUT.sub("", outcome.error) or f"values {hash(tuple(outcome.values)):x}"
+
+
+def _expect_no_fault(answers: Answers, what: str, scope: Any) -> None:
+    notes = [note for note in scope.summary.notes if _OWN_FAULTS.search(note)]
+    said = [one.message for one in scope.findings if _OWN_FAULTS.search(one.message)]
+    answers.expect(f"{what}: faults of its own", notes + said, [])

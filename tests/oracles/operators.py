@@ -36,10 +36,16 @@ MOST_FAULTS = 40
 def main() -> int:
     """Run what the command line names; print a line for each entry with a wrong answer, and a table."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("names", nargs="*", help="entries whose names have one of these in them; all without")
+    parser.add_argument(
+        "names", nargs="*", help="entries whose names have one of these in them; all without"
+    )
     parser.add_argument("--exactly", action="store_true", help="names are whole names")
     parser.add_argument("--some", type=int, help="so many, evenly spread over all")
-    parser.add_argument("--json", type=Path, help="where the result of each entry goes; those already there are kept")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        help="where the result of each entry goes; those already there are kept",
+    )
     options = parser.parse_args()
     known = entries()
     names = [name for name in known if not options.names or _is_named(name, options)]
@@ -161,7 +167,9 @@ def table(results: Iterable[Entry]) -> str:
             f"{questions:7} questions, {len(wrong):4} entries with wrong answers"
         )
     faults = Counter(
-        fault.partition(": ")[2].partition(": ")[0] + ": " + fault.split(": ")[min(3, fault.count(": "))][:40]
+        fault.partition(": ")[2].partition(": ")[0]
+        + ": "
+        + fault.split(": ")[min(3, fault.count(": "))][:40]
         for result in results
         for fault in result["faults"]
     )

@@ -16,6 +16,8 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 SEED = 7
+OF_EACH = 1
+"""So many samples of each variant."""
 _STATE: list[torch.Tensor] = []
 
 
@@ -80,22 +82,30 @@ def fresh(values: Any, leaves: list[torch.Tensor], computed: bool) -> Any:
     return tree_map(copied, values)
 
 
-def run_operator(function: Callable[..., Any], sample: Any, computed: bool, is_method: bool) -> Built:
+def run_operator(
+    function: Callable[..., Any], sample: Any, computed: bool, is_method: bool
+) -> Built:
     """Call an operator with copies of a sample's arguments."""
     leaves: list[torch.Tensor] = []
-    given, args, kwargs = fresh((sample.input, tuple(sample.args), dict(sample.kwargs)), leaves, computed)
+    given, args, kwargs = fresh(
+        (sample.input, tuple(sample.args), dict(sample.kwargs)), leaves, computed
+    )
     result = function(given, *args, **kwargs)
     process = getattr(sample, "output_process_fn_grad", None)
     if process is not None and not is_method:
         result = process(result)
-    inputs = [one for one in tree_flatten((given, args, kwargs))[0] if isinstance(one, torch.Tensor)]
+    inputs = [
+        one for one in tree_flatten((given, args, kwargs))[0] if isinstance(one, torch.Tensor)
+    ]
     results = tree_flatten(given if result is None else result)[0]
     return Built(leaves, list({id(one): one for one in inputs}.values()), differentiable(results))
 
 
-def some(samples: Sequence[Any], most: int) -> list[tuple[int, Any]]:
+def some(samples: Sequence[Any], most: int = 1) -> list[tuple[int, Any]]:
     """Return a few samples with their numbers, evenly spread: of one, it is that in the middle."""
-    return [(i, samples[i]) for i in sorted({(2 * n + 1) * len(samples) // (2 * most) for n in range(most if samples else 0)})]
+    few = min(len(samples), most * OF_EACH)
+    places = ((2 * n + 1) * len(samples) // (2 * few) for n in range(few))
+    return [(i, samples[i]) for i in places]
 
 
 def of_operator(info: Any) -> Iterator[Sample]:
@@ -103,52 +113,65 @@ def of_operator(info: Any) -> Iterator[Sample]:
     if not info.supports_autograd:
         return
     kind = torch.float64 if info.supports_dtype(torch.float64, "cpu") else torch.float32
-    variants: list[tuple[str, Any, torch.dtype, str, int]] = [
-        ("function", info.op, kind, "sample_inputs", 2),
-        ("method", info.method_variant, kind, "sample_inputs", 1),
+    variants: list[tuple[str, Any, torch.dtype, str]] = [
+        ("function", info.op, kind, "sample_inputs"),
+        ("method", info.method_variant, kind, "sample_inputs"),
     ]
     if info.supports_inplace_autograd:
-        variants.append(("in place", info.inplace_variant, kind, "sample_inputs", 2))
+        variants.append(("in place", info.inplace_variant, kind, "sample_inputs"))
     if torch.complex128 in info.supported_backward_dtypes("cpu"):
-        variants.append(("complex", info.op, torch.complex128, "sample_inputs", 1))
+        variants.append(("complex", info.op, torch.complex128, "sample_inputs"))
     variants += [
-        (f"sparse {layout}", info.op, kind, f"sample_inputs_sparse_{layout}", 1)
+        (f"sparse {layout}", info.op, kind, f"sample_inputs_sparse_{layout}")
         for layout in ("coo", "csr")
         if getattr(info, "supports_sparse" if layout == "coo" else "supports_sparse_csr", False)
     ]
-    for variant, function, dtype, source, most in variants:
+    for variant, function, dtype, source in variants:
         if function is None or not info.supports_dtype(dtype, "cpu"):
             continue
         seed()
         in_place = variant == "in place"
         usable = _samples(info, source, dtype)
         if in_place:
-            usable = [one for one in usable if not one.broadcasts_input and _needs_gradient(one.input)]
-        for number, sample in some(usable, most):
+            usable = [
+                one for one in usable if not one.broadcasts_input and _needs_gradient(one.input)
+            ]
+        for number, sample in some(usable):
             run = partial(run_operator, function, sample, in_place or bool(number % 2), in_place)
             yield Sample(f"{variant} {number}", variant, run)
 
 
 def _samples(info: Any, source: str, dtype: torch.dtype) -> list[Any]:
-    with contextlib.suppress(Exception):  # torch lists operators whose sparse samples it cannot make
+    with contextlib.suppress(
+        Exception
+    ):  # torch lists operators whose sparse samples it cannot make
         return list(getattr(info, source)("cpu", dtype, requires_grad=True))
     return []
 
 
 def _needs_gradient(value: Any) -> bool:
     tensors = tree_flatten(value)[0]
-    return bool(tensors) and all(isinstance(one, torch.Tensor) and one.requires_grad for one in tensors)
+    return bool(tensors) and all(
+        isinstance(one, torch.Tensor) and one.requires_grad for one in tensors
+    )
 
 
 def of_foreach(info: Any) -> Iterator[Sample]:
     """Yield the programs of one operation on lists of tensors."""
-    for variant, function in (("foreach", info.method_variant), ("foreach in place", info.inplace_variant)):
+    for variant, function in (
+        ("foreach", info.method_variant),
+        ("foreach in place", info.inplace_variant),
+    ):
         in_place = variant != "foreach"
-        if function is None or not (info.supports_inplace_autograd if in_place else info.supports_autograd):
+        if function is None or not (
+            info.supports_inplace_autograd if in_place else info.supports_autograd
+        ):
             continue
         seed()
-        samples = list(info.sample_inputs("cpu", torch.float64, requires_grad=True, num_input_tensors=[3]))
-        for number, sample in some(samples, 1):
+        samples = list(
+            info.sample_inputs("cpu", torch.float64, requires_grad=True, num_input_tensors=[3])
+        )
+        for number, sample in some(samples):
             run = partial(run_operator, function, sample, in_place or bool(number % 2), in_place)
             yield Sample(f"{variant} {number}", variant, run)
 
@@ -157,10 +180,16 @@ def of_module(info: Any) -> Iterator[Sample]:
     """Yield the programs of one module: a call in training, and one in evaluation."""
     for training in (True, False) if info.train_and_eval_differ else (True,):
         seed()
-        given = list(info.module_inputs_func(info, device="cpu", dtype=torch.float64, requires_grad=True, training=training))
+        given = list(
+            info.module_inputs_func(
+                info, device="cpu", dtype=torch.float64, requires_grad=True, training=training
+            )
+        )
         variant = "training" if training else "evaluation"
-        for number, one in some([g for g in given if g.forward_input is not None], 1):
-            yield Sample(f"{variant} {number}", variant, partial(run_module, info.module_cls, one, training))
+        for number, one in some([g for g in given if g.forward_input is not None]):
+            yield Sample(
+                f"{variant} {number}", variant, partial(run_module, info.module_cls, one, training)
+            )
 
 
 def run_module(kind: type, given: Any, training: bool) -> Built:
@@ -169,7 +198,9 @@ def run_module(kind: type, given: Any, training: bool) -> Built:
     module = kind(*deepcopy(made.args), **deepcopy(made.kwargs)).to(torch.float64)
     module.train(training)
     leaves: list[torch.Tensor] = []
-    args, kwargs = fresh((tuple(given.forward_input.args), dict(given.forward_input.kwargs)), leaves, False)
+    args, kwargs = fresh(
+        (tuple(given.forward_input.args), dict(given.forward_input.kwargs)), leaves, False
+    )
     inputs = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
     result = module(*args, **kwargs)
     outputs = tree_flatten(result)[0]
@@ -179,15 +210,19 @@ def run_module(kind: type, given: Any, training: bool) -> Built:
 
 def of_optimizer(info: Any) -> Iterator[Sample]:
     """Yield the programs of one optimizer: two steps on a small net, and a loss of the weights after."""
-    ways: list[dict[str, Any]] = [{}] + [{way: True} for way in info.supported_impls if way == "foreach"]
+    ways: list[dict[str, Any]] = [{}] + [
+        {way: True} for way in info.supported_impls if way == "foreach"
+    ]
     seed()
     given = list(info.optim_inputs_func(device="cpu"))
-    for number, one in enumerate(given):
+    for number, one in some(given, 3):
         for way in ways if not {"foreach", "differentiable", "fused"} & set(one.kwargs) else ({},):
             name = f"{one.desc or 'default'}{' foreach' if way else ''} {number}"
             sparse = info.only_supports_sparse_grads
             variant = "foreach" if way else "steps"
-            yield Sample(name, variant, partial(run_optimizer, info.optim_cls, one.kwargs | way, sparse))
+            yield Sample(
+                name, variant, partial(run_optimizer, info.optim_cls, one.kwargs | way, sparse)
+            )
 
 
 class Net(torch.nn.Module):
@@ -220,7 +255,9 @@ def run_optimizer(kind: Any, kwargs: dict[str, Any], sparse: bool) -> Built:
     optimizer.step(closure)
     optimizer.step(closure)
     result = net(rows)
-    return Built([*net.parameters()], [*net.parameters()], [result], partial(optimizer.step, closure))
+    return Built(
+        [*net.parameters()], [*net.parameters()], [result], partial(optimizer.step, closure)
+    )
 
 
 def entries() -> dict[str, Callable[[], Iterator[Sample]]]:

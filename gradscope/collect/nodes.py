@@ -52,7 +52,7 @@ class Kind:
         """Of each saved tensor its name, the attribute that unpacks it, that of the saved tensor
         itself, and the edge that its name tells of.
         """
-        self.results = tuple(name for name in self.names if name not in _ARGUMENTS)
+        self.results = tuple(read[:3] for read in self.reads if read[0] not in _ARGUMENTS)
         self.is_leaf = kind.__name__ == "AccumulateGrad"
         self.is_slices = kind.__name__ == "CopySlices"
         """An in-place operation on a view. It wraps the operation's own node, unseen, and drops it
@@ -108,10 +108,11 @@ def has_yet_to_save(node: Node, kind: Kind) -> bool:
     being built.
     """
     try:
-        for name in kind.results:
-            value = slots.saved(node, name)
-            empty = value is not None and not (isinstance(value, tuple) or value.data is not None)
-            if empty and getattr(node, SAVED + name) is None:  # raises if it was freed
+        for name, attribute, raw in kind.results:
+            value = getattr(node, raw) if SAVED_TENSORS_ARE_READABLE else slots.saved(node, name)
+            if isinstance(value, tuple) or value is None or value.data is not None:
+                continue
+            if getattr(node, attribute) is None:  # raises if it was freed
                 return True
     except RuntimeError:
         pass

@@ -294,8 +294,8 @@ class Saving:
         if has_yet_to_save(node, kind):
             packed.sequence_nr = node._sequence_nr()
             return False
-        # An in-place operation on a view has a node in CopySlices, which asks for what it saved. The
-        # node of CopySlices and those of the view are built after it, one number after the other.
+        # An in-place operation on a view has its node in CopySlices, which asks for what it saved.
+        # That and the nodes of the view are built after it, one number after the other.
         number = first = node._sequence_nr()
         while packed.version and tensor._is_view() and node.next_functions:
             node = node.next_functions[0][0]

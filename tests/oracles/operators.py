@@ -21,6 +21,8 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,6 +41,7 @@ def main() -> int:
     parser.add_argument(
         "names", nargs="*", help="entries whose names have one of these in them; all without"
     )
+    parser.add_argument("--one", action="store_true", help="ask about one sample of each entry")
     parser.add_argument("--exactly", action="store_true", help="names are whole names")
     parser.add_argument("--some", type=int, help="so many, evenly spread over all")
     parser.add_argument(
@@ -54,7 +57,8 @@ def main() -> int:
     gc.collect()
     gc.freeze()
     for name in sample_of(names, options.some) if options.some else names:
-        result = kept.get(name) or in_a_fork(name, known[name])
+        samples = partial(_one, known[name], len(results)) if options.one else known[name]
+        result = kept.get(name) or in_a_fork(name, samples)
         results.append(result)
         if options.json and name not in kept:
             with options.json.open("a", encoding="utf-8") as file:
@@ -67,6 +71,11 @@ def main() -> int:
 
 def _is_named(name: str, options: argparse.Namespace) -> bool:
     return any(name == one if options.exactly else one in name for one in options.names)
+
+
+def _one(samples: Callable[[], Iterator[Sample]], number: int) -> Iterator[Sample]:
+    """Yield one sample: the first, second or third of one entry after the other, in turn."""
+    yield from list(islice(samples(), number % 3 + 1))[-1:]
 
 
 def sample_of(names: list[str], count: int) -> list[str]:
@@ -102,14 +111,22 @@ def in_a_fork(name: str, samples: Callable[[], Iterator[Sample]]) -> Entry:
         os.close(ended)
         file.seek(0)
         lines = file.read().decode().splitlines()
-    result: Entry = {"name": name, "variants": {}, "asked": 0, "faults": [], "left_out": {}}
+    result: Entry = {
+        "name": name,
+        "variants": {},
+        "asked": 0,
+        "unseen": 0,
+        "faults": [],
+        "left_out": {},
+    }
     for line in lines:
         one = json.loads(line)
         if "variant" in one:
             result["variants"][one["variant"]] = result["variants"].get(one["variant"], 0) + 1
         if "left_out" in one:
             result["left_out"][one["left_out"]] = result["left_out"].get(one["left_out"], 0) + 1
-        result["asked"] += one.get("asked", 0)
+        for key in ("asked", "unseen"):
+            result[key] += one.get(key, 0)
         result["faults"] += one.get("faults", [])
     result["faults"] = result["faults"][:MOST_FAULTS]
     if status:
@@ -143,7 +160,12 @@ def _child(name: str, samples: Callable[[], Iterator[Sample]], file: Any) -> NoR
                     tell(left_out="torch cannot")
                 else:
                     faults = [f"{sample.name}: {fault}" for fault in answers.faults]
-                    tell(variant=sample.variant, asked=answers.asked, faults=faults)
+                    tell(
+                        variant=sample.variant,
+                        asked=answers.asked,
+                        unseen=answers.unseen,
+                        faults=faults,
+                    )
         status = 0
     except BaseException:
         tell(faults=[f"no samples: {traceback.format_exc()[-600:]}"])

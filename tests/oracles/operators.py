@@ -19,7 +19,6 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
@@ -173,29 +172,27 @@ def _child(name: str, samples: Callable[[], Iterator[Sample]], file: Any) -> NoR
         os._exit(status)
 
 
+def kinds(results: Iterable[Entry]) -> list[tuple[str, list[Entry]]]:
+    """Return the results by the kind of their entries."""
+    found: dict[str, list[Entry]] = {}
+    for result in results:
+        found.setdefault(result["name"].partition(" ")[0], []).append(result)
+    return sorted(found.items(), key=lambda kind: -len(kind[1]))
+
+
 def table(results: Iterable[Entry]) -> str:
     """Return the sum of all results."""
-    results = [*results]
     rows = []
-    kinds = list(dict.fromkeys(result["name"].partition(" ")[0] for result in results))
-    for kind in kinds:
-        of_kind = [result for result in results if result["name"].partition(" ")[0] == kind]
-        asked = [result for result in of_kind if result["asked"]]
-        samples = sum(sum(result["variants"].values()) for result in of_kind)
-        questions = sum(result["asked"] for result in of_kind)
-        wrong = [result for result in of_kind if result["faults"]]
+    for kind, found in kinds(results):
+        asked = sum(bool(one["asked"]) for one in found)
+        wrong = sum(bool(one["faults"]) for one in found)
+        programs = sum(sum(one["variants"].values()) for one in found)
+        answers, unseen = (sum(one[key] for one in found) for key in ("asked", "unseen"))
         rows.append(
-            f"{kind:10} {len(of_kind):4} entries, {len(asked):4} asked, {samples:5} samples, "
-            f"{questions:7} questions, {len(wrong):4} entries with wrong answers"
+            f"{kind}: {len(found)} entries, {asked} with a graph, {programs} programs, "
+            f"{answers} answers compared, {unseen} out of sight, {wrong} entries with wrong answers"
         )
-    faults = Counter(
-        fault.partition(": ")[2].partition(": ")[0]
-        + ": "
-        + fault.split(": ")[min(3, fault.count(": "))][:40]
-        for result in results
-        for fault in result["faults"]
-    )
-    return "\n".join([*rows, *(f"  {count:5} {what}" for what, count in faults.most_common(30))])
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":

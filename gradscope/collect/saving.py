@@ -305,23 +305,20 @@ class Saving:
             if kind_of(type(node)).is_slices:
                 packed.sequence_nr = first if number == newest else newest
                 return False
-        if number == newest:  # so the node being built is older: an in-place operation's that saves
-            packed.sequence_nr = (
-                first - 1
-            )  # a clone of what it changes, or one that is given a view
-        return packed.output[0] != CLONE
+        is_clone = packed.output[0] == CLONE
+        if number == newest and (is_clone or (packed.version and tensor._is_view())):
+            # So an older node is being built: an in-place operation's that saves a clone of what it
+            # changes, or one that is given a view whose nodes torch has built for it.
+            packed.sequence_nr = first - 1
+        return not is_clone
 
     def _is_applied(self, node: Node, frame: FrameType | None, newest: int) -> bool:
         """Return whether a Function's node is the one that saves now: it has nothing yet, or what
         was packed last since the newest node was built.
         """
-        if _FUNCTION is None:
-            is_same = node._sequence_nr() == newest
-        else:
-            is_same = _runs(frame, FUNCTION_APPLY) and type(node) is node_class_of(
-                _FUNCTION.of(frame)
-            )
-        if not is_same:
+        if _FUNCTION is None or frame is None or not _runs(frame, FUNCTION_APPLY):
+            return _APPLY_HAS_NO_FRAME and node._sequence_nr() == newest
+        if type(node) is not node_class_of(_FUNCTION.of(frame)):
             return False
         try:
             has = [None, *(each.data for each in slots.saved(node, "tensors") if each is not None)]

@@ -234,7 +234,8 @@ class Net(torch.nn.Module):
         self.second = torch.nn.Linear(4, 3, bias=False)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(rows).tanh()).square()
+        result: torch.Tensor = self.second(self.first(rows).tanh()).square()
+        return result
 
 
 def run_optimizer(kind: Any, kwargs: dict[str, Any], sparse: bool) -> Built:
@@ -248,7 +249,7 @@ def run_optimizer(kind: Any, kwargs: dict[str, Any], sparse: bool) -> Built:
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        loss = net(rows).mean()
+        loss: torch.Tensor = net(rows).mean()
         loss.backward()
         return loss
 

@@ -32,7 +32,7 @@ class BuildsWithin(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        result, _ = ctx.saved_tensors
+        result: Tensor = ctx.saved_tensors[0]
         return gradients[0] * result
 
 
@@ -161,7 +161,8 @@ class SavesItsArgument(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        result, x = ctx.saved_tensors
+        result: Tensor = ctx.saved_tensors[0]
+        x = ctx.saved_tensors[1]
         SavesItsArgument.was_given_back = x is SavesItsArgument.given
         return gradients[0] * result
 

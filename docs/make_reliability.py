@@ -49,8 +49,10 @@ engine answer. Results, gradients and gradients of gradients are compared bit by
 |---|---:|---:|---:|---:|---:|---:|
 {operators}
 
-torch 2.13 has 879 entries; the table counts those that have been asked so far. Out of sight is what a node in C++ saved that shows it to nobody (`torch._foreach_mul`), where no
-hooks are or were. [Every entry](../tests/oracles/operators.jsonl) has its answers.
+torch 2.13 has 879 entries; the table counts those that have been asked so far. Out of sight is what
+a node saved as a list, or in C++ that shows it to nobody (`torch._foreach_mul`), where no hooks are.
+Wrong is that outside of a watch `check` does not see that such a node was freed.
+[Every entry](../tests/oracles/operators.jsonl) has its answers.
 
 Other tests of the same kind:
 
@@ -98,6 +100,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+NAMES = {
+    "operator": "operators",
+    "foreach": "operations on lists",
+    "module": "modules",
+    "optimizer": "optimizers",
+}
+
+
 def operators() -> str:
     """Return what came of torch's samples: a row for each kind of them."""
     from tests.oracles.operators import kinds, read
@@ -108,7 +118,7 @@ def operators() -> str:
         sums = [sum(one[key] for one in found) for key in ("asked", "unseen")]
         asked, wrong = (sum(bool(one[key]) for one in found) for key in ("asked", "faults"))
         figures = (len(found), asked, programs, *sums, wrong)
-        rows.append(f"| {kind}s | " + " | ".join(f"{figure:,}" for figure in figures) + " |")
+        rows.append(f"| {NAMES[kind]} | " + " | ".join(f"{figure:,}" for figure in figures) + " |")
     return "\n".join(rows)
 
 

@@ -110,9 +110,11 @@ def has_yet_to_save(node: Node, kind: Kind) -> bool:
     try:
         for name, attribute, raw in kind.results:
             value = getattr(node, raw) if SAVED_TENSORS_ARE_READABLE else slots.saved(node, name)
-            if isinstance(value, tuple) or value is None or value.data is not None:
-                continue
-            if getattr(node, attribute) is None:  # raises if it was freed
+            if isinstance(value, tuple | list):  # raises if it was freed
+                empty = not value
+            else:
+                empty = value is not None and value.data is None
+            if empty and not getattr(node, attribute):  # so does this
                 return True
     except RuntimeError:
         pass

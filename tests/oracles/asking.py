@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import saved_tensors_hooks
 
 import gradscope
@@ -164,8 +165,15 @@ def bits(tensor: torch.Tensor | None) -> Any:
 
 
 def is_unseen(built: Built, way: str) -> bool:
-    """Return whether a node of C++ keeps what it saved to itself, and no hooks have seen it."""
-    return way != HOOKS and any(type(node).__name__ == "CppFunction" for node in walk(built))
+    """Return whether a node keeps to itself what it saved, or saved a list, and no hooks have seen it."""
+    return way != HOOKS and any(map(_is_closed, walk(built)))
+
+
+def _is_closed(node: Any) -> bool:
+    names = [name for name in dir(type(node)) if name.startswith("_raw_saved_")]
+    is_function = "_raw_saved_tensors" in names and isinstance(node, BackwardCFunction)
+    is_list = not is_function and any(isinstance(getattr(node, name), tuple) for name in names)
+    return is_list or type(node).__name__ == "CppFunction"
 
 
 def walk(built: Built) -> list[Any]:

@@ -65,6 +65,7 @@ SAVING_THEIR_RESULT: dict[str, Callable[[], Tensor]] = {
     "of a renewed view": lambda: renewed().exp(),
     "a Function": lambda: BuildsWithin.apply(LEAF * 1),  # type: ignore[no-untyped-call]
     "foreach": foreach,
+    "a list": lambda: torch._foreach_norm([LEAF * 1, OTHER * 1])[0],
     "on a view": on_a_view,
 }
 RESULTS = pytest.mark.parametrize("make", SAVING_THEIR_RESULT.values(), ids=SAVING_THEIR_RESULT)

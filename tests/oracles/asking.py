@@ -165,7 +165,7 @@ def bits(tensor: torch.Tensor | None) -> Any:
 
 
 def is_unseen(built: Built, way: str) -> bool:
-    """Return whether a node keeps to itself what it saved, or saved a list, and no hooks have seen it."""
+    """Return whether a node has saved a list, or keeps to itself what it saved, and no hooks saw."""
     return way != HOOKS and any(map(_is_closed, walk(built)))
 
 

@@ -155,6 +155,16 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session
+def operators(session: nox.Session) -> None:
+    """Ask about each operator, module and optimizer that torch has samples of.
+
+    ``-- --json tests/oracles/operators.jsonl`` goes on where that file ends; ``nox -s docs`` then
+    says what differs in the page that shows it.
+    """
+    session.run("python", "-m", "tests.oracles.operators", *session.posargs)
+
+
+@nox.session
 def soak(session: nox.Session) -> None:
     """Run random programs plain and watched; arguments go to ``tests.oracles.soak``."""
     session.run("python", "-m", "tests.oracles.soak", *session.posargs)

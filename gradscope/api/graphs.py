@@ -43,7 +43,7 @@ from gradscope.program import layouts
 from gradscope.program.names import Names, names_in
 from gradscope.program.reach import ON_DEMAND, Walk, paths_by_referrers, tensors_with_graph
 from gradscope.program.sites import USER, owner_of, user_frames
-from gradscope.program.tensors import describe, held_node, node_of, storage_of
+from gradscope.program.tensors import describe, held_node, node_of, storage_of, values_of
 from gradscope.program.undisturbed import Uncollected
 from gradscope.program.variables import frames_of_threads, variables
 from gradscope.render.forms import table
@@ -359,7 +359,7 @@ def _savers(
             tensor = data.tensor if isinstance(data, Packed) else data
             if not isinstance(tensor, torch.Tensor):
                 continue
-            key = storage_of(tensor)
+            key = storage_of(values_of(tensor))
             if key:
                 saver = node.name().rsplit("::", 1)[-1]
                 savers.setdefault(key, []).append(f"{saver} saved it as `{name}`")
@@ -372,7 +372,7 @@ def _savers(
 
 
 def _use(name: str, tensor: torch.Tensor, savers: dict[int, list[str]]) -> Use:
-    by = savers.get(storage_of(tensor), [])
+    by = savers.get(storage_of(values_of(tensor)), [])
     why = listed(by, most=2)
     if not by and tensor.is_leaf and tensor.requires_grad:
         why = "under no_grad, as any leaf"

@@ -103,6 +103,8 @@ def _type_and_sizes(tensor: torch.Tensor) -> str:
     shape = shape_of(tensor)
     if shape is None:  # a nested tensor: its parts' sizes are spelled as C++ prints a tensor
         return _spelled(torch.zeros_like(tensor.detach())) or str(tensor.type())
+    if tensor.layout is not torch.strided:
+        return _spelled(tensor.detach().clone())
     spelled = _spelled(torch.empty((0,), dtype=tensor.dtype, device=tensor.device))
     return f"{spelled.removesuffix(' [0]') or tensor.type()} {list(shape)}"
 
@@ -127,7 +129,7 @@ def _spelled(tensor: torch.Tensor) -> str:
     def ask() -> None:
         product = tensor * torch.ones((), requires_grad=True, device=tensor.device)
         node: Any = product.grad_fn
-        tensor.add_(0) if tensor.dtype is not torch.bool else tensor.logical_not_()
+        tensor.mul_(1) if tensor.dtype is not torch.bool else tensor.logical_not_()
         node._saved_self  # noqa: B018 - asked for the sake of its error
 
     found = re.search(r"inplace operation: \[(.*)\] is at version", _error_of(ask), re.DOTALL)

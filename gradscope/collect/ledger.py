@@ -41,6 +41,10 @@ class Loose:
         if len(self._saved) > _MOST_LOOSE:
             self._saved = dict([*self._saved.items()][_MOST_LOOSE // 2 :])
 
+    def last(self, number: int) -> Packed | None:
+        """Return what was saved last since this node was built."""
+        return self._saved[number][-1]() if number in self._saved else None
+
     def of_slices(self, number: int) -> list[weakref.ref[Packed]]:
         """Return what a Function saved that the CopySlices of this number hides."""
         return [*self._saved.pop(number, ()), *self._saved.pop(number + 1, ())]

@@ -32,7 +32,7 @@ from gradscope.collect.state import State
 from gradscope.collect.walk import dependencies_last, root_node, will_run
 from gradscope.program.sites import Place
 from gradscope.program.tensors import is_parameter
-from gradscope.torch_private import NO_SEQUENCE_NR
+from gradscope.torch_private import NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
 
 _MOST_NODES = 300_000  # looked at in one call
 _OF_NUMBERS = frozenset({torch.bool, torch.int64, torch.float64, torch.complex128})
@@ -163,6 +163,8 @@ class Looker:
                 token.freed_by = BEFORE_WATCH
             slices.append(look.index[node])
         elif packs:
+            if SAVED_TENSORS_ARE_READABLE and len(packs) < len(known.names):
+                packs = self._held(node, known) or packs
             token.packs = self._claim(token, packs)
         elif known.names or is_foreach(node, known):
             self._tie(look, token, node, known)
@@ -217,12 +219,21 @@ class Looker:
             if token.call is None:
                 token.generation = 0
 
+    def _held(self, node: Node, kind: Kind) -> list[weakref.ref[Packed]]:
+        """Return what a node has of ours, where it can have saved more than waits for its number:
+        that may wait for the number of a node that torch has built meanwhile.
+        """
+        found = (data for _, data in held(node, kind) if isinstance(data, Packed))
+        return [weakref.ref(packed) for packed in found if packed.ledger is self._ledger]
+
     def _claim(self, token: Token, packs: Packs) -> Packs:
         """Tie saved tensors to the node of a token."""
         for reference in packs:
             packed = reference()
             if packed is not None:
                 packed.token = token
+                if packed.sequence_nr != token.sequence_nr:  # that of a node built meanwhile
+                    self._ledger.pending.pop(packed.sequence_nr, None)
                 if token.place is None:
                     token.place, token.module = packed.place, packed.module
                     token.route, token.differentiates = packed.route, packed.differentiates

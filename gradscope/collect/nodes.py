@@ -40,6 +40,12 @@ kinds of nodes that torch's own samples of its operations make.)
 """
 
 
+_ARGUMENTS = frozenset({*_EDGES, "input", "weight", "mat1", "mat2", "tensors", "batch1", "batch2"})
+"""Names that no output has in torch's formulas for derivatives. Of a slot with another name it is
+taken that an output may be saved in it.
+"""
+
+
 class Kind:
     """What a Python type of nodes tells of its nodes."""
 
@@ -49,6 +55,7 @@ class Kind:
         """Of each saved tensor its name, the attribute that unpacks it, that of the saved tensor
         itself, and the edge that its name tells of.
         """
+        self.results = tuple(read[:3] for read in self.reads if read[0] not in _ARGUMENTS)
         self.is_leaf = kind.__name__ == "AccumulateGrad"
         self.is_slices = kind.__name__ == "CopySlices"
         """An in-place operation on a view. It wraps the operation's own node, unseen, and drops it
@@ -95,6 +102,26 @@ def held(node: Node, kind: Kind) -> list[tuple[str, Any]]:
             listed = [(f"{name}[{i}]", each.data) for i, each in enumerate(value) if each]
             found += [entry for entry in listed if entry[1] is not None]
     return found
+
+
+def has_yet_to_save(node: Node, kind: Kind) -> bool:
+    """Return whether there is an output, or may be one, that a node has not saved.
+
+    Called while torch saves a tensor: what a node is to save in all is there, unless it is just
+    being built.
+    """
+    try:
+        for name, attribute, raw in kind.results:
+            value = getattr(node, raw) if SAVED_TENSORS_ARE_READABLE else slots.saved(node, name)
+            if isinstance(value, tuple | list):  # raises if it was freed
+                empty = not value
+            else:
+                empty = value is not None and value.data is None
+            if empty and not getattr(node, attribute):  # so does this
+                return True
+    except RuntimeError:
+        pass
+    return False
 
 
 def was_freed(node: Node, kind: Kind) -> bool:

@@ -16,13 +16,14 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch.autograd.graph import Node
 
 from gradscope.collect import slots
 from gradscope.collect.engine_words import DETACHED, PACK_HOOK_MODIFIES, modified_in_place
 from gradscope.collect.generations import OTHER, Generations, this_thread
 from gradscope.collect.ledger import LOOKS, Ledger
 from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, token_of
-from gradscope.collect.nodes import CLONE
+from gradscope.collect.nodes import CLONE, has_yet_to_save, kind_of
 from gradscope.collect.notes import Notes, postponed, raise_postponed, raised_by_program
 from gradscope.collect.observers import Observer
 from gradscope.collect.slots import MODIFIED, foreign, readable
@@ -92,7 +93,7 @@ class Saving:
         self.leave_late: Callable[[], None] | None = None
         """Set when the watch has ended: takes our pair out of a thread out of its reach."""
         self._checking = True
-        self._last_sequence_nr = -1
+        self._last_sequence_nr = self._last_number = -1
         self._last_code: CodeType | None = None
         self._last: tuple[Any, ...] = ()
         """Of the last node place, route, what it is built within, and whether it is untied."""
@@ -190,12 +191,16 @@ class Saving:
         if self.detailed:
             self.ledger.observers.tell(Observer.saved, packed)
         sequence_nr = next_sequence_nr() - 1
-        if packed.sequence_nr == UNKNOWN:
-            packed.sequence_nr = sequence_nr
         thread = packed.thread = this_thread.number
         if thread != self._own:
-            packed.sequence_nr += thread * OTHER
+            if packed.sequence_nr != UNKNOWN:
+                packed.sequence_nr += thread * OTHER
             sequence_nr += thread * OTHER
+        if packed.sequence_nr == UNKNOWN:
+            # What is saved while no other node is built is saved for the same one.
+            is_same = sequence_nr == self._last_sequence_nr
+            packed.sequence_nr = self._last_number if is_same else sequence_nr
+        self._last_number = packed.sequence_nr
         code = None if caller is None else caller.f_code
         if sequence_nr == self._last_sequence_nr and code is self._last_code:
             packed.place, packed.route, context, untied = self._last
@@ -259,7 +264,12 @@ class Saving:
         self.is_shared = self.is_shared or not by_engine
 
     def _is_input(self, packed: Packed, tensor: torch.Tensor, frame: FrameType | None) -> bool:
-        """Ask the tensor's own node whether it is another than the one being built.
+        """Ask the tensor's own node whether it is another than the one being built; False where
+        that is not certain.
+
+        Numbers do not tell: while a node is being built torch may build others, for a clone of what
+        the operation changes, for views whose base was modified, or within a function in C++. But
+        an output is known by this, that its node has yet to save it.
 
         That looks at a node, which a deep graph bears only so often; the budget is renewed at every
         backward call.
@@ -272,29 +282,47 @@ class Saving:
         node = node_of(tensor)
         if node is None:
             return True
-        if frame is not None and _runs(frame, FUNCTION_APPLY):
-            function = None if _FUNCTION is None else _FUNCTION.of(frame)
-            is_another = type(node) is not node_class_of(function)
-            return is_another or node._sequence_nr() < packed.sequence_nr
-        if node._sequence_nr() != packed.sequence_nr:
-            # Foreach operations build all their nodes before they save any result.
-            return not node.name().startswith("Foreach")
-        # The output of an in-place operation on a view: torch has built CopySlices around the
-        # operation's node, and then a node for the view, and it is CopySlices that will ask for the
-        # tensor.
+        kind, newest = kind_of(type(node)), packed.sequence_nr
         packed.output = (node.name(), tensor.output_nr)
-        if node.name() == CLONE:
-            # An in-place operation saves what it is about to change as a clone, made once its own
-            # node is there.
-            packed.sequence_nr -= 1
+        if kind.is_unnamed:  # foreach operations build all their nodes before they save a result
             return False
-        for _ in range(4):
-            if node is None or node.name().endswith("CopySlices"):
-                break
-            node = node.next_functions[0][0] if tensor._is_view() and node.next_functions else None
-        if node is not None:
+        if kind.is_function:
+            return not self._is_applied(node, frame, newest)
+        if has_yet_to_save(node, kind):
             packed.sequence_nr = node._sequence_nr()
-        return False
+            return False
+        # An in-place operation on a view has its node in CopySlices, which asks for what it saved.
+        # That and the nodes of the view are built after it, one number after the other.
+        number = first = node._sequence_nr()
+        while packed.version and tensor._is_view() and node.next_functions:
+            node = node.next_functions[0][0]
+            if node is None or node._sequence_nr() != first - 1:
+                break
+            first -= 1
+            if kind_of(type(node)).is_slices:
+                packed.sequence_nr = first if number == newest else newest
+                return False
+        is_clone = packed.output[0] == CLONE
+        if number == newest and (is_clone or (packed.version and tensor._is_view())):
+            # So an older node is being built: an in-place operation's that saves a clone of what it
+            # changes, or one that is given a view whose nodes torch has built for it.
+            packed.sequence_nr = first - 1
+        return not is_clone
+
+    def _is_applied(self, node: Node, frame: FrameType | None, newest: int) -> bool:
+        """Return whether a Function's node is the one that saves now: it has nothing yet, or what
+        was packed last since the newest node was built.
+        """
+        if _FUNCTION is None or frame is None or not _runs(frame, FUNCTION_APPLY):
+            return _APPLY_HAS_NO_FRAME and node._sequence_nr() == newest
+        if type(node) is not node_class_of(_FUNCTION.of(frame)):
+            return False
+        try:
+            has = [None, *(each.data for each in slots.saved(node, "tensors") if each is not None)]
+        except RuntimeError:  # it was freed
+            return False
+        number = newest + self.generations.bits_of(this_thread.number)
+        return has[-1] is self.ledger.loose.last(number)
 
     @itself_hidden_from_compiler
     def unpack(self, packed: Packed) -> torch.Tensor:

@@ -110,6 +110,9 @@ def _read(tensor: Tensor, get: _Get) -> Any:
         return get(tensor)
 
 
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
 def storage_of(tensor: Tensor) -> int:
     """Return what identifies the tensor's memory; 0 for sparse and opaque tensors."""
     with DisableTorchFunction():
@@ -117,6 +120,14 @@ def storage_of(tensor: Tensor) -> int:
             return int(tensor.untyped_storage()._cdata)
         except (NotImplementedError, RuntimeError):
             return 0
+
+
+def values_of(tensor: Tensor) -> Tensor:
+    """Return the dense tensor that has the values of a sparse one; of others, the tensor itself."""
+    with DisableTorchFunction():
+        if tensor.layout is torch.sparse_coo:
+            return tensor.detach()._values()
+        return tensor.detach().values() if tensor.layout in _COMPRESSED else tensor
 
 
 def is_parameter(tensor: Tensor) -> bool:

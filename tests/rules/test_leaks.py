@@ -107,7 +107,9 @@ def test_a_holder_keeps_all_that_is_reached_from_it_once_for_each_storage(
     own: str, retain: str, kept: str, nodes: int, tensors: int, tmp_path: Path
 ) -> None:
     run = held_by(findings_of(KEEPING.format(own=own, retain=retain, kept=kept), tmp_path))
-    found = re.fullmatch(r"keeps graphs of (\d+) iterations(?: \(last seen in .*\))?, .*", run.label)
+    found = re.fullmatch(
+        r"keeps graphs of (\d+) iterations(?: \(last seen in .*\))?, .*", run.label
+    )
     assert found is not None
     once = X if own == "x = batch" else 0
     assert run.bytes == int(found[1]) * (nodes * NODE_BYTES + tensors) + once

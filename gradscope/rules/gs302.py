@@ -132,7 +132,9 @@ def _fix(facts: KeptAlive) -> tuple[FixKind, str]:
         return FixKind.OTHER, f"store {what}{at(facts.stored)} wherever it is kept: {seek}"
     where, holder = at(facts.stored), f"`{facts.holder.text}`"
     part = facts.holder.beyond_attribute  # of an object, which cannot be detached itself
-    it, what = (f"its `{part}`", f"the `{part}` of what") if part else ("it", "what")
+    it, what = "it", "what"
+    if part:  # others of its tensors may have graphs, too
+        it, what = f"its tensors (`{part}`)", f"the tensors (`{part}`) of what"
     untrained = "nothing then trains through it"
     if facts.holder.through_traceback:
         keep = f"keep str(error) instead of the exception{where}"

@@ -253,6 +253,25 @@ def test_where_the_holder_is_gone_in_the_end_the_figures_say_when_it_was_seen(
     )
 
 
+def test_what_a_long_program_keeps_that_trains_nothing_is_told_while_it_runs(
+    tmp_path: Path,
+) -> None:
+    program = """
+    import torch
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    maps, kept = [], []
+    for step in range({steps}):
+        image = torch.randn(2, 4, requires_grad=True)
+        score = net(image).sum()
+        score.backward()
+        maps.append(image.grad)
+        kept.append(net(image))
+    """
+    (finding,) = findings_of(program.format(steps=600), tmp_path)
+    assert finding.backward_call == 512
+    assert held_by([finding]).message.startswith("`kept` keeps ")
+
+
 def test_a_holder_that_a_later_loop_no_longer_has_keeps_its_last_figures(tmp_path: Path) -> None:
     program = """
     import torch
@@ -298,7 +317,7 @@ def test_an_object_in_a_container_is_not_told_to_be_detached(tmp_path: Path) -> 
     """
     fix = held_by(findings_of(program, tmp_path)).fix
     assert fix is not None
-    assert fix.message.startswith("store .item() or .detach() of its `loss` at ")
+    assert fix.message.startswith("store .item() or .detach() of its tensors (`loss`) at ")
 
 
 def test_a_holder_is_told_of_once(tmp_path: Path) -> None:
@@ -349,7 +368,8 @@ def test_what_holds_graphs_is_to_be_stored_detached(
     finding = held_by(findings_of(REPLAYED.format(stored=stored), tmp_path))
     assert [(fix.kind, fix.edits) for fix in finding.fixes] == [("detach", ())]
     line = 1 + REPLAYED[: REPLAYED.index("{stored}\n")].count("\n")
-    words = f"detach() what is stored in `memory` at example.py:{line}; "
+    what = "the tensors (`done`) of what" if "Step" in stored else "what"
+    words = f"detach() {what} is stored in `memory` at example.py:{line}; "
     assert finding.fixes[0].message == f"{words}nothing then trains through it"
     cured = REPLAYED.format(stored=detached)
     assert findings_of(cured, tmp_path) == []

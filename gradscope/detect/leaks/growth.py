@@ -68,7 +68,7 @@ class CallLoop:
     One call is one iteration; in a program whose optimizers step, all calls between two steps are
     one (accumulation). Layers, inner loops and searches make calls, too, and before the first step
     nothing tells these apart: so what is held is judged when the leaves that it reaches have been
-    trained since it was first seen, or at the end.
+    trained since it was first seen, after more calls than one step makes, or at the end.
 
     ``waits``: the calls are ``autograd.grad(create_graph=True)``, steps within something larger if
     a call comes that runs what they have built. ``before`` ends an iteration that is not counted
@@ -156,6 +156,10 @@ _FIRST_LOOK = 8  # saved tensors
 # Iterations, before any optimizer has stepped, when they may be micro-batches, and after.
 _ENOUGH, _ENOUGH_AT_END = (24, 8), (6, 4)
 _ENOUGH_AT_ONCE = 4  # iterations seen in a single look
+_MORE_THAN_ONE_STEP = 500
+"""Calls at one place, in a program that trains nothing: the layers, inner loops and searches of one
+step are taken to make fewer, so that a long program is told before its end.
+"""
 _MOST_LOOPS = 1_000
 _MOST_LOOKS_BACK = 8
 _ENOUGH_KEYS, _ENOUGH_AT_THE_END, _ENOUGH_OF_ALL = 100, 16, 8
@@ -436,8 +440,11 @@ class Growth(Observer):
     @staticmethod
     def _is_trained(loop: CallLoop, sightings: Sightings) -> bool:
         """Return whether a leaf that a holder's graphs reach has changed since it was first seen,
-        or may have, where the program changes them through ``.data``.
+        or may have, where the program changes them through ``.data``; or whether there were more
+        calls than one step makes.
         """
+        if loop.count > _MORE_THAN_ONE_STEP and not loop.waits:
+            return True
         then, now = sightings.seen[0][1].versions, sightings.newest.versions
         return loop.writes_unseen or any(now.get(i, then[i]) != then[i] for i in then)
 

@@ -148,7 +148,7 @@ class Looker:
         elif known.saves:
             packs = self._ledger.pending.pop(token.sequence_nr, _NOTHING)
         number = token.sequence_nr
-        if number < self._generations.first:
+        if number < self._generations.first and not self._generations.others:
             self._state.census.before += 1
         if known.is_function:
             token.is_function = True

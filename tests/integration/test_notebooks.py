@@ -24,12 +24,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 SETUP = """
 import torch
 net, log = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()), []
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
 """
 LOOP = """
 for step in range(30):
     loss = net(torch.randn(8, 4)).pow(2).mean()
     loss.backward()
     log.append(loss)
+    opt.step()
 """
 BROKEN = "y = net(torch.ones(1, 4)).exp()\ny.sum().backward()\ny.sum().backward()"
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import gradscope
+
 ROOT = Path(__file__).parents[2]
 FENCED = re.compile(r"^( *)(```+)[^`\n]*\n.*?^\1\2$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
@@ -64,6 +66,12 @@ def test_every_relative_link_leads_somewhere_in_the_checkout() -> None:
     assert len(pages) > 50
     dead = {page: links for page in pages if (links := dead_links(ROOT / page))}
     assert not dead
+
+
+def test_names_of_functions_exist() -> None:
+    for page in tracked("*.md"):
+        called = set(re.findall(r"\bgradscope\.([a-z_]+)\(", (ROOT / page).read_text("utf-8")))
+        assert called <= {*gradscope.__all__}, page
 
 
 def test_a_dead_link_is_found(tmp_path: Path) -> None:

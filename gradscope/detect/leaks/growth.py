@@ -56,6 +56,9 @@ class Sightings:
     def add(self, count: int, suspect: Suspect) -> None:
         """Note what the holder holds after so many iterations."""
         last = self.newest.iterations
+        # The code that stores may be over when it is looked at again.
+        files = dict.fromkeys((*suspect.files, *self.newest.files))
+        suspect = suspect._replace(files=tuple(files))
         self.grows &= suspect.iterations >= last
         if suspect.iterations > last or last >= _SATURATED:
             self.seen = [*self.seen[-(SIGHTINGS - 1) :], (count, suspect)]

@@ -111,6 +111,12 @@ class Spans:
         """Return how many iterations ago the node was built; 0 is after the last one ended."""
         return len(self._ticks) - self._iteration_of(self.number(node))
 
+    def is_between(self, node: Node) -> bool:
+        """Return whether the node was built after the first iteration, which nothing tells from
+        what was before it, and before the last one.
+        """
+        return 0 < self._iteration_of(self.number(node)) < len(self._ticks) - 1
+
     def place(self, node: Node) -> Place | None:
         """Return where the node was built, or else the last before it of which that is known."""
         stack, seen = [node], set[Node]()
@@ -442,13 +448,15 @@ class Unmet:
         self._met = frozenset[int]().union(*(suspect.roots for suspect in met))
 
     def find(self, frames: Sequence[FrameType]) -> Suspect | None:
-        """Return what is kept of iterations before the last one, and by whom, if that is told."""
+        """Return what is kept of iterations between the first and the last, and by whom, if that is
+        told.
+        """
         spans, found = self._spans, list[tuple[int, Tensor, Node]]()
         for tensor in tensors_with_graph():
             if spans.is_full or (node := held_node(tensor)) is None:
                 continue
             number = spans.number(node)
-            if number not in self._met and spans.iteration(node) > 1:
+            if number not in self._met and spans.is_between(node):
                 found.append((number, tensor, node))
         if not found:
             return None

@@ -159,7 +159,7 @@ class Looker:
             if packs:  # claimed with those of its inner node, once the other nodes have theirs
                 self._ledger.pending[number] = packs
             token.unseen = OPAQUE
-            if number < self._generations.newest and slices_were_freed(node):
+            if slices_were_freed(node):  # its number does not tell: another thread has its own
                 token.freed_by = BEFORE_WATCH
             slices.append(look.index[node])
         elif packs:

@@ -102,3 +102,39 @@ def test_a_node_of_another_thread_is_not_given_what_one_of_this_thread_saved(
     certain = [finding for finding in scope.findings if finding.certainty == "certain"]
     call = 1 if stale_first else 2
     assert [(f.code, f.backward_call, f.missed) for f in certain] == [("GS201", call, False)]
+
+
+def freed_in_a_thread_that_has_built_more() -> torch.Tensor:
+    """A change of a view in place hides what it saved: only its number would tell when it was built."""
+    leaf = torch.ones(3, requires_grad=True)
+
+    def build() -> torch.Tensor:
+        while next_sequence_nr() <= here:
+            leaf + 1
+        copy = leaf.clone()
+        copy[:2] = torch.ones(2)
+        return copy
+
+    here = next_sequence_nr() + 10
+    result = in_a_thread(build)
+    result.backward(torch.ones(3))
+    return result
+
+
+def test_check_tells_that_it_was_freed_in_whatever_thread_it_was_built() -> None:
+    result = freed_in_a_thread_that_has_built_more()
+    assert [finding.code for finding in gradscope.check(result)] == ["GS101"]
+
+
+@pytest.mark.parametrize("hooks", [True, False], ids=["hooks", "no-hooks"])
+def test_a_watch_tells_that_it_was_freed_before_in_whatever_thread_it_was_built(
+    hooks: bool,
+) -> None:
+    result = freed_in_a_thread_that_has_built_more()
+    with (
+        gradscope.watch(hooks=hooks) as scope,
+        pytest.raises(RuntimeError, match="a second time"),
+    ):
+        result.backward(torch.ones(3))
+    found = [(f.code, f.certainty, f.missed) for f in scope.findings]
+    assert found == [("GS101", "certain", False)]

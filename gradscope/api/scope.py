@@ -15,7 +15,7 @@ import torch
 
 from gradscope.code.bytecode import forget_flows
 from gradscope.collect import facts
-from gradscope.collect.backward import Backward
+from gradscope.collect.backward import Backward, came_out_of_a_call
 from gradscope.collect.calls import Call
 from gradscope.collect.facts import Part
 from gradscope.collect.looker import Looker
@@ -299,7 +299,7 @@ class Session:
         if self.state.looks and (ran_out := hazards.out_of_memory(error)) is not None:
             self._survived.ended_it()
             return self._explained_memory(ran_out)
-        is_known = id(error) == self.state.explained
+        is_known = came_out_of_a_call(error)
         return None if is_known else hazards.explain_read(error, self.state.calls)
 
     def _explained_memory(

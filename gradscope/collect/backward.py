@@ -52,6 +52,19 @@ _LEAST = 0.02  # seconds of a budget: about as much as reading the code ahead ta
 _MANY = 100  # nodes, whose Python objects count with Python's collector
 
 
+_CALLS = torch.autograd.backward.__code__, torch.autograd.grad.__code__
+
+
+def came_out_of_a_call(error: BaseException) -> bool:
+    """Return whether an error has come out of a backward call to where it is now, be it in another
+    thread: that call has explained it.
+    """
+    entry = error.__traceback__
+    while entry is not None and entry.tb_frame.f_code not in _CALLS:
+        entry = entry.tb_next
+    return entry is not None
+
+
 class Evidence(NamedTuple):
     """One backward call: the look at its graph, and its picture if there is one.
 
@@ -194,7 +207,6 @@ class Backward:
         call = None
         if budget is not None and is_passed:
             budget.within += 1
-            state.explained = 0  # the number of an error that is gone may be another's
         else:
             call = unprofiled(self._prepare)(args, kwargs)
         try:
@@ -242,7 +254,7 @@ class Backward:
         self._late = error, budget.ended
         budget.end(is_own=self._state.generations.is_own)
         try:
-            call = None if self._state.explained == id(error) else self._prepare(args, kwargs)
+            call = None if came_out_of_a_call(error) else self._prepare(args, kwargs)
         finally:
             self._late = None
         for finding in () if call is None else call.findings:
@@ -307,8 +319,6 @@ class Backward:
         call = Call(state.calls, place, asked.keep_graph)
         above = state.call
         call.own = state.generations.is_own if above is None else above.own
-        if above is None and call.own:
-            state.explained = 0  # the number of an error that is gone may be another's
         call.steps = state.steps
         state.running[call] = None
         call.word = asked.word
@@ -467,14 +477,10 @@ class Backward:
             alike = call.known and call.completed and last and not call.exact
             state.lifting.after_hooked(call, alike=alike)
         self._go_on(call)
-        if error is not None and id(error) != call.explained:
+        if error is not None and not came_out_of_a_call(error):
             missed = self._judge.missed(str(error), call, lambda: self._look_again(call, args))
             if missed is not None:
                 self._sink.report(missed)
-        if error is not None and call.parent is not None:
-            call.parent.explained = id(error)
-        elif error is not None and call.own:
-            state.explained = id(error)
         state.observers.tell(Observer.after_call, call, record, user_frame(sys._getframe(2)))
 
     def _end(self, call: Call, *, completed: bool) -> None:

@@ -288,7 +288,7 @@ class Call:
     the ``parent`` of a call that any of them makes, and ``frame``, as long as it is open, is where
     their stacks go on; ``outermost`` is the first call on its own stack, if another is, ``depth``
     how many calls are within each other with it. ``own`` is told of the calls of the watch's own
-    thread, and of those within them, ``explained`` which error of a call within it was explained.
+    thread, and of those within them.
 
     A call is ``plain`` when it is ``own`` with nothing wrong with its graph, ``known`` when nothing
     in that is new to calls of its ``habit``; a call within a plain one may be plain too, and
@@ -318,7 +318,6 @@ class Call:
     parent: Call | None = None
     outermost: Call | None = None
     frame: FrameType | None = None
-    explained: int = 0
     met: Call | None = None
     beside: Call | None = None
     roots: tuple[int, ...] = ()

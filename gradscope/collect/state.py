@@ -125,7 +125,6 @@ class State:
         self.unread: Counter[str] = Counter()
         self.foretold: deque[Finding] = deque(maxlen=_MOST_FORETOLD)
         self.running: dict[Call, None] = {}
-        self.explained = 0  # the last error that was explained, by its id
         self.alarms: dict[Place | None, range] = {}  # the calls that are worth a close look
         self.calls = self.steps = 0
         self.started, self.clock = time.perf_counter(), time.time()

@@ -19,7 +19,7 @@ import torch
 from torch.autograd.graph import Node as AutogradNode
 
 from gradscope.code.stores import store_of
-from gradscope.collect.backward import Evidence
+from gradscope.collect.backward import Evidence, came_out_of_a_call
 from gradscope.collect.calls import Call, EngineCall
 from gradscope.collect.generations import OTHER
 from gradscope.collect.look import Look
@@ -319,7 +319,7 @@ def explain_memory(
     nothing.
     """
     watch, way = waste.watch, _way(error)
-    in_call = watch.explained == id(error) if way else bool(watch.running)
+    in_call = came_out_of_a_call(error) if way else bool(watch.running)
     way = way or [(frame, place_in(frame)) for frame in frames_from(raising)]
     if watch.budget is not None:
         watch.generations.pass_to(watch.budget.ended)

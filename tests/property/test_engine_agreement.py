@@ -95,3 +95,9 @@ def test_a_node_that_cannot_be_asked_is_what_was_freed_where_none_that_can_be_wa
         ("grad_create", 9, 10, 5),
     ]
     some_calls_are_right([False], program)
+
+
+@pytest.mark.parametrize("where", ["", "thread:", "worker:"])
+def test_an_error_of_a_call_within_another_is_told_once_in_any_thread(where: str) -> None:
+    program: Program = [("backward_in_hook", 0, 0, 5), (f"{where}backward", 0, 0, 0)]
+    some_calls_are_right([False], program)

@@ -434,4 +434,5 @@ def record_of(call: Call) -> BackwardCall:
 
 
 BEFORE_WATCH = Call(0, None, keep=False)
-"""Stands for a backward call that ran before the watch began."""
+"""Stands for a backward call that ran before the watch began, or was not looked at."""
+BEFORE_WATCH.open = False

@@ -305,21 +305,24 @@ class Looker:
             self._check(look, i, token, storages)
 
     def _recheck(self, token: Token, node: Node) -> None:
-        """Find out whether a call has freed what our hooks did not see."""
+        """Find out whether a call has freed what our hooks did not see: the last that ran the node,
+        or one that was not looked at.
+        """
         if token.call is None:
             self._past.recall(token)
-        call = token.call
+        passes = self._state.passes
+        call = token.call or (BEFORE_WATCH if passes else None)
         if call is None or call.open:
             return
         kind = kind_of(type(node))
         if kind.is_function or kind.is_unnamed:  # it may have saved nothing, and fail even so
             freed = was_freed(node, kind)
         elif kind.is_slices:
-            freed = not call.keep and (call.completed or slices_were_freed(node))
+            freed = (passes or not call.keep) and slices_were_freed(node)
         else:
             freed = not held(node, kind)
         if freed:
-            token.freed_by = call
+            token.freed_by = BEFORE_WATCH if passes and call.keep else call
 
     def look_for(self, asked: EngineCall, roots: Sequence[Node], place: Place | None) -> Look:
         """Look at the graph of a call, and find out which nodes it will run."""

@@ -101,3 +101,15 @@ def test_a_node_that_cannot_be_asked_is_what_was_freed_where_none_that_can_be_wa
 def test_an_error_of_a_call_within_another_is_told_once_in_any_thread(where: str) -> None:
     program: Program = [("backward_in_hook", 0, 0, 5), (f"{where}backward", 0, 0, 0)]
     some_calls_are_right([False], program)
+
+
+@pytest.mark.parametrize("where", ["", "worker:"])
+def test_a_node_that_only_a_call_that_was_not_looked_at_has_run_may_be_freed(where: str) -> None:
+    """A look has met the node before, in a call that does not run it."""
+    program: Program = [
+        ("grad_create", 10, 2, 1),
+        (f"{where}grad_create", 10, 8, 2),
+        ("backward_several", 8, 10, 7),
+        (f"{where}grad_create", 6, 8, 0),
+    ]
+    some_calls_are_right([False, True, True, False, True, True], program)

@@ -119,6 +119,28 @@ def test_backward_through_a_freed_graph_is_told_after_the_error() -> None:
     assert lines[finding.site.line - 1].endswith("# fails")
 
 
+def test_what_a_call_has_kept_may_be_freed_by_one_that_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A view that was changed in place hides what it saved: a look has to ask whether it is there."""
+    left = 1.0
+    monkeypatch.setattr(Budget, "left", property(lambda _: left))
+    monkeypatch.setattr(Budget, "rest", lambda _: None)
+    with gradscope.watch(budget=1) as scope:
+        changed = torch.ones(3, requires_grad=True).clone()
+        changed[:2] = torch.ones(2)
+        changed.backward(torch.ones(3), retain_graph=True)
+        left = -1.0
+        changed.backward(torch.ones(3))
+        left = 1.0
+        with pytest.raises(RuntimeError, match="a second time"):
+            changed.backward(torch.ones(3))
+    (finding,) = scope.findings
+    assert (finding.code, finding.certainty) == ("GS101", "certain")
+    said = [(related.role, related.message) for related in finding.related]
+    assert said == [("freed_by", "it was freed by a call that was not looked at")]
+
+
 def test_a_modified_saved_tensor_is_told_after_the_error() -> None:
     training = Training()
     with gradscope.watch(budget=NEARLY_NONE) as scope:

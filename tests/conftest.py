@@ -114,8 +114,6 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    if "device" in pyfuncitem.path.parts:
-        return None  # with fewer frames to search, 412834 differs in some runs
     names = pyfuncitem._fixtureinfo.argnames
     as_a_module(partial(pyfuncitem.obj, **{name: pyfuncitem.funcargs[name] for name in names}))
     return True

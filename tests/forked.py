@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import pickle
 import signal
 import tempfile
 import traceback
 from collections.abc import Callable
+from typing import TypeVar
 
 TIMEOUT = 120  # seconds
+
+T = TypeVar("T")
 
 
 def in_fork(work: Callable[[], object]) -> None:
@@ -31,3 +35,17 @@ def in_fork(work: Callable[[], object]) -> None:
         status = os.waitpid(child, 0)[1]
         errors.seek(0)
         assert status == 0, errors.read() or f"it ended with {status}"
+
+
+def returned_by_fork(work: Callable[[], T]) -> T:
+    """Call ``work`` in a fork, and return what it returns; raise AssertionError as ``in_fork`` does."""
+    with tempfile.TemporaryFile() as file:
+
+        def note() -> None:
+            pickle.dump(work(), file)
+            file.flush()
+
+        in_fork(note)
+        file.seek(0)
+        returned: T = pickle.load(file)
+        return returned

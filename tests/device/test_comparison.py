@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from tests import device
-from tests.device.forked import in_fork
 from tests.device.running import annotated, compare
 from tests.device.side_by_side import UNSUPPORTED, differing
+from tests.forked import returned_by_fork
 from tests.property.agreement import compare as compare_with_engine
-from tests.property.programs import Program, random_program, run
+from tests.property.programs import random_program, run
 from tests.property.rounds import LONG, SEED
+
+T = TypeVar("T")
 
 OPERATORS = "off the CPU torch chooses other operators, so the graph is another"
 TIMED = (
@@ -90,42 +95,49 @@ def test_random_programs_are_told_alike(count: int) -> None:
 
 
 # What another thread has built since the last call may be older than what its operands' numbers say: 400374, 400482.
-# Calls between which only the engine builds nodes end at one number of the watch's thread: 412834.
 # A view's node that torch makes anew has the number at which an operation in place saved its mask, on the CPU: 414185.
 @pytest.mark.full
-@pytest.mark.parametrize("seed", [400374, 400482, 412834, 414185])
+@pytest.mark.parametrize("seed", [400374, 400482, 414185])
 def test_once_differed(seed: int) -> None:
-    found = dict(differing(range(seed, seed + 1)))
-    told = [text for each in found.values() for _, text in getattr(each, "findings", ())]
-    if seed == 412834 and told and all("GS302" in text for text in told):
-        pytest.xfail(
-            "a scan comes to the end of what it may look at on one side, at a few objects less"
-        )
-    assert found == {}
+    assert dict(differing(range(seed, seed + 1))) == {}
+
+
+@pytest.mark.full
+def test_a_sum_of_gradients_may_be_taken_for_a_node_of_the_watchs_thread() -> None:
+    """Of two calls with ``create_graph=True`` only the engine builds nodes, of which the sum in ``.grad`` saves nothing.
+
+    Known limit: on a device its number may be that of a node that this thread has built later, so one iteration less is
+    seen in the pool, and another holder of the same graphs is told.
+    """
+    ((_, comparison),) = differing(range(412834, 412835))
+    assert not isinstance(comparison, str)
+    assert (comparison.changed, comparison.details, comparison.tables) == ([], [], [])
+    codes = [text for path, text in comparison.findings if path.endswith("[0]")]
+    assert codes == ["'GS302' / 'GS304'"]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("count", COUNTS)
 def test_random_programs_are_called_exactly_when_the_engine_raises(count: int) -> None:
-    """Programs say nothing that end the process on the device without a watch, too, or that run otherwise a second time:
-    the engine orders nodes of several threads by their numbers, and its own threads go on counting.
-    """
+    """Programs say nothing that end the process on the device without a watch, too, or that run otherwise a second time."""
     first = 0 if count < LONG else SEED
     for seed in range(first, first + count):
         program = [s for s in random_program(seed) if s[0].rpartition(":")[2] not in UNSUPPORTED]
-
-        def plainly(program: Program = program) -> None:
-            device.make_on("sim")
-            once, again = ([(o.error, o.seen) for o in run(program)] for _ in range(2))
-            assert once == again
-
-        def watched(program: Program = program, seed: int = seed) -> None:
-            device.make_on("sim")
-            faults = list(compare_with_engine(program, hooks=True).faults())
-            assert not faults, f"program {seed}: {program}\n" + "\n".join(faults)
-
         try:
-            in_fork(plainly)
+            once, again = (on_a_new_device(partial(run, program)) for _ in range(2))
         except AssertionError:
             continue
-        in_fork(watched)
+        if once == again:
+            faults = list(compare_with_engine(program, hooks=True, apart=on_a_new_device).faults())
+            assert not faults, f"program {seed}: {program}\n" + "\n".join(faults)
+
+
+def on_a_new_device(work: Callable[[], T]) -> T:
+    """Call ``work`` where the engine's threads number their nodes from zero, too."""
+
+    def on_it() -> T:
+        device.load()
+        device.make_on("sim")
+        return work()
+
+    return returned_by_fork(on_it)

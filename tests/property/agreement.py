@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain, cycle
+from typing import Protocol, TypeVar
 from unittest import mock
 
 import pytest
@@ -110,34 +111,55 @@ def run_watched(program: Program, hooks: bool, comparison: Comparison) -> list[O
     return outcomes
 
 
-def note_changes(
-    programs: list[Program], watched: list[list[Outcome]], comparison: Comparison
-) -> None:
-    """Compare with plain runs in a thread that counts its nodes from zero, as that of the watch has.
+T = TypeVar("T")
 
-    Torch may number nodes of two threads alike, and which of them runs first is then not told.
+
+class Apart(Protocol):
+    """Calls something where nodes are numbered from zero, and returns what it returns.
+
+    The engine runs ready nodes by their numbers, and each thread goes on counting: a program that builds nodes in several
+    threads does not run alike twice in one thread, nor, on a device, twice in one process.
     """
+
+    def __call__(self, work: Callable[[], T]) -> T: ...
+
+
+def in_a_new_thread(work: Callable[[], T]) -> T:
     with ThreadPoolExecutor(1) as pool:
-        plain = pool.submit(lambda: [run(program) for program in programs]).result()
-    for one, other in zip(chain(*plain), chain(*watched), strict=True):
+        return pool.submit(work).result()
+
+
+def compared(
+    programs: list[Program], watched: Callable[[Comparison], list[list[Outcome]]], apart: Apart
+) -> Comparison:
+    """Run programs plain, and as ``watched`` does; note what a watch has changed, and left behind."""
+
+    def run_in_a_watch() -> tuple[Comparison, list[list[Outcome]]]:
+        comparison = Comparison()
+        before = state_of_the_host(), state_of_python()
+        outcomes = watched(comparison)
+        if (state_of_the_host(), state_of_python()) != before:
+            comparison.failures.append("something of gradscope's is left in torch or Python")
+        return comparison, outcomes
+
+    comparison, outcomes = apart(run_in_a_watch)
+    plain = apart(lambda: [run(program) for program in programs])
+    for one, other in zip(chain(*plain), chain(*outcomes), strict=True):
         if comparable(one) != comparable(other):
             comparison.changed.append(f"\n  {one}\n  {other}")
-
-
-def note_what_is_left(before: list[object], comparison: Comparison) -> None:
-    if [state_of_the_host(), state_of_python()] != before:
-        comparison.failures.append("something of gradscope's is left in torch or Python")
-
-
-def compare(program: Program, hooks: bool, looked_at: Sequence[bool] = ()) -> Comparison:
-    """Run a program plain and in one watch; of its calls only some may be ``looked_at``, in turn."""
-    comparison = Comparison()
-    before: list[object] = [state_of_the_host(), state_of_python()]
-    with budget_for(looked_at) if looked_at else nullcontext():
-        watched = run_watched(program, hooks, comparison)
-    note_changes([program], [watched], comparison)
-    note_what_is_left(before, comparison)
     return comparison
+
+
+def compare(
+    program: Program, hooks: bool, looked_at: Sequence[bool] = (), apart: Apart = in_a_new_thread
+) -> Comparison:
+    """Run a program plain and in one watch; of its calls only some may be ``looked_at``, in turn."""
+
+    def watched(comparison: Comparison) -> list[list[Outcome]]:
+        with budget_for(looked_at) if looked_at else nullcontext():
+            return [run_watched(program, hooks, comparison)]
+
+    return compared([program], watched, apart)
 
 
 @contextmanager
@@ -158,16 +180,15 @@ def budget_for(looked_at: Sequence[bool]) -> Iterator[None]:
 
 def compare_in_a_loop(iterations: list[Program]) -> Comparison:
     """Run programs as the iterations of a loop, with the hooks lifted as soon as one repeats."""
-    comparison = Comparison()
-    before: list[object] = [state_of_the_host(), state_of_python()]
-    with (
-        mock.patch.multiple(lifting, _ALIKE=1, _ALIKE_WITHOUT_STEPS=1),
-        gradscope.watch(),
-    ):
-        ran = [run_watched(program, True, comparison) for program in iterations]
-    note_what_is_left(before, comparison)
-    note_changes(iterations, ran, comparison)
-    return comparison
+
+    def watched(comparison: Comparison) -> list[list[Outcome]]:
+        with (
+            mock.patch.multiple(lifting, _ALIKE=1, _ALIKE_WITHOUT_STEPS=1),
+            gradscope.watch(),
+        ):
+            return [run_watched(program, True, comparison) for program in iterations]
+
+    return compared(iterations, watched, in_a_new_thread)
 
 
 def repeated(base: Program, changes: list[tuple[int, Step]]) -> list[Program]:

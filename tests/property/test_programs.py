@@ -3,16 +3,52 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
+from tests.property.agreement import in_a_new_thread
 from tests.property.operations import IN_PLACE
-from tests.property.programs import BACKWARD, FORWARD, GRAD, OTHER, random_program, run
+from tests.property.programs import (
+    BACKWARD,
+    FORWARD,
+    GRAD,
+    OTHER,
+    Outcome,
+    Program,
+    random_program,
+    run,
+)
 
 COUNT = 300
 
 
-def test_a_program_gives_the_same_each_time() -> None:
+def test_a_program_gives_the_same_each_time_in_a_new_thread() -> None:
     for seed in range(20):
-        assert run(random_program(seed)) == run(random_program(seed))
+        work = partial(run, random_program(seed))
+        assert in_a_new_thread(work) == in_a_new_thread(work)
+
+
+def test_a_program_of_several_threads_may_run_otherwise_where_nodes_were_built_before() -> None:
+    """The engine runs ready nodes by their numbers, which go on in this thread and begin anew in others."""
+    program: Program = [
+        ("div_scalar", 3, 11, 0),
+        ("grad_create", 2, 11, 4),
+        ("relu_", 6, 11, 2),
+        ("neg", 6, 1, 0),
+        ("hooks_in_hooks", 4, 5, 7),
+        ("in_a_thread", 4, 5, 3),
+        ("view_mul_", 8, 5, 4),
+        ("worker:grad_create", 2, 1, 3),
+        ("div", 6, 4, 6),
+        ("sgd", 9, 1, 6),
+        ("backward_several", 1, 9, 2),
+    ]
+
+    def twice() -> list[list[Outcome]]:
+        return [run(program) for _ in range(2)]
+
+    first, second = in_a_new_thread(twice)
+    assert first != second
+    assert in_a_new_thread(twice) == [first, second]
 
 
 def test_programs_meet_every_step_and_every_error() -> None:

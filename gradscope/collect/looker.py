@@ -189,7 +189,11 @@ class Looker:
                 tensor._version != packed.version
                 or (packed.is_detached and not (token.is_function or packed.by_function))
             ):
-                look.stale.append((i, Stale(tensor, packed.version)))
+                node = look.nodes[i]
+                kind = kind_of(type(node))
+                # Another thread's node that saved nothing may have the number of the one that did.
+                if not kind.names or any(data is packed for _, data in held(node, kind)):
+                    look.stale.append((i, Stale(tensor, packed.version)))
 
     def _tie(self, look: Look, token: Token, node: Node, kind: Kind) -> None:
         """Ask the node what it saved, where its number does not tell or the hooks were not

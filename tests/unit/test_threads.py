@@ -138,3 +138,24 @@ def test_a_watch_tells_that_it_was_freed_before_in_whatever_thread_it_was_built(
         result.backward(torch.ones(3))
     found = [(f.code, f.certainty, f.missed) for f in scope.findings]
     assert found == [("GS101", "certain", False)]
+
+
+def test_a_node_that_saved_nothing_is_not_given_what_one_of_this_thread_saved() -> None:
+    """The other thread has saved nothing at all, so that no hook of the watch has run in it."""
+    leaf, factor = torch.ones(3, requires_grad=True), torch.ones(3)
+    with gradscope.watch() as scope:
+        here = next_sequence_nr()
+
+        def double() -> torch.Tensor:
+            while next_sequence_nr() < here:
+                leaf + 1
+            return leaf * 2
+
+        doubled = in_a_thread(double)
+        product = leaf * factor
+        factor.add_(1)
+        doubled.sum().backward()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.sum().backward()
+    certain = [finding for finding in scope.findings if finding.certainty == "certain"]
+    assert [(f.code, f.backward_call, f.missed) for f in certain] == [("GS201", 2, False)]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import methodcaller
+from traceback import walk_tb
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
@@ -59,10 +60,7 @@ def came_out_of_a_call(error: BaseException) -> bool:
     """Return whether an error has come out of a backward call to where it is now, be it in another
     thread: that call has explained it.
     """
-    entry = error.__traceback__
-    while entry is not None and entry.tb_frame.f_code not in _CALLS:
-        entry = entry.tb_next
-    return entry is not None
+    return any(frame.f_code in _CALLS for frame, _ in walk_tb(error.__traceback__))
 
 
 class Evidence(NamedTuple):

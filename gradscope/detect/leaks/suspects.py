@@ -259,8 +259,7 @@ class Spans:
 
 
 _WINDOW = 200  # iterations that a bounded deque may keep on purpose
-# A walk over 930 objects took 9 to 25 ms of a busy machine's time: the objects are to be the limit.
-_BUDGET = Budget(5_000, max_seconds=0.03, max_depth=12, max_items=100, window=_WINDOW)
+_BUDGET = Budget(5_000, max_seconds=0.01, max_depth=12, max_items=100, window=_WINDOW)
 LAST = Budget(100_000, max_seconds=0.2, max_depth=12, max_items=10_000, window=_WINDOW)
 _FEWEST = 3  # iterations that must be seen together before anything is suspected
 _MOST_CHAINS = 16

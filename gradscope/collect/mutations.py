@@ -71,7 +71,8 @@ class Mutations:
 
     def note_gradients(self, optimizer: Any) -> None:
         """Note which parameters have a gradient, before a step or after it."""
-        waiting = self._waiting.get(id(optimizer))
+        if (waiting := self._waiting.get(id(optimizer))) == []:
+            return  # so it is at nearly every step
         if waiting is None:
             waiting = [weakref.ref(p) for p in _parameters(optimizer) if p.requires_grad]
         with DisableTorchFunction():
@@ -81,8 +82,7 @@ class Mutations:
     @property
     def without_gradient(self) -> int:
         """How many parameters, of those that live, had no gradient at any step."""
-        refs = (r for waiting in self._waiting.values() for r in waiting)
-        return len({id(p) for p in (r() for r in refs) if p is not None})
+        return len({id(p) for w in self._waiting.values() for r in w if (p := r()) is not None})
 
     def before_step(self, optimizer: Any, *, looks: bool) -> None:
         """Note the versions of all parameters of an optimizer that is about to step; without

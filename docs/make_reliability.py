@@ -49,10 +49,10 @@ engine answer. Results, gradients and gradients of gradients are compared bit by
 |---|---:|---:|---:|---:|---:|---:|
 {operators}
 
-torch 2.13 has 879 entries; the table counts those that have been asked so far. Out of sight is what
-a node saved as a list, or in C++ that shows it to nobody (`torch._foreach_mul`), without hooks.
-Counted as wrong is `kron`: it saves its inputs by memory that shares no version counter with them.
-`uses` says not to change them in place; torch lets it happen, and computes other gradients.
+These are all 879 entries that torch 2.13 has. Out of sight is what a node saved as a list, or in
+C++ that shows it to nobody (`torch._foreach_mul`), without hooks. Counted as wrong is `kron`: it
+saves its inputs by memory that shares no version counter with them. `uses` says not to change them
+in place; torch lets it happen, and computes other gradients.
 [Every entry](../tests/oracles/operators.jsonl) has its answers.
 
 Other tests of the same kind:

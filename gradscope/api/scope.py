@@ -174,6 +174,7 @@ class Session:
         """Let one more watch see for itself: what grows and what is wasted while it lasts."""
         observers = self.state.observers
         observers.tell(Observer.begin_anew)
+        self.state.recognizer.begin_anew()
         if self.state.generations.is_own:
             self.state.lifting.leave()  # it is shown all of its own beginning
         growth = Growth(self.state)

@@ -158,6 +158,9 @@ class Accounts(dict[int, Account]):
         return self[min(self, key=lambda known: abs(known - extra))]
 
 
+UNKNOWN_YET = -1
+
+
 class Habit:
     """The calls of one kind at one place: which kinds of nodes their graphs have, and what is
     counted with such a call.
@@ -172,8 +175,8 @@ class Habit:
         """The sequence number at which the last call ended."""
         self.old = 0
         """How many nodes of a graph at the most were older than the graphs before it."""
-        self.extra = 0
-        """How many nodes at the most were built before a call that its graph has not."""
+        self.extra = UNKNOWN_YET
+        """How many nodes at the most were built between two calls that their graphs have not."""
         self.alive = (0, 0)
         """How many saved tensors and nodes of other graphs lived at the most after a call."""
         self.scale: tuple[float, float] | None = None
@@ -199,7 +202,8 @@ class Habit:
         """Note what the ledger has counted from one call to the end of the next, which was
         watched.
         """
-        self.extra = max(self.extra, call.extra)
+        # What was built before the first call is not built between two.
+        self.extra = 0 if self.extra == UNKNOWN_YET else max(self.extra, call.extra)
         if not call.unhooked[0]:
             saved = call.record.saved_tensors, call.record.saved_bytes
             self._watched.of(call.extra).add(saved, counts)

@@ -20,7 +20,16 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect import slots
-from gradscope.collect.calls import COUNTS, INPUTS, Call, Habit, HabitKey, Reads, Shape
+from gradscope.collect.calls import (
+    COUNTS,
+    INPUTS,
+    UNKNOWN_YET,
+    Call,
+    Habit,
+    HabitKey,
+    Reads,
+    Shape,
+)
 from gradscope.collect.generations import OTHER, Generations
 from gradscope.collect.look import Look
 from gradscope.collect.marks import KEY, Census, Packed, Token, Weight
@@ -129,6 +138,11 @@ class Recognizer:
                 self._habits.clear()
             habit = self._habits[key] = Habit()
         return habit
+
+    def begin_anew(self) -> None:
+        """Look at each kind of call in full again before its graphs are recognized."""
+        for habit in self._habits.values():
+            habit.shape, habit.extra = None, UNKNOWN_YET
 
     @property
     def reckoned(self) -> Sequence[int]:

@@ -229,9 +229,9 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
             attribute = "saved_tensors" if kind.is_function else SAVED + name
             read, by_hooks = slots.unpacked(node, attribute)
         except RuntimeError as error:
-            versions = slots.versions_in(error)
-            if versions is not None:
-                found.append(Stale(saved[0].data, versions[1], name))
+            then = slots.version_then(error, saved[0].data)
+            if then is not None:
+                found.append(Stale(saved[0].data, then, name))
         else:
             if type(read) in PLAIN and was_detached(saved[0], read):
                 found.append(Stale(read, version_of(read), name))
@@ -250,9 +250,9 @@ def _stale_alone(saved: Any, *, is_input: bool = False) -> Iterator[Stale]:
         with DisableTorchDispatch(), DisableTorchFunction():
             (unpack_saved or type(saved).unpack)(saved)
     except RuntimeError as error:
-        versions = slots.versions_in(error)
-        if versions is not None:
-            yield Stale(saved.data, versions[1])
+        then = slots.version_then(error, saved.data)
+        if then is not None:
+            yield Stale(saved.data, then)
         elif is_input and DETACHED_TEXT in str(error):
             yield Stale(saved.data, version_of(saved.data))
 

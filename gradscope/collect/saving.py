@@ -41,7 +41,7 @@ from gradscope.hooks import (
 )
 from gradscope.program.names import Names
 from gradscope.program.sites import Routes, caller_of, library_way, place_of
-from gradscope.program.tensors import PLAIN, is_parameter, node_of, version_of
+from gradscope.program.tensors import PLAIN, is_parameter, node_of, version_of, why_unusable
 from gradscope.program.variables import AS_ARGUMENT, Variable
 from gradscope.torch_private import (
     CALL,
@@ -354,7 +354,11 @@ class Saving:
         by_function = packed.by_function or isinstance(current_node(), BackwardCFunction)
         if packed.is_detached and not by_function:
             return DETACHED
-        return self._stale_message(packed) if version_of(tensor) != packed.version else None
+        if version_of(tensor) == packed.version:
+            return None
+        # Torch asks an input for its node first, for the sake of the error that follows.
+        unusable = why_unusable(tensor) if packed.original and not tensor.is_leaf else None
+        return unusable or self._stale_message(packed)
 
     def _stale_message(self, packed: Packed) -> str:
         """Word the engine's error for a stale tensor; while that is done, unpacking is not

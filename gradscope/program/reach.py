@@ -27,8 +27,8 @@ from gradscope.torch_private import FunctionNode
 class Budget(NamedTuple):
     """How far a walk may go; ``max_items`` is how many elements of one container it looks at.
 
-    ``max_seconds`` are the thread's own, so that a busy machine does not change what is found. A
-    deque that can hold no more than ``window`` elements is passed over.
+    ``max_seconds`` are the thread's own, and end only what goes astray: a busy machine is not to
+    change what is found. A deque that can hold no more than ``window`` elements is passed over.
     """
 
     max_objects: int = 20_000

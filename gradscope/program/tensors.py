@@ -37,6 +37,15 @@ def node_of(tensor: Tensor) -> Node | None:
         return None
 
 
+def why_unusable(tensor: Tensor) -> str | None:
+    """Return torch's words for a view that it refuses to use any more; None of other tensors."""
+    try:
+        _read(tensor, read_grad_fn)
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
 def held_node(tensor: Tensor) -> Node | None:
     """Return the node that a variable's tensor leads to, and leave the tensor as it is.
 

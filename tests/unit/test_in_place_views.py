@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.utils.checkpoint
@@ -68,3 +70,21 @@ def test_what_a_checkpoint_next_to_a_view_saved_is_not_blamed_on_it() -> None:
         base.sum().backward()
     assert kept.requires_grad
     assert [finding for finding in scope.findings if finding.certainty == "certain"] == []
+
+
+@pytest.mark.parametrize("hooks", [True, False, None])
+def test_a_view_that_torch_refuses_to_use_any_more_is_told_of_in_its_words(
+    hooks: bool | None,
+) -> None:
+    """A view of one of several views: torch names it before it compares versions."""
+    with nullcontext() if hooks is None else gradscope.watch(hooks=hooks) as scope:
+        factor = torch.ones(4, 4, requires_grad=True)
+        _, second = (factor * 2).chunk(2)
+        product = factor.exp() @ second.T
+        with torch.no_grad():
+            second.add_(1)
+        assert [finding.code for finding in gradscope.check(product.sum())] == ["GS201"]
+        with pytest.raises(RuntimeError, match=r"^Output 0 of .* is a view and its base"):
+            product.sum().backward()
+    if scope is not None:
+        assert certain(scope) == [("GS201", False)]

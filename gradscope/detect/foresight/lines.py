@@ -192,9 +192,9 @@ def checksum(memory: _Memory) -> int:
     return found
 
 
-_MOST_EVENTS = 200_000
+_MOST_EVENTS, _MOST_LOOKS = 200_000, 20_000
 _COMPARED = 128  # of the newest saved tensors, at every line
-_MOST_SECONDS = 0.5
+_MOST_SECONDS = 2.0  # by then the looks are at an end, unless each takes long
 _ENOUGH = 5
 """Calls in a row on graphs that are known: what the next iteration does was seen by then."""
 _BACKWARD = Backward.run.__code__
@@ -227,7 +227,7 @@ class LineWatch(Observer):
         self._thread = _Traced()
         # One bound method each, to be recognised by identity.
         self._starts, self._inside = self._start, self._event
-        self._events = 0
+        self._events = self._looks = 0
         self._seconds = 0.0
         self._known = 0
         self._waiting: set[Observer] = set()
@@ -255,7 +255,8 @@ class LineWatch(Observer):
             self.turn_on(sys._getframe(1))
 
     def _is_spent(self) -> bool:
-        return self._events > _MOST_EVENTS or self._seconds > _MOST_SECONDS
+        is_done = self._events > _MOST_EVENTS or self._looks > _MOST_LOOKS
+        return is_done or self._seconds > _MOST_SECONDS
 
     @property
     def is_on(self) -> bool:
@@ -363,8 +364,9 @@ class LineWatch(Observer):
         thread, watch = self._thread, self.watch
         if thread.handle is None:  # a frame of before, found by another tool's trace
             return
-        started = time.thread_time()  # a busy machine must not change what is found
+        started = time.thread_time()
         self._events += 1
+        self._looks += 1
         self._compare()
         self._move(frame, event)
         if event == "line":

@@ -35,7 +35,7 @@ from gradscope.program.layouts import is_a, is_exactly
 from gradscope.program.reach import Budget, named_tensors
 from gradscope.program.sites import USER, owner_of, place_in
 
-BUDGET = Budget(max_objects=4_000, max_seconds=0.01, max_depth=10, max_items=64)
+BUDGET = Budget(max_objects=1_000, max_seconds=0.2, max_depth=10, max_items=64)
 _MOST_TENSORS = 64
 _MOST_CONDITIONS = 2
 _STEPS = ("variable", "attribute", "item")

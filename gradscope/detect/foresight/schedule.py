@@ -13,16 +13,16 @@ from gradscope.program.ahead.ways import Compared, Conditions
 from gradscope.program.sites import Place
 
 _FIRST = 3  # looks of each kind: what is carried over shows in the second or third iteration
-_FREE_SECONDS = 0.25
-_FREE_SECONDS_FOR_NEW = 1.0  # a kind that was never looked at is worth more: a run has few of them
+_FREE_LOOKS = 24  # whatever they take, as no clock is to change what is found
+_FREE_LOOKS_FOR_NEW = 80  # a kind that was never looked at is worth more: a run has few of them
 _SHARE = 0.01  # of the run's time
 _MOST_KINDS = 10_000  # of calls, and of conditions
 
 
 class Schedule:
-    """Counts calls by kind (the place and the shape of what is there), and the time that close
-    looks take: the thread's own, so that a busy machine does not change what is found. A look
-    turns Python's collector off, or the program's garbage would take that time.
+    """Counts calls by kind (the place and the shape of what is there), and close looks and the time
+    that they take: the thread's own. A look turns Python's collector off, or the program's garbage
+    would take that time.
     """
 
     def __init__(self) -> None:
@@ -30,6 +30,7 @@ class Schedule:
         self._started = time.perf_counter()
         self._entered = 0.0
         self._spent = 0.0
+        self._looks = 0
 
     def is_due(self, kind: Hashable) -> bool:
         """Count this call; True for the first few of a kind and then for every 2^k-th."""
@@ -39,17 +40,19 @@ class Schedule:
         self._met[kind] = met
         if met > _FIRST and met & (met - 1):
             return False
-        return self.has_time(_FREE_SECONDS_FOR_NEW if met == 1 else _FREE_SECONDS)
+        return self.has_time(_FREE_LOOKS_FOR_NEW if met == 1 else _FREE_LOOKS)
 
-    def has_time(self, free: float = _FREE_SECONDS) -> bool:
-        """Return whether looks have taken no more than their share, beside what is free."""
-        return self._spent < free + _SHARE * (time.perf_counter() - self._started)
+    def has_time(self, free: int = _FREE_LOOKS) -> bool:
+        """Return whether a look is free, or looks have taken less than their share."""
+        share = _SHARE * (time.perf_counter() - self._started)
+        return self._looks < free or self._spent < share
 
     def __enter__(self) -> None:
         self._entered = time.thread_time()
 
     def __exit__(self, *exception: object) -> None:
         self._spent += time.thread_time() - self._entered
+        self._looks += 1
 
 
 _AHEAD = 3  # moves of the number: the graphs of the one before are then built under hooks

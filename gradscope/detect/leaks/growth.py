@@ -152,7 +152,8 @@ class CallLoop:
         )
 
 
-_FREE_SCANS, _FREE_SECONDS = 8, 0.3  # spent whatever the run takes; later scans have to be cheap
+_FREE_SCANS = 24  # whatever they take, as no clock is to change what is found; later ones have to
+# be cheap
 _SHARE, _SHARE_TO_CONFIRM = 0.01, 0.05  # of the run's time
 _TOUCHED = 20_000  # nodes in one scan
 _FIRST_LOOK = 8  # saved tensors
@@ -544,8 +545,8 @@ class Growth(Observer):
     def _is_cheap(self, following: dict[Key, Sightings]) -> bool:
         """Whether scans took a small share of the run's time; more to confirm a sighting."""
         share = _SHARE_TO_CONFIRM if following else _SHARE
-        free = self._scans < _FREE_SCANS or self._seconds < _FREE_SECONDS
-        return free or self._seconds < share * (time.perf_counter() - self.watch.started)
+        left = share * (time.perf_counter() - self.watch.started) - self._seconds
+        return self._scans < _FREE_SCANS or left > 0
 
     def _room(self) -> int:
         """Return how many nodes the next scan may touch: each takes stack when it is destroyed.
@@ -569,7 +570,7 @@ class Growth(Observer):
         room = self._room()
         if not room or not frames:
             return None
-        started = time.thread_time()  # a busy machine must not change what is found
+        started = time.thread_time()
         spans = Spans(self.watch, ticks, room)
         with Untraced():
             scanned = Scan(frames, spans, numbers, between_calls, last).run()

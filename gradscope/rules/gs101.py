@@ -258,7 +258,7 @@ def _fix(facts: FreedGraph) -> Fix:
         Situation.CARRIED: facts.made_again,
         Situation.SOMETIMES_KEPT: same_line and call.retain_graph,
         Situation.MADE_ONCE: same_line,
-        Situation.STEPPED_BETWEEN: stepped,
+        Situation.PARTED: stepped,
         Situation.SIBLINGS: True,
     }
     return met(situations).fix(made=facts.made, frees=by.site, runs=call.site)

@@ -101,8 +101,8 @@ class SharedGraph(NamedTuple):
     one line of code; ``carried``, the holder holds something else by then; ``elements``, the list
     over which the loop of the call runs; ``accumulated``, the holder is a running total that the
     call starts from; ``averaged``, it is a weighted sum of parameters, which the call leads to in
-    another way too; ``stepped_between``, an optimizer steps before ``next_call``; ``computed``,
-    the call computes whether to keep its graph.
+    another way too; ``parted``, an optimizer steps or resets gradients before ``next_call``;
+    ``computed``, the call computes whether to keep its graph.
     ``conditions`` must hold for the later call to come, in words; None where it comes in any case.
     """
 
@@ -120,7 +120,7 @@ class SharedGraph(NamedTuple):
     elements: str = ""
     accumulated: bool = False
     averaged: bool = False
-    stepped_between: bool = False
+    parted: bool = False
     computed: bool = False
     conditions: tuple[str, ...] | None = None
 
@@ -182,7 +182,7 @@ def _fix(facts: SharedGraph) -> Fix:
     situations = {
         Situation.NESTED: call.parent is not None and not is_grad(call),
         Situation.TOTAL: facts.accumulated,
-        Situation.PARTS: again and is_grad(call) and not (carried or facts.stepped_between),
+        Situation.PARTS: again and is_grad(call) and not (carried or facts.parted),
         Situation.SOMETIMES_KEPT: facts.computed and not (again and carried),
         Situation.ONCE_MORE: not again and (is_grad(call) or is_part),
         Situation.ELEMENTS: bool(facts.elements),
@@ -191,7 +191,7 @@ def _fix(facts: SharedGraph) -> Fix:
         Situation.CARRIED: again and carried,
         Situation.CACHED: again and facts.holder.startswith("<cached "),
         Situation.MADE_ONCE: again,
-        Situation.STEPPED_BETWEEN: facts.stepped_between,
+        Situation.PARTED: facts.parted,
         Situation.SIBLINGS: True,
     }
     return met(situations).fix(

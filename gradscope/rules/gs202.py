@@ -199,7 +199,7 @@ def _fix(facts: StaleSoon, tensors: str) -> Fix:
     """Return what can be done in the first situation whose facts hold."""
     is_step = facts.by is By.STEP
     situations = {
-        Situation.CARRIED: facts.carried,
+        Situation.CARRIED: facts.carried and (is_step or facts.trained),
         Situation.MADE_ONCE: is_step and facts.again,
         Situation.EARLY_STEP: is_step,
         Situation.UNSEEN: facts.trained and facts.by is By.DATA,

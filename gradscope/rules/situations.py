@@ -62,7 +62,7 @@ class Situation(Enum):
         "trained through it",
     )
     USED_UP = FixKind.RECOMPUTE, "compute {what}{made} again before the call at {runs}"
-    STEPPED_BETWEEN = (
+    PARTED = (
         FixKind.DETACH,
         "detach() {shared} in the loss that should not train it, or run the forward pass again "
         "before the call at {runs}",

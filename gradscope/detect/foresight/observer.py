@@ -236,7 +236,7 @@ def _shared_graph(
         elements=_elements(reading, site),
         averaged=_is_average(look, record, held),
         accumulated=same_root and reading.effect is Effect.AUGMENTED,
-        stepped_between=reading.stepped,
+        parted=reading.parted,
     )
 
 

@@ -80,7 +80,8 @@ class Read(NamedTuple):
 
     ``again``: it is read in a later iteration of a loop around the starting point, or by code that
     a library runs again. ``carried``: when the call comes, the program has stored something else
-    under the name. ``alone``: the call runs nothing else; ``stepped``: an optimizer steps before.
+    under the name. ``alone``: the call runs nothing else; ``parted``: before it, an optimizer steps
+    or gradients are reset.
     """
 
     name: str
@@ -90,7 +91,7 @@ class Read(NamedTuple):
     again: bool = False
     carried: bool = False
     alone: bool = False
-    stepped: bool = False
+    parted: bool = False
 
 
 @dataclass(slots=True)
@@ -260,7 +261,7 @@ def _read(hazard: Hazard, mark: Mark, frames: Sequence[FrameType]) -> Read:
     in_loop = driven or source.loop_around(place_in(frame).site) is not None
     carried = in_loop and bool(names) and hazard.gone >= ({name} if name in names else names)
     again = driven or note.again
-    return Read(name, site, effect, backward, again, carried, hazard.alone, hazard.stepped)
+    return Read(name, site, effect, backward, again, carried, hazard.alone, hazard.parted)
 
 
 def _is_root_at(backward: Site, site: Site) -> bool:

@@ -104,8 +104,8 @@ class Machine:
         self.overlay = v.Overlay()
         self.choices = choices
         self.forks: list[Fork] = []
-        self.stepped = False
-        """Whether an optimizer has stepped on this way."""
+        self.parted = False
+        """Whether gradients were used by a step, or reset, on this way."""
         self.compared: Conditions = {}
         self.steps = 0
         self.most_steps = steps
@@ -169,7 +169,7 @@ class Machine:
         sure = sure and not self.doubt
         gone = self.question.gone(self, marks)
         note, steps = self._note(frame), self.steps
-        self.hazard = Hazard(note, marks, sure, steps, self.stepped, gone, alone)
+        self.hazard = Hazard(note, marks, sure, steps, self.parted, gone, alone)
         raise v.Stop("hazard")
 
     def unknown(self, why: str, *given: Any) -> v.Unknown:

@@ -332,7 +332,7 @@ def _is_skipped(machine: Machine, frame: Frame, inner: Frame) -> bool:
                 finally:
                     machine.frames.pop()
             if is_a(optimizer, torch.optim.Optimizer):
-                machine.stepped = True
+                machine.parted = True
         return True
     return "/asyncio/" in file
 

@@ -316,6 +316,7 @@ def set_attribute(m: Machine, tensor: Any, name: str, value: Any) -> None:
     """Store an attribute of a tensor."""
     if name == "data" and type(tensor) is v.Ahead:
         tensor.twin = twin(value)
+    m.parted |= name == "grad" and value is None
     if name not in ("data", "grad", "requires_grad"):
         m.store(tensor, name, value)
 

@@ -275,7 +275,7 @@ def _step(m: Machine, function: FunctionType, given: Given, named: Named) -> Any
     model = _of_library(function, function.__module__)
     found = m.enter(function, given, named) if model is None else model(m, function, given, named)
     if is_optimizer:
-        m.stepped = True
+        m.parted = True
         _run_hooks(m, given, named, "post")
     return found
 
@@ -291,6 +291,7 @@ def _run_hooks(m: Machine, given: Given, named: Named, when: str) -> None:
 
 
 def _of_optimizer(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
+    m.parted |= function.__name__ == "zero_grad"
     if function.__name__ != "step":
         return v.Unknown(why=function.__name__)
     closure = argument(given, named, 1, "closure")
@@ -322,6 +323,7 @@ def _of_module(m: Machine, function: FunctionType, given: Given, named: Named) -
         for each in Module.modules(module) if is_a(module, Module) else ():
             m.store(each, "training", mode)
         return module
+    m.parted |= name == "zero_grad"
     if name in _OF_MODULE_QUIET:
         return module
     return v.Unknown(v.unsure(m.held(given[1:])), name)

@@ -22,14 +22,14 @@ class Fork(NamedTuple):
 
 class Hazard(NamedTuple):
     """A backward call ahead that runs what is looked for, after so many ``steps`` of the
-    interpreter; ``stepped``: an optimizer steps before.
+    interpreter; ``parted``: an optimizer steps or resets gradients before.
     """
 
     note: Note
     marks: Marks
     sure: bool
     steps: int
-    stepped: bool
+    parted: bool
     gone: frozenset[str]
     alone: bool
 

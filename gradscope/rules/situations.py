@@ -61,7 +61,10 @@ class Situation(Enum):
         "compute {what}{made} again for each backward call, or detach() it if nothing should be "
         "trained through it",
     )
-    USED_UP = FixKind.RECOMPUTE, "compute {what}{made} again before the call at {runs}"
+    USED_UP = (
+        FixKind.RECOMPUTE,
+        "run the forward pass that built the graph again before the call at {runs}",
+    )
     PARTED = (
         FixKind.DETACH,
         "detach() {shared} in the loss that should not train it, or run the forward pass again "
@@ -85,7 +88,8 @@ class Situation(Enum):
     # What a graph saved is changed at {write}, before the call at {runs}.
     EARLY_STEP = (
         FixKind.REORDER,
-        "move the step at {write} after the backward call at {runs}, or compute {what} after it",
+        "compute {what} after the step at {write}, or move that step after the backward call at "
+        "{runs}",
     )
     OVERWRITTEN = (
         FixKind.CLONE,

@@ -248,6 +248,36 @@ def test_the_bad_example_is_told_first_and_the_good_one_is_silent(
     assert run(examples.good(rule), tmp_path) == []
 
 
+TWO_LOSSES = """
+    import torch
+    net, head = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)
+    z = torch.tanh(net(torch.randn(2, 3)))
+    first, second = z.exp().sum(), z.pow(2).sum()
+    first.backward()
+    {between}
+    second.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("between", "kind"),
+    [
+        ("pass", "sum_losses"),
+        ("optimizer.zero_grad()", "detach"),
+        ("net.zero_grad()", "detach"),
+        ("net.weight.grad = None", "detach"),
+        ("optimizer.step()", "detach"),
+    ],
+)
+def test_losses_that_a_step_or_a_reset_parts_are_not_added(
+    between: str, kind: str, tmp_path: Path
+) -> None:
+    findings, error = findings_of(TWO_LOSSES.format(between=between), tmp_path)
+    assert "second time" in error
+    assert [(f.code, fix_of(f).kind) for f in findings] == [("GS102", kind), ("GS101", kind)]
+
+
 def test_looks_become_rare() -> None:
     schedule = Schedule()
     due = [n for n in range(1, 70) if schedule.is_due("a loop")]

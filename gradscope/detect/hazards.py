@@ -57,7 +57,7 @@ from gradscope.program.tensors import (
     version_of,
 )
 from gradscope.program.variables import local_variables, variables
-from gradscope.rules import gs101, gs104, gs201, gs202, gs303, gs305, gs401, unannounced
+from gradscope.rules import gs101, gs104, gs201, gs303, gs305, gs401, unannounced
 from gradscope.torch_private import (
     NO_SEQUENCE_NR,
     DisableTorchFunction,
@@ -256,30 +256,27 @@ def _stale_tensor(
     name = state.names.of_tensor(tensor)
     saved = replace(saved, version=found.version, site=site_of(token.place), source=name)
     names = _names_of(tensor, name)
+    call = evidence.call.record
+    modified = state.mutations.who_modified(found, token, call, names)
+    here, step = call.site, modified.last if modified.by_step else None
     return gs201.StaleTensor(
-        call=evidence.call.record,
+        call=call,
         node=node,
         saved=saved,
         version_now=version_of(tensor),
-        modified=state.mutations.who_modified(found, token, evidence.call.record, names),
+        modified=modified,
         more=sum(map(len, stale.values())) - 1,
+        is_older=bool(here and step and here.function == step.function and here.line < step.line),
     )
 
 
 def _as_foretold(evidence: Evidence, facts: gs201.StaleTensor) -> Finding:
-    """Return the finding, with the fixes that were proposed when the tensor was changed."""
+    """Return the finding, with the fix that was proposed when the tensor was changed."""
     found = gs201.finding(facts)
     for earlier in reversed(evidence.state.foretold):
         if earlier.code == "GS202" and earlier.announces(found):
-            return replace(found, fix=earlier.fix, alternatives=earlier.alternatives)
-    call = evidence.call.record.site
-    step = facts.modified.last
-    if not facts.modified.by_step or call is None or step is None:
-        return found
-    if step.function != call.function or step.line <= call.line:
-        return found
-    others = () if found.fix is None else (found.fix,)
-    return replace(found, fix=gs202.fix_of_state("", call), alternatives=others)
+            return replace(found, fix=earlier.fix)
+    return found
 
 
 def _names_of(tensor: torch.Tensor, known: str | None) -> frozenset[str]:

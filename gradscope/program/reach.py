@@ -209,12 +209,6 @@ class Walk:
         if number is not None and self._links[number][1] != "globals":
             yield from self._paths(number)
 
-    def instances(self, base: type) -> Iterator[tuple[Path, Any]]:
-        """Yield the objects of a class that the walk saw, each with its shortest name."""
-        for number, found in enumerate(self._objects):
-            if layouts.derives(type(found), base):
-                yield next(self._paths(number)), found
-
     @property
     def own(self) -> set[int]:
         """Ids of the containers in which the walk itself keeps what it saw."""

@@ -9,9 +9,7 @@ from typing import NamedTuple
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, SavedTensor, Site, activation_bytes
-from gradscope.units import counted, firsts, nbytes
-
-_MOST_FIXES = 4
+from gradscope.units import counted, nbytes
 
 
 class Rule(NamedTuple):
@@ -147,12 +145,6 @@ def head(call: BackwardCall, *own: Site | None) -> Site | None:
     """
     known = (site for site in own if site is not None)
     return next(known, call.site) if call.driven else call.site
-
-
-def first_few(fixes: Iterable[Fix]) -> tuple[Fix, ...]:
-    """Return the first of what can be done, nothing twice."""
-    known = firsts(fixes, lambda fix: (fix.kind, fix.message))
-    return tuple(known.values())[:_MOST_FIXES]
 
 
 def is_grad(call: BackwardCall) -> bool:

@@ -86,7 +86,8 @@ from typing import NamedTuple
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, SavedState, Site, activation_bytes
-from gradscope.rules.base import NOT_REENTRANT, built, called, head, is_grad, place, rule
+from gradscope.rules.base import built, called, head, is_grad, rule
+from gradscope.rules.situations import Situation, met
 from gradscope.units import counted, listed, nbytes
 
 RULE = rule(__doc__, "GS101", "backward-through-freed-graph", Severity.ERROR, Certainty.CERTAIN)
@@ -137,20 +138,8 @@ def finding(facts: FreedGraph) -> Finding:
         related=_related(facts, activation_bytes(saved)),
         nodes=facts.nodes,
         saved=saved,
-        fixes=_fixes_of_cells(facts) or facts.foreseen or (fix_for(facts),),
+        fixes=facts.foreseen or (_fix(facts),),
     )
-
-
-def _fixes_of_cells(facts: FreedGraph) -> list[Fix]:
-    """Return what to do where a cell of a notebook was run twice."""
-    before, made = _earlier_run(facts), facts.made[0].cell if facts.made else ""
-    if not before or not made or made == _cell(facts.call):
-        return []
-    if made == before:
-        message = "detach() what this cell carries from one run into the next, where it is stored"
-        return [Fix(FixKind.DETACH, f"{message}; earlier runs are then not trained through it")]
-    again = f"run Cell {made} again before this one, or build the graph in this cell"
-    return [Fix(FixKind.RECOMPUTE, f"{again}: each backward call needs a new one")]
 
 
 def _earlier_run(facts: FreedGraph) -> str:
@@ -249,58 +238,27 @@ def _related(facts: FreedGraph, freed_bytes: int) -> Iterator[Related]:
         yield Related("failing_node", stops.site, message)
 
 
-def fix_for(facts: FreedGraph) -> Fix:
-    """Return what an expert would do, judged by these facts; the order of the questions
-    matters.
-    """
+def _fix(facts: FreedGraph) -> Fix:
+    """Return what can be done in the first situation whose facts hold."""
     call, by = facts.call, facts.freed_by
     if by is None:
-        return Fix(FixKind.RECOMPUTE, "build the graph again before this call")
-    if call.parent is not None and call.parent == by.parent and not is_grad(call):
-        return NOT_REENTRANT
-    if facts.same_root and by.inputs is not None:  # each asks for a part
-        return _retain(f"the first of the two calls, at {place(by.site)}", by)
-    if facts.same_root:
-        again = "run the forward pass again before each call, or call backward once"
-        return Fix(FixKind.RECOMPUTE, again)
-    later = facts.stepped_between and not (facts.freed_same_statement or is_grad(by))
-    if (facts.made_again or later) and not facts.trains_anew:
-        what = f"what {place(facts.made[0])} computes" if facts.made else "the graph"
-        again = "again before this call: it trains nothing else"
-        return Fix(FixKind.RECOMPUTE, f"compute {what} {again}")
-    if facts.made_again:
-        message = "detach() what is carried from one iteration into the next, where it is stored"
-        return Fix(FixKind.DETACH, f"{message}; earlier iterations are then not trained through it")
-    if is_grad(by) and not facts.freed_same_statement:
-        return _retain(f"the autograd.grad call at {place(by.site)}", by)
-    if facts.freed_same_statement:
-        return _fix_made_once(facts)
-    if facts.stepped_between:
-        first = f"if the call at {place(by.site)} should not train the shared part"
-        return Fix(FixKind.DETACH, f"{first}, detach() it where that loss takes it")
-    return _fix_sibling(call, by)
-
-
-def _fix_made_once(facts: FreedGraph) -> Fix:
-    """A loop around the call, and something made before the loop."""
-    if facts.call.retain_graph:
-        message = "pass retain_graph=True to the earlier call, which frees; here it comes too late"
-        return Fix(FixKind.RETAIN_GRAPH, message)
-    line = f"the line {place(facts.made[0])}" if facts.made else "what is shared"
-    message = f"run {line} inside the loop, or detach() its result if it should not be trained"
-    return Fix(FixKind.RECOMPUTE, message)
-
-
-def _fix_sibling(call: BackwardCall, by: BackwardCall) -> Fix:
-    """Two losses over one forward pass."""
-    if is_grad(call):
-        return _retain(f"the backward call at {place(by.site)}", by)
-    first, second = (roots[0].name if len(roots) == 1 else None for roots in (by.roots, call.roots))
-    example = f": ({first} + {second}).backward()" if first and second else ""
-    return Fix(FixKind.SUM_LOSSES, f"add the losses and call backward once{example}")
-
-
-def _retain(call: str, by: BackwardCall) -> Fix:
-    """Keep the graph in the call that freed it, at the price of what that call freed."""
-    price = f" (keeps {nbytes(by.freed_bytes)} until the graph goes)" if by.freed_bytes else ""
-    return Fix(FixKind.RETAIN_GRAPH, f"pass retain_graph=True to {call}{price}")
+        return Situation.USED_UP.fix(made=facts.made, runs=call.site)
+    cell, before = facts.made[0].cell if facts.made else "", _earlier_run(facts)
+    same_line, stepped = facts.freed_same_statement, facts.stepped_between
+    is_sibling = not (facts.same_root or facts.made_again or same_line)
+    is_asked = is_grad(by) or (is_grad(call) and not stepped)
+    is_older = facts.made_again or (stepped and not (same_line or is_grad(by)))
+    situations = {
+        Situation.CELL_CARRIES: bool(before) and cell == before != _cell(call),
+        Situation.CELL_BEFORE: bool(before and cell) and cell != _cell(call),
+        Situation.NESTED: None is not call.parent == by.parent and not is_grad(call),
+        Situation.ONCE_MORE: is_asked if is_sibling else facts.same_root and by.inputs is not None,
+        Situation.TWICE: facts.same_root,
+        Situation.USED_UP: is_older and not facts.trains_anew,
+        Situation.CARRIED: facts.made_again,
+        Situation.SOMETIMES_KEPT: same_line and call.retain_graph,
+        Situation.MADE_ONCE: same_line,
+        Situation.PARTED: stepped,
+        Situation.SIBLINGS: True,
+    }
+    return met(situations).fix(made=facts.made, frees=by.site, runs=call.site)

@@ -68,8 +68,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
-from gradscope.rules.base import built, called, is_grad, place, rule
+from gradscope.model import BackwardCall, Certainty, Finding, Fix, Related, Severity, Site
+from gradscope.rules.base import built, called, is_grad, rule
+from gradscope.rules.situations import Situation, met
 from gradscope.units import listed
 
 RULE = rule(__doc__, "GS103", "forward-on-freed-graph", Severity.WARNING, Certainty.PREDICTED)
@@ -80,9 +81,9 @@ class ForwardOnFreed(NamedTuple):
     ``freed_by`` has freed.
 
     ``nodes`` have lost what they saved, ``made`` are the lines that built them; ``next_call`` is
-    the backward call that comes of it, and ``after`` the number of the last one. What decides the
-    fix: ``again``, ``freed_by`` and ``next_call`` are one line of code; ``carried``, the holder
-    holds something else by then.
+    the backward call that comes of it, and ``after`` the number of the last one. What the
+    situation is: ``again``, ``freed_by`` and ``next_call`` are one line of code; ``carried``, the
+    holder holds something else by then.
     """
 
     read: Site
@@ -116,17 +117,18 @@ def finding(facts: ForwardOnFreed) -> Finding:
 
 
 def _fix(facts: ForwardOnFreed) -> Fix:
-    """Return what an expert would do, judged by these facts."""
-    freed = f"the call at {place(facts.freed_by.site)}"
-    detach = f"detach() `{facts.holder}`"
-    if is_grad(facts.freed_by) and not facts.again:
-        return Fix(FixKind.RETAIN_GRAPH, f"pass retain_graph=True to {freed}, whose result is read")
-    if facts.carried:
-        cost = "earlier iterations are then not trained through it"
-        when = "where it is stored" if facts.freed_by.driven else f"after {freed}"
-        return Fix(FixKind.DETACH, f"{detach} {when}; {cost}")
-    if facts.again:
-        message = f"compute `{facts.holder}` again for each backward call"
-        return Fix(FixKind.RECOMPUTE, f"{message}; or {detach} if it should not be trained")
-    message = f"add this loss to that of {freed}, or {detach} here if it should not be trained"
-    return Fix(FixKind.SUM_LOSSES, message)
+    """Return what can be done in the first situation whose facts hold."""
+    by = facts.freed_by
+    situations = {
+        Situation.ONCE_MORE: is_grad(by) and not facts.again,
+        Situation.CARRIED: facts.carried,
+        Situation.MADE_ONCE: facts.again,
+        Situation.SIBLINGS: True,
+    }
+    return met(situations).fix(
+        facts.holder,
+        facts.made,
+        frees=by.site,
+        runs=facts.next_call,
+        is_driven=by.driven,
+    )

@@ -70,9 +70,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.model.calls import BackwardCall
-from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
+from gradscope.model.finding import Certainty, Finding, Fix, Related, Severity
 from gradscope.model.graph import Node, SavedTensor, Site
-from gradscope.rules.base import head, place, rule
+from gradscope.rules.base import head, rule
+from gradscope.rules.situations import Situation, met
 from gradscope.units import counted
 
 RULE = rule(__doc__, "GS201", "saved-tensor-modified-in-place", Severity.ERROR, Certainty.CERTAIN)
@@ -95,6 +96,7 @@ class StaleTensor(NamedTuple):
 
     ``saved.version`` is the version that the node needs, ``saved.source`` the qualified name if it
     is a parameter or buffer, and ``more`` counts further stale tensors of the call.
+    ``is_older``: the step that changed it comes behind the call in one function, an iteration ago.
     """
 
     call: BackwardCall
@@ -103,6 +105,7 @@ class StaleTensor(NamedTuple):
     version_now: int
     modified: Modified
     more: int = 0
+    is_older: bool = False
 
 
 def finding(facts: StaleTensor) -> Finding:
@@ -125,7 +128,7 @@ def finding(facts: StaleTensor) -> Finding:
 
 def finding_meanwhile(facts: StaleTensor) -> Finding:
     """Return the finding for a tensor that was as saved when ``call`` began."""
-    found = finding(facts._replace(modified=Modified()))
+    found = finding(facts._replace(modified=Modified(), is_older=False))
     notes = [one for one in found.related if one.role != "modified_by"]
     who = "modified while this call ran: by a hook, or by another thread"
     message = "a saved tensor was modified in place while backward ran"
@@ -164,12 +167,13 @@ def _changes(modified: Modified, name: str) -> list[tuple[Site | None, str]]:
 
 
 def _fix(facts: StaleTensor) -> Fix:
-    """Change the order for a step, the tensor for an operation."""
-    form = "use the out-of-place form of the operation"
-    modified, where = facts.modified, place(facts.modified.last)
-    if modified.by_step:
-        first = f"call this backward before the optimizer's step at {where}"
-        return Fix(FixKind.REORDER, f"{first}, or compute its loss after that step")
-    if modified.last is not None and modified.first == modified.last:
-        return Fix(FixKind.CLONE, f"at {where}, {form} or change a clone()")
-    return Fix(FixKind.CLONE, f"{form} that modifies it, or let it change a clone()")
+    """Return what can be done in the first situation whose facts hold."""
+    modified, here = facts.modified, facts.call.site
+    made = facts.saved.site or facts.node.site
+    situations = {
+        Situation.CARRIED: facts.is_older,
+        Situation.EARLY_STEP: modified.by_step,
+        Situation.OVERWRITTEN: True,
+    }
+    write = modified.last if modified.first == modified.last else None
+    return met(situations).fix(made=[made] if made else (), frees=here, runs=here, write=write)

@@ -91,15 +91,15 @@ need no more than a sign or a size of what they saved.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
-from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
-from gradscope.rules.base import place, rule
-from gradscope.rules.gs102 import grouped, unless_certain
+from gradscope.model import Certainty, Finding, Fix, Related, Severity, Site
+from gradscope.rules.base import rule
+from gradscope.rules.gs102 import unless_certain
+from gradscope.rules.situations import Situation, met
 from gradscope.units import counted, listed
 
 RULE = rule(__doc__, "GS202", "saved-tensor-will-be-stale", Severity.WARNING, Certainty.PREDICTED)
@@ -113,10 +113,6 @@ TOLERANT = frozenset(name + end for end, names in _TOLERANT.items() for name in 
 """Nodes whose derivative asks what they saved for a sign, a side or a size: a change of values
 seldom makes it wrong.
 """
-
-_AVERAGE = re.compile(
-    r"ema|avg|average|mean|momentum|shadow|teacher|target|slow|swa", re.IGNORECASE
-)
 
 
 class By(Enum):
@@ -144,7 +140,7 @@ class StaleSoon(NamedTuple):
     used next, ``next_call`` the backward call that comes of it, ``after`` the number of the last
     backward call. ``conditions`` are as in ``SharedGraph``.
 
-    What decides the cure: ``carried``, the holder goes from one iteration into the next; ``again``,
+    What the situation is: ``carried``, the holder goes from one iteration into the next; ``again``,
     it was made before this iteration. Of a change by an operation, ``computed``: an operation of
     the graph made what was changed; ``trained``: it is a parameter.
     """
@@ -178,7 +174,7 @@ def finding(facts: StaleSoon) -> Finding:
         related=_related(facts, names),
         nodes=facts.nodes,
         saved=facts.tensors,
-        fixes=_fixes(facts),
+        fixes=(_fix(facts, names),),
     )
     found = replace(found, silent=facts.by is By.DATA)
     return found if facts.conditions is None else replace(found, severity=Severity.ADVICE)
@@ -199,64 +195,23 @@ def _related(facts: StaleSoon, names: str) -> Iterator[Related]:
         yield Related("failing_node", facts.next_call, what)
 
 
-def _fixes(facts: StaleSoon) -> tuple[Fix, ...]:
-    """Return what can be done, the expert's choice first."""
-    if facts.carried:  # it is its graph that is too old, not the change that comes too early
-        return (fix_of_state(facts.holder, facts.next_call), _reorder(facts))
-    if facts.by is By.STEP:
-        return (*_of_made_once(facts), _reorder(facts)) if facts.again else _of_loss(facts)
-    if facts.trained or (facts.by is By.OPERATION and not facts.computed and _is_average(facts)):
-        why = "it belongs after the step: nothing is trained through it"
-        return (_reorder(facts, why), *(() if facts.trained else (_clone(facts),)))
-    return (_clone(facts), _reorder(facts))
-
-
-def _of_loss(facts: StaleSoon) -> tuple[Fix, ...]:
-    """Return what can be done with a loss that was computed before the step."""
-    who = grouped(facts.tensors)
-    message = f"run the forward pass of `{facts.holder}` again after this step"
-    effect = f"`{facts.holder}` would be computed with {who} as stepped; that pass would run twice"
-    why = "it was computed before the step, and saved what the step has changed"
-    return (_reorder(facts, why), Fix(FixKind.RECOMPUTE, message, effects=(effect,)))
-
-
-def fix_of_state(holder: str, kept: Site) -> Fix:
-    """Return the fix of a graph that is kept over a step although only its value is carried on."""
-    what = f"`{holder}`" if holder else "what is carried on"
-    message = f"detach() {what} after the backward call at {place(kept)}"
-    effects = ("each loss trains through its own iteration, not through earlier ones",)
-    why = "a carried state, whose old graph the step has made stale"
-    return Fix(FixKind.DETACH, message, effects=effects, reason=why)
-
-
-def _of_made_once(facts: StaleSoon) -> tuple[Fix, ...]:
-    """Return what can be done with what was made before the loop, and is kept over its steps."""
-    name, who = facts.holder, grouped(facts.tensors)
-    made = f"compute `{name}` again in each iteration: the step has changed what it is made from"
-    gets = f"{who} would get gradient in each iteration, at its new value"
-    why = "what it is computed from is trained"
-    again = Fix(FixKind.RECOMPUTE, made, effects=(gets,), reason=why)
-    stored = f"detach() `{name}` where it is stored"
-    effects = (f"{who} would get no gradient through `{name}`",)
-    return (again, Fix(FixKind.DETACH, stored, effects=effects))
-
-
-def _clone(facts: StaleSoon) -> Fix:
-    form = f"at {place(facts.changed_at)} use the out-of-place form of the operation"
-    if not facts.computed:  # a buffer or a table must stay the tensor that it is
-        where = f" at {place(facts.made[0])}" if facts.made else ""
-        form = f"save a clone(){where}, or {form}"
-    effects = ("one more tensor of that size is held until the graph goes",)
-    return Fix(FixKind.CLONE, f"{form}, or change a clone()", effects=effects)
-
-
-def _is_average(facts: StaleSoon) -> bool:
-    """Return whether an average of weights is what was changed."""
-    return any(_AVERAGE.search(name) for name in facts.tensors) and not facts.nodes[1:]
-
-
-def _reorder(facts: StaleSoon, reason: str = "") -> Fix:
-    what = "step" if facts.by is By.STEP else "write"
-    move = f"move the {what} at {place(facts.changed_at)} after the backward call"
-    message = f"compute `{facts.holder}` after this {what}, or {move} at {place(facts.next_call)}"
-    return Fix(FixKind.REORDER, message, reason=reason)
+def _fix(facts: StaleSoon, tensors: str) -> Fix:
+    """Return what can be done in the first situation whose facts hold."""
+    is_step = facts.by is By.STEP
+    situations = {
+        Situation.CARRIED: facts.carried and (is_step or facts.trained),
+        Situation.MADE_ONCE: is_step and facts.again,
+        Situation.EARLY_STEP: is_step,
+        Situation.UNSEEN: facts.trained and facts.by is By.DATA,
+        Situation.PARAMETER: facts.trained,
+        Situation.OVERWRITTEN: facts.computed,
+        Situation.TABLE: True,
+    }
+    return met(situations).fix(
+        facts.holder,
+        facts.made,
+        frees=facts.next_call,
+        runs=facts.next_call,
+        write=facts.changed_at,
+        tensors=tensors,
+    )

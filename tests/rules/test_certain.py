@@ -20,7 +20,6 @@ from gradscope.model import (
 )
 from gradscope.rules import gs101, gs104, gs201
 from gradscope.rules.gs101 import FreedGraph
-from gradscope.rules.gs102 import grouped
 from gradscope.rules.gs201 import Modified, StaleTensor
 from tests import known
 from tests.rules.saying import check_wording, fix_of
@@ -95,18 +94,18 @@ def test_the_line_where_the_engine_stops_is_kept_apart_from_the_one_to_blame() -
 
 
 def test_sibling_losses_are_added() -> None:
-    assert freed_fix(SIBLINGS) == (
-        "sum_losses",
-        "add the losses and call backward once: (loss_a + loss_b).backward()",
-    )
-    unnamed = SIBLINGS._replace(call=replace(SECOND, roots=(Root(9),)))
-    assert freed_fix(unnamed) == ("sum_losses", "add the losses and call backward once")
+    both = "add the losses of the calls at train.py:23 and train.py:24 and call backward once, or"
+    cut = "detach() what train.py:17 builds in the one that should not train it"
+    assert freed_fix(SIBLINGS) == ("sum_losses", f"{both} {cut}")
+    unknown = freed_fix(SIBLINGS._replace(made=()))
+    assert unknown[1].startswith(f"{both} detach() what is shared")
 
 
-def test_a_sibling_of_another_optimizer_is_detached() -> None:
+def test_a_sibling_that_a_step_parts_is_detached() -> None:
     kind, message = freed_fix(SIBLINGS._replace(stepped_between=True))
     assert kind == "detach"
-    assert "train.py:23" in message
+    assert "what train.py:17 builds" in message
+    assert "train.py:24" in message
 
 
 def test_a_carried_state_is_detached_never_retained() -> None:
@@ -141,7 +140,7 @@ def test_retain_graph_on_the_call_that_frees_not_on_the_last() -> None:
     facts = SIBLINGS._replace(call=replace(SECOND, retain_graph=True), freed_same_statement=True)
     kind, message = freed_fix(facts)
     assert kind == "retain_graph"
-    assert "too late" in message
+    assert message.startswith("have the call at train.py:23 keep the graph")
 
 
 def test_a_probe_keeps_the_graph() -> None:
@@ -254,11 +253,3 @@ def test_a_second_derivative_needs_an_uncompiled_function() -> None:
     check_wording(finding)
     assert finding.message == "create_graph=True on a compiled graph with donated buffers"
     assert known(finding.fix).kind == "eager"
-
-
-def test_parameters_in_words() -> None:
-    names = ["net.0.weight", "net.0.bias", "net.1.bias", "w", "an unnamed leaf f32[1]"]
-    assert grouped(names) == "`net.*`, `w` and an unnamed leaf f32[1]"
-    parts = [f"self.{part}.{number}.weight" for part in ("g", "d") for number in (0, 1)]
-    assert grouped(parts) == "`self.g.*` and `self.d.*`"
-    assert grouped(names[:2]) == "`net.0.*`"

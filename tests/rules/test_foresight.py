@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,8 +20,8 @@ from gradscope.model import (
     Site,
 )
 from gradscope.rules import gs102, gs103, gs202
-from gradscope.rules.base import Rule, first_few
-from gradscope.rules.gs102 import Cut, Link, Loss, Roles, SharedGraph
+from gradscope.rules.base import Rule
+from gradscope.rules.gs102 import SharedGraph
 from gradscope.rules.gs103 import ForwardOnFreed
 from gradscope.rules.gs202 import By, StaleSoon
 from tests import examples, known
@@ -37,8 +36,7 @@ FAILS = Site("/home/ann/train.py", 25, 5, 25, 30)
 RESULT = SavedTensor("result", (32, 256), "f32", "cpu", 32768, 1)
 TANH = Node(4, "TanhBackward0", NodeState.LIVE, 7, (RESULT,), MADE)
 CALL = BackwardCall(1, "backward", FREES, (Root(0, "loss_a"),), saved_bytes=32768)
-ROLES = Roles(second=Loss("loss_b", FAILS))
-SIBLING = SharedGraph(CALL, "loss_b", (TANH,), (MADE,), READ, FAILS, LINK, roles=ROLES)
+SIBLING = SharedGraph(CALL, "loss_b", (TANH,), (MADE,), READ, FAILS, LINK)
 CARRIED = SIBLING._replace(holder="h", next_call=FREES, again=True, carried=True)
 
 
@@ -70,125 +68,69 @@ def test_further_holders_are_named() -> None:
 
 
 PROBE = replace(CALL, kind="grad", inputs=("w",))
-FIXES = [
-    (SIBLING, "sum_losses", "(loss_a + loss_b).backward()"),
-    (SIBLING._replace(stepped_between=True), "detach", "where this loss takes it"),
-    (SIBLING._replace(call=PROBE), "retain_graph", "keeps 32 KiB"),
-    (
-        SIBLING._replace(call=replace(CALL, inputs=("w",)), same_root=True),
-        "retain_graph",
-        "retain_graph=True",
-    ),
-    (SIBLING._replace(same_root=True), "recompute", "forward pass again"),
-    (CARRIED, "detach", "detach() `h` after this call"),
-    (CARRIED._replace(computed=True), "detach", "detach() `h`"),
-    (CARRIED._replace(carried=False, computed=True), "retain_graph", "in every run but the last"),
-    (SIBLING._replace(computed=True), "retain_graph", "keep the graph, or add"),
-    (CARRIED._replace(averaged=True), "no_grad", "torch.no_grad()"),
-    (
-        CARRIED._replace(accumulated=True, same_root=True, roles=Roles(total=True)),
+SITUATIONS = {
+    "nested": (SIBLING._replace(call=replace(CALL, parent=1)), "reorder", "use_reentrant=False"),
+    "a running total": (
+        CARRIED._replace(accumulated=True, same_root=True),
         "item",
-        ".item()",
+        "add its value to `h` with item()",
     ),
-    (CARRIED._replace(accumulated=True, same_root=True), "recompute", "set `h` to zero"),
-    (CARRIED._replace(carried=False), "recompute", "train.py:17"),
-    (CARRIED._replace(carried=False, trained=False), "detach", "where it is stored"),
-    (CARRIED._replace(elements="losses"), "sum_losses", "sum(losses).backward()"),
-]
-
-
-@pytest.mark.parametrize(("facts", "kind", "words"), FIXES)
-def test_the_fix_follows_from_the_facts(facts: SharedGraph, kind: str, words: str) -> None:
-    fix = fix_of(gs102.finding(facts))
-    assert fix.kind == kind
-    assert words in fix.message
-
-
-def test_what_keeping_the_graph_costs_is_told_where_that_is_proposed() -> None:
-    for facts, price in (
-        (SIBLING, "(keeps 32 KiB)"),
-        (CARRIED, "32 KiB more with each iteration)"),
-    ):
-        kept = gs102.finding(facts).alternatives[-1]
-        assert kept.kind == "retain_graph"
-        assert kept.message.endswith(price)
-
-
-FIRST = Loss("loss_a", FREES, ("opt_d",))
-SECOND = Loss("loss_b", FAILS, ("opt_g",))
-LINKED = Link("fake", Cut.FIRST, ("g.weight",), lost_first=("g.weight",))
-KNOWN = Roles(("g.weight",), FIRST, SECOND, known=True, links=(LINKED,))
-
-
-def linked(*cuts: Cut, same_optimizer: bool = False) -> SharedGraph:
-    links = tuple(LINKED._replace(cut=cut) for cut in cuts)
-    return SIBLING._replace(roles=KNOWN._replace(links=links, same_optimizer=same_optimizer))
-
-
-ORDERS = {
     "rows of one result": (
         CARRIED._replace(carried=False, call=PROBE),
-        "retain_graph recompute",
+        "retain_graph",
+        "each run of the call at train.py:23 but the last",
     ),
     "a gradient that is asked for first": (
         SIBLING._replace(call=PROBE),
-        "retain_graph create_graph recompute",
+        "retain_graph",
+        "keep the graph in the call at train.py:23, as the call at train.py:25 runs it once more",
     ),
-    "a loop over losses": (CARRIED._replace(elements="losses"), "sum_losses retain_graph"),
-    "the same loss": (SIBLING._replace(same_root=True), "recompute retain_graph"),
-    "a state": (CARRIED, "detach retain_graph"),
-    "an average": (CARRIED._replace(averaged=True), "no_grad detach"),
-    "made once, trained": (CARRIED._replace(carried=False), "recompute detach no_grad"),
-    "made once, a constant": (
-        CARRIED._replace(carried=False, roles=Roles(constant="no step has it")),
-        "detach no_grad recompute",
+    "a part that is asked for first": (
+        SIBLING._replace(call=replace(CALL, inputs=("w",)), same_root=True),
+        "retain_graph",
+        "the call at train.py:25 runs it once more",
     ),
-    "a cache": (CARRIED._replace(carried=False, holder="<cached w>"), "reorder retain_graph"),
-    "nothing known": (SIBLING, "sum_losses detach recompute retain_graph"),
-    "nothing known, a step between": (
-        SIBLING._replace(stepped_between=True),
-        "detach sum_losses recompute retain_graph",
+    "computed": (SIBLING._replace(computed=True), "retain_graph", "the last call that needs it"),
+    "computed in a loop": (
+        CARRIED._replace(carried=False, computed=True),
+        "retain_graph",
+        "the last call that needs it",
     ),
-    "the first may do without": (linked(Cut.FIRST), "detach recompute sum_losses retain_graph"),
-    "the second may do without": (linked(Cut.SECOND), "detach recompute sum_losses retain_graph"),
-    "each may do without one": (
-        linked(Cut.FIRST, Cut.SECOND),
-        "detach recompute sum_losses retain_graph",
+    "a loop over losses": (
+        CARRIED._replace(elements="losses"),
+        "sum_losses",
+        "add the elements of `losses`",
     ),
-    "both may do without": (linked(Cut.NEITHER), "detach no_grad recompute sum_losses"),
-    "none may do without": (linked(Cut.BOTH), "sum_losses recompute retain_graph"),
-    "one optimizer": (
-        linked(Cut.BOTH, same_optimizer=True),
-        "sum_losses recompute retain_graph",
+    "the same loss": (SIBLING._replace(same_root=True), "recompute", "forward pass again"),
+    "a state": (CARRIED, "detach", "detach() `h`, carried from one iteration into the next, after"),
+    "a state, whatever is computed": (CARRIED._replace(computed=True), "detach", "detach() `h`"),
+    "a state of a library's loop": (
+        CARRIED._replace(call=replace(CALL, driven=True)),
+        "detach",
+        "where it is stored",
+    ),
+    "an average": (CARRIED._replace(averaged=True), "no_grad", "under torch.no_grad()"),
+    "a cache": (CARRIED._replace(carried=False, holder="<cached w>"), "reorder", "cached()"),
+    "made once": (CARRIED._replace(carried=False), "recompute", "compute `h` at train.py:17 again"),
+    "two losses": (SIBLING, "sum_losses", "add the losses of the calls at train.py:23 and"),
+    "two losses, a step between": (
+        SIBLING._replace(parted=True),
+        "detach",
+        "detach() what train.py:17 builds in the loss that should not train it, or run",
     ),
 }
 
 
-@pytest.mark.parametrize(("facts", "kinds"), ORDERS.values(), ids=ORDERS)
-def test_who_is_trained_decides_what_comes_first(facts: SharedGraph, kinds: str) -> None:
-    fixes = first_few(gs102._fixes(facts))
-    assert " ".join(fix.kind for fix in fixes) == kinds
-    assert gs102.finding(facts).fixes == fixes
-    assert not any(fix.edits for fix in fixes)
-    check_wording(gs102.finding(facts))
-
-
-def test_a_cut_says_where_and_what_it_means() -> None:
-    fix = known(gs102.finding(linked(Cut.FIRST)).fix)
-    assert fix.message == "use `fake.detach()` in `loss_a` (line 23)"
-    assert fix.effects == (
-        "`g.weight` would get no gradient from `loss_a` (line 23)",
-        "`g.weight` would get gradient from `loss_b` (line 25) as before",
-    )
-    assert fix.reason == "`opt_d` steps with this loss, and only `opt_g` has `g.weight`"
-
-
-def test_of_several_fixes_the_first_is_proposed() -> None:
-    finding = gs102.finding(CARRIED)
-    assert [fix.kind for fix in finding.fixes] == ["detach", "retain_graph"]
-    assert finding.fixes == tuple(gs102._fixes(CARRIED))
-    assert finding.alternatives == finding.fixes[1:]
-    assert not any(fix.edits for fix in finding.fixes)
+@pytest.mark.parametrize(("facts", "kind", "words"), SITUATIONS.values(), ids=SITUATIONS)
+def test_the_situation_has_one_sentence_that_names_the_lines(
+    facts: SharedGraph, kind: str, words: str
+) -> None:
+    finding = gs102.finding(facts)
+    fix = fix_of(finding)
+    assert fix.kind == kind
+    assert words in fix.message
+    assert finding.fixes == (fix,)
+    assert (fix.edits, fix.effects, fix.reason) == ((), (), "")
 
 
 def told_of_a_step(facts: StaleSoon) -> Finding:
@@ -215,41 +157,53 @@ def test_an_operation_in_place_is_told_with_its_tensor() -> None:
         LINK, "loss", ("queue",), ("MmBackward0",), (MADE,), FAILS, FAILS, 3, By.OPERATION
     )
     finding = told_of_a_step(facts)
-    assert [(fix.kind, fix.edits) for fix in finding.fixes] == [("clone", ()), ("reorder", ())]
-    assert finding.fixes[0].message.startswith("save a clone() at train.py:17, or ")
+    assert [(fix.kind, fix.edits) for fix in finding.fixes] == [("clone", ())]
+    reads = "let the forward pass at train.py:17 read a clone() of `queue`, or write to it at"
+    assert finding.fixes[0].message == f"{reads} train.py:18 after the backward call at train.py:25"
     assert "`queue`" in finding.label
     assert "optimizer" not in finding.message
 
 
 STALE = StaleSoon(LINK, "loss", ("w",), ("MmBackward0",), (MADE,), READ, FAILS, 3, By.OPERATION)
-NEEDS = [
-    (STALE, {}, "clone reorder"),
-    (STALE._replace(tensors=("slow.weight",)), {}, "reorder clone"),
-    (STALE._replace(tensors=("slow.weight",)), {"computed": True}, "clone reorder"),
-    (STALE._replace(by=By.DATA, tensors=("slow.weight",)), {}, "clone reorder"),
-    (STALE, {"trained": True}, "reorder"),
-    (STALE, {"carried": True, "again": True}, "detach reorder"),
-    (STALE._replace(by=By.STEP), {}, "reorder recompute"),
-    (STALE._replace(by=By.STEP), {"carried": True, "again": True}, "detach reorder"),
-    (STALE._replace(by=By.STEP), {"again": True}, "recompute detach reorder"),
-]
+CHANGED = {
+    "a table": (STALE, "clone"),
+    "an average, whatever its name": (STALE._replace(tensors=("slow.weight",)), "clone"),
+    "an activation": (STALE._replace(computed=True), "clone"),
+    "an activation that goes on": (
+        STALE._replace(computed=True, carried=True, again=True),
+        "clone",
+    ),
+    "a parameter": (STALE._replace(trained=True), "reorder"),
+    "a parameter, of an older graph": (
+        STALE._replace(trained=True, carried=True, again=True),
+        "detach",
+    ),
+    "a table through .data": (STALE._replace(by=By.DATA), "clone"),
+    "a step": (STALE._replace(by=By.STEP), "reorder"),
+    "a step, and a state": (STALE._replace(by=By.STEP, carried=True, again=True), "detach"),
+    "a step, and what was made once": (STALE._replace(by=By.STEP, again=True), "recompute"),
+}
 
 
-@pytest.mark.parametrize(("facts", "need", "kinds"), NEEDS)
-def test_what_changed_it_decides_what_comes_first(
-    facts: StaleSoon, need: dict[str, Any], kinds: str
-) -> None:
-    finding = gs202.finding(facts._replace(**need))
-    check_wording(finding)
-    assert " ".join(fix.kind for fix in finding.fixes) == kinds
-    assert not any(fix.edits for fix in finding.fixes)
+@pytest.mark.parametrize(("facts", "kind"), CHANGED.values(), ids=CHANGED)
+def test_what_changed_it_decides_what_is_said(facts: StaleSoon, kind: str) -> None:
+    finding = gs202.finding(facts)
+    fix = fix_of(finding)
+    assert fix.kind == kind
+    assert finding.fixes == (fix,)
+    assert (fix.edits, fix.effects, fix.reason) == ((), (), "")
 
 
 BUILT_ON = ForwardOnFreed(READ, "scores", ("TanhBackward0",), (MADE,), CALL, FAILS, 3)
 FREED_FIXES = [
-    (BUILT_ON, "sum_losses", "add this loss"),
-    (BUILT_ON._replace(again=True), "recompute", "compute `scores` again"),
-    (BUILT_ON._replace(again=True, carried=True), "detach", "detach() `scores` after"),
+    (BUILT_ON, "sum_losses", "add the losses of the calls at train.py:23 and train.py:25"),
+    (BUILT_ON._replace(again=True), "recompute", "compute `scores` at train.py:17 again"),
+    (BUILT_ON._replace(again=True, carried=True), "detach", "detach() `scores`, carried"),
+    (
+        BUILT_ON._replace(freed_by=PROBE),
+        "retain_graph",
+        "keep the graph in the call at train.py:23",
+    ),
 ]
 
 
@@ -292,6 +246,36 @@ def test_the_bad_example_is_told_first_and_the_good_one_is_silent(
 ) -> None:
     assert run(examples.bad(rule), tmp_path) == [rule.code, later]
     assert run(examples.good(rule), tmp_path) == []
+
+
+TWO_LOSSES = """
+    import torch
+    net, head = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)
+    z = torch.tanh(net(torch.randn(2, 3)))
+    first, second = z.exp().sum(), z.pow(2).sum()
+    first.backward()
+    {between}
+    second.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("between", "kind"),
+    [
+        ("pass", "sum_losses"),
+        ("optimizer.zero_grad()", "detach"),
+        ("net.zero_grad()", "detach"),
+        ("net.weight.grad = None", "detach"),
+        ("optimizer.step()", "detach"),
+    ],
+)
+def test_losses_that_a_step_or_a_reset_parts_are_not_added(
+    between: str, kind: str, tmp_path: Path
+) -> None:
+    findings, error = findings_of(TWO_LOSSES.format(between=between), tmp_path)
+    assert "second time" in error
+    assert [(f.code, fix_of(f).kind) for f in findings] == [("GS102", kind), ("GS101", kind)]
 
 
 def test_looks_become_rare() -> None:

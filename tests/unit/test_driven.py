@@ -219,7 +219,7 @@ def test_what_it_says_mends_it(kind: str, tmp_path: Path) -> None:
     text = MODEL.format(methods=HAZARDS[kind])
     fix = known(found_in(text, tmp_path)[0][0].fix)
     assert (fix.kind, fix.edits) == ("detach", ())
-    assert fix.message.startswith("detach() `self.state` where it is stored; ")
+    assert fix.message.startswith("detach() `self.state`, carried from one iteration")
     mended = text.replace("self.state = state", "self.state = state.detach()")
     assert found_in(mended, tmp_path) == ([], "")
 

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.autograd.graph import Node
 
 from gradscope.code import source
 from gradscope.code.stores import store_of
@@ -19,31 +20,28 @@ from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, token_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
+from gradscope.collect.walk import Walker, dependencies_last, reachable
 from gradscope.detect.foresight.forward_on_freed import FreedWatch
 from gradscope.detect.foresight.inplace import StaleGraphs
 from gradscope.detect.foresight.reading import Effect, Held, Read, Wanted, foretell, tensors_of
 from gradscope.detect.foresight.schedule import Schedule, Turning
-from gradscope.detect.foresight.training import Freeing, Optimizers, is_root_of, roles_of
-from gradscope.detect.node_facts import built_at, node_at
+from gradscope.detect.node_facts import built_at, node_at, will_free
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.model.paths import Origin, Path
 from gradscope.program.ahead.questions import (
-    FromFrames,
-    events_around,
     hooks_of,
     start_after,
     start_at_call,
 )
-from gradscope.program.ahead.ways import What
-from gradscope.program.layouts import derives
 from gradscope.program.sites import Place, place_in, site_of, user_frames
-from gradscope.program.tensors import held_node, storage_of
+from gradscope.program.tensors import held_node, leaves_of, storage_of
 from gradscope.program.undisturbed import Uncollected
 from gradscope.rules import gs102, gs202
 from gradscope.torch_private import cached_parametrizations
 
 _MOST_FORESEEN = 10_000
 _MOST_NODES, _MOST_MADE, _MOST_OTHERS = 50, 3, 5
+_MOST_WALKED = 2_000  # nodes that may be touched in one look
 _LINEAR = frozenset({"Add", "Sub", "Mul", "Div", "Lerp", "Clone"})
 
 
@@ -107,7 +105,7 @@ class Foresight(Observer):
     def _examine(
         self, call: Call, look: Look, record: BackwardCall, frames: list[FrameType]
     ) -> list[Finding]:
-        freeing = Freeing(look)
+        freeing = _Freeing(look)
         if not any(freeing.frees):
             return []
         reached = [each for each in (*tensors_of(frames), *_cached()) if freeing.trace(each)]
@@ -125,7 +123,7 @@ class Foresight(Observer):
         self.watch.alarms[call.place] = turn
         if not found:
             return []
-        facts = _shared_graph(self.watch, look, record, freeing, found, reached, frames, start)
+        facts = _shared_graph(self.watch, look, record, found)
         computed = _computes_retain(frames[0])
         facts = facts._replace(conditions=foretold.conditions, computed=computed)
         finding = gs102.finding(facts)
@@ -158,30 +156,71 @@ def _cached() -> list[Held]:
     return [Held(each, [Path.of(nowhere, f"<cached {name}>", ())]) for name, each in found]
 
 
-# the facts of GS102: what a call is about to free, and what decides the fix
+class _Freeing:
+    """Which nodes of a look its call will free, and from which nodes these can be reached."""
+
+    def __init__(self, look: Look) -> None:
+        self.look = look
+        self.frees = [will_free(look, i) for i in range(len(look.nodes))]
+        self._below = list(self.frees)
+        for i in dependencies_last(look.targets):
+            self._below[i] = self._below[i] or any(self._below[j] for j in look.targets[i])
+        self._walker = Walker(_MOST_WALKED)
+
+    def trace(self, held: Held) -> bool:
+        """Fill in what the tensor leads to; return whether any of it will be freed."""
+        start = held_node(held.tensor)
+        if start is None:
+            return False
+        held.own = self.look.index.get(start)
+        met = self._met_from(start)
+        held.freed = [i for i in reachable(self.look.targets, met) if self.frees[i]]
+        return bool(held.freed)
+
+    def _met_from(self, start: Node) -> list[int]:
+        """The nodes of the look that a walk from ``start`` meets and that lead to what is freed."""
+        index = self.look.index
+        walked = self._walker.walk([start], enter=lambda node: node not in index)
+        return [i for node in walked if (i := index.get(node)) is not None and self._below[i]]
+
+    def comes_to(self, held: Held, tensor: torch.Tensor) -> bool:
+        """Return whether a way from the held tensor to another runs a node that will be freed."""
+        behind = (target for i in held.freed for target in self.look.targets[i])
+        found = reachable(self.look.targets, behind)
+        node = held_node(tensor)
+        if node is not None:
+            return self.look.index.get(node) in found
+        return any(leaf is tensor for leaf in leaves_of(self.look.nodes[i] for i in found))
+
+
+def _is_root_of(record: BackwardCall, look: Look, held: Held, name: str) -> bool:
+    """Return whether a call starts at the tensor held under a name, and nowhere else.
+
+    Compiled code is one node, whatever it returns: there the names tell the results apart.
+    """
+    root = record.roots[0] if len(record.roots) == 1 else None
+    if root is None or held.own is None or held.own != root.node:
+        return False
+    is_compiled = held.own in look.compiled
+    return not is_compiled or root.name in (None, name)
+
+
+# the facts of GS102: what a call is about to free, and in which situation
 
 
 def _shared_graph(
     watch: State,
     look: Look,
     record: BackwardCall,
-    freeing: Freeing,
     found: list[tuple[Held, Read]],
-    reached: list[Held],
-    frames: list[FrameType],
-    start: FromFrames,
 ) -> gs102.SharedGraph:
-    """Return the facts about the first of the holders.
-
-    ``start`` is where the program was read on from.
-    """
+    """Return the facts about the first of the holders."""
     site = record.site
     assert site is not None
     held, reading = min(found, key=_rank)
     made = _made(watch, look, held.freed)
     again = reading.backward == site or reading.again
-    same_root = is_root_of(record, look, held, reading.name)
-    around = events_around(start, reading.way)
+    same_root = _is_root_of(record, look, held, reading.name)
     return gs102.SharedGraph(
         call=record,
         holder=reading.name,
@@ -195,15 +234,9 @@ def _shared_graph(
         again=again,
         carried=reading.carried,
         elements=_elements(reading, site),
-        averaged=_is_average(look, record, freeing, held),
+        averaged=_is_average(look, record, held),
         accumulated=same_root and reading.effect is Effect.AUGMENTED,
-        trained=_is_trained(freeing.leaves(held), frames),
-        stepped_between=any(event.what is What.STEP for event in around[0]),
-        roles=watch.notes.attempt(
-            "asking who is trained by which loss failed in gradscope",
-            lambda: roles_of(watch, record, freeing, held, reading, reached, frames, around),
-            gs102.UNKNOWN,
-        ),
+        parted=reading.parted,
     )
 
 
@@ -271,16 +304,11 @@ def _elements(reading: Read, site: Site) -> str:
     return container if "[" in reading.name and container in iterated else ""
 
 
-def _is_average(look: Look, record: BackwardCall, freeing: Freeing, held: Held) -> bool:
-    """Return whether a tensor is a weighted sum of parameters that the loss trains without it."""
+def _is_average(look: Look, record: BackwardCall, held: Held) -> bool:
+    """Return whether a tensor is a weighted sum of leaves that the call leads to without it too."""
     names = {look.nodes[i].name().removesuffix("Backward0") for i in held.freed}
+    if held.own is None or not names <= _LINEAR:
+        return False
     roots = [root.node for root in record.roots if root.node is not None]
-    return names <= _LINEAR and not freeing.lost(roots, held.own)
-
-
-def _is_trained(leaves: list[torch.Tensor], frames: list[FrameType]) -> bool:
-    """Return whether a leaf is a module's parameter, or in an optimizer of these frames."""
-    if any(derives(type(leaf), torch.nn.Parameter) for leaf in leaves):
-        return True
-    optimizers = Optimizers(frames)
-    return not optimizers.all or any(id(leaf) in optimizers.parameters for leaf in leaves)
+    kept = set(reachable(look.targets, roots, cut={held.own}))
+    return not leaves_of(look.nodes[i] for i in reachable(look.targets, roots) if i not in kept)

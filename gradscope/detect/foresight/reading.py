@@ -30,7 +30,7 @@ from gradscope.program.ahead.values import (
     key_of,
     reading,
 )
-from gradscope.program.ahead.ways import Conditions, Hazard, Way
+from gradscope.program.ahead.ways import Conditions, Hazard
 from gradscope.program.layouts import is_a, is_exactly
 from gradscope.program.reach import Budget, named_tensors
 from gradscope.program.sites import USER, owner_of, place_in
@@ -75,24 +75,23 @@ class Effect(Enum):
 
 
 class Read(NamedTuple):
-    """Where the tensor that ``name`` holds is read, in a frame of the user's; ``backward`` is the
-    call that comes of it.
+    """Where the tensor that ``name`` holds is read, in the user's code; ``backward`` is the call
+    that comes of it.
 
-    ``via`` is what is written there. ``again``: it is read in a later iteration of a loop around
-    the starting point, or by code that a library runs again. ``carried``: when the call comes, the
-    program has stored something else under the name. ``alone``: the call runs nothing else.
+    ``again``: it is read in a later iteration of a loop around the starting point, or by code that
+    a library runs again. ``carried``: when the call comes, the program has stored something else
+    under the name. ``alone``: the call runs nothing else; ``parted``: before it, an optimizer steps
+    or gradients are reset.
     """
 
     name: str
     site: Site
     effect: Effect
-    via: str
     backward: Site
-    frame: FrameType
-    way: Way
     again: bool = False
     carried: bool = False
     alone: bool = False
+    parted: bool = False
 
 
 @dataclass(slots=True)
@@ -239,7 +238,7 @@ def foretell(wanted: Wanted, start: FromFrames, frames: Sequence[FrameType]) -> 
     if found.conditions == () and not is_left:
         return found
     sure = [hazard for hazard in explored.hazards if hazard.sure]
-    for hazard in sorted(sure, key=lambda each: each.way.steps)[:1]:  # the nearest
+    for hazard in sorted(sure, key=lambda each: each.steps)[:1]:  # the nearest
         for mark in sorted(hazard.marks, key=wanted.rank):
             if all(mark.held is not known for known, _ in found.reads):
                 found.reads.append((mark.held, _read(hazard, mark, frames)))
@@ -261,9 +260,8 @@ def _read(hazard: Hazard, mark: Mark, frames: Sequence[FrameType]) -> Read:
     names = {path.text for path in mark.held.paths}
     in_loop = driven or source.loop_around(place_in(frame).site) is not None
     carried = in_loop and bool(names) and hazard.gone >= ({name} if name in names else names)
-    way = hazard.way
     again = driven or note.again
-    return Read(name, site, effect, via, backward, frame, way, again, carried, hazard.alone)
+    return Read(name, site, effect, backward, again, carried, hazard.alone, hazard.parted)
 
 
 def _is_root_at(backward: Site, site: Site) -> bool:

@@ -22,7 +22,7 @@ from gradscope.code.bytecode import MISSING, flow_of
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.event_loop import FUTURES, TASK, TWINS, fields_of, future_of
 from gradscope.program.ahead.frames import Frame
-from gradscope.program.ahead.ways import Compared, Conditions, Fork, GradEvent, Hazard, Way, What
+from gradscope.program.ahead.ways import Compared, Conditions, Fork, Hazard
 from gradscope.program.containers import layout_of
 from gradscope.program.layouts import (
     class_bases,
@@ -104,7 +104,8 @@ class Machine:
         self.overlay = v.Overlay()
         self.choices = choices
         self.forks: list[Fork] = []
-        self.events: list[GradEvent] = []
+        self.parted = False
+        """Whether gradients were used by a step, or reset, on this way."""
         self.compared: Conditions = {}
         self.steps = 0
         self.most_steps = steps
@@ -167,9 +168,8 @@ class Machine:
         frame = next((each for each in reversed(self.frames) if each.of_user), self.frames[-1])
         sure = sure and not self.doubt
         gone = self.question.gone(self, marks)
-        calls = sum(event.what is What.BACKWARD for event in self.events)
-        way = Way(tuple(fork.taken for fork in self.forks), calls, self.steps)
-        self.hazard = Hazard(self._note(frame), marks, sure, way, gone, alone)
+        note, steps = self._note(frame), self.steps
+        self.hazard = Hazard(note, marks, sure, steps, self.parted, gone, alone)
         raise v.Stop("hazard")
 
     def unknown(self, why: str, *given: Any) -> v.Unknown:

@@ -24,7 +24,7 @@ from gradscope.program.ahead.event_loop import STEP, run_loop
 from gradscope.program.ahead.frames import NO_RESULT, SUSPENDED, Frame, frame_of
 from gradscope.program.ahead.machine import Machine, Question
 from gradscope.program.ahead.torch_models import run_backward
-from gradscope.program.ahead.ways import Conditions, Fork, GradEvent, Hazard, Way, What
+from gradscope.program.ahead.ways import Conditions, Fork, Hazard
 from gradscope.program.layouts import class_name, is_a, is_exactly
 from gradscope.program.sites import USER, frames_from, owner_of
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
@@ -35,7 +35,6 @@ from gradscope.torch_private import current_node
 MOST_STEPS = 40_000  # of all ways: what is foretold must not depend on how busy a machine is
 _MOST_OF_ONE = 20_000
 _MOST_WAYS = 24
-_MOST_BEYOND = 10_000
 _MOST_FRAMES = 60
 _MOST_OF_EXPRESSION = 500
 _MOST_NODES = 2_000  # of an outer call
@@ -333,7 +332,7 @@ def _is_skipped(machine: Machine, frame: Frame, inner: Frame) -> bool:
                 finally:
                     machine.frames.pop()
             if is_a(optimizer, torch.optim.Optimizer):
-                machine.events.append(GradEvent(What.STEP, optimizer))
+                machine.parted = True
         return True
     return "/asyncio/" in file
 
@@ -492,36 +491,6 @@ def start_before(user: FrameType, frame: FrameType) -> FromFrames:
     override runs in the place of what it calls.
     """
     return FromFrames(user, None) if user is frame else start_after(user)
-
-
-class _NoQuestion(Question):
-    """No question: the program is read on past the call that will fail, and until ``calls`` more
-    calls are made.
-    """
-
-    def __init__(self, calls: int) -> None:
-        self._calls = calls
-
-    def meets(self, marks: v.Marks, inputs: Sequence[Any] | None) -> bool:
-        """Return that no backward call counts."""
-        return False
-
-    def is_over(self, machine: Machine) -> bool:
-        """Return whether enough calls were made."""
-        return sum(e.what is What.BACKWARD for e in machine.events) > self._calls
-
-
-def events_around(start: FromFrames, way: Way) -> tuple[list[GradEvent], list[GradEvent]]:
-    """Return what is done with gradients before the call that a way leads to, and after it."""
-    machine = Machine(_NoQuestion(way.calls + 2), way.choices, way.steps + _MOST_BEYOND)
-    events = machine.events
-    try:
-        _way(machine, start)
-    finally:
-        machine.let_go()
-    calls = [at for at, event in enumerate(events) if event.what is What.BACKWARD]
-    at = calls[way.calls] if len(calls) > way.calls else len(events)
-    return events[:at], events[at:]
 
 
 @cache

@@ -16,7 +16,6 @@ from torch.nn import Module
 from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import PARTS, Machine, is_function
-from gradscope.program.ahead.ways import GradEvent, What
 from gradscope.program.layouts import class_name, class_namespace, is_a, is_exactly
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
 from gradscope.program.tensors import requires_grad
@@ -317,8 +316,7 @@ def set_attribute(m: Machine, tensor: Any, name: str, value: Any) -> None:
     """Store an attribute of a tensor."""
     if name == "data" and type(tensor) is v.Ahead:
         tensor.twin = twin(value)
-    if name == "grad" and value is None:
-        m.events.append(GradEvent(What.ZERO, tensor))
+    m.parted |= name == "grad" and value is None
     if name not in ("data", "grad", "requires_grad"):
         m.store(tensor, name, value)
 

@@ -17,7 +17,6 @@ from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import MODULE_PARTS, PARTS, Machine
 from gradscope.program.ahead.models import argument, in_thread, model, rebuilt
 from gradscope.program.ahead.values import Given, Named
-from gradscope.program.ahead.ways import GradEvent, What
 from gradscope.program.layouts import class_namespace, derives, is_a
 from gradscope.torch_private import (
     ENTERED_FILES,
@@ -43,7 +42,6 @@ def run_backward(m: Machine, roots: list[Any], inputs: Any = None) -> None:
             m.meet(sure, sure=True, alone=alone)
         if m.question.meets(marks, each) is not False:
             m.meet(marks, sure=False, alone=alone)
-    m.events.append(GradEvent(What.BACKWARD))
 
 
 @model(torch.Tensor.backward)
@@ -277,7 +275,7 @@ def _step(m: Machine, function: FunctionType, given: Given, named: Named) -> Any
     model = _of_library(function, function.__module__)
     found = m.enter(function, given, named) if model is None else model(m, function, given, named)
     if is_optimizer:
-        m.events.append(GradEvent(What.STEP, given[0]))
+        m.parted = True
         _run_hooks(m, given, named, "post")
     return found
 
@@ -293,8 +291,7 @@ def _run_hooks(m: Machine, given: Given, named: Named, when: str) -> None:
 
 
 def _of_optimizer(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
-    if function.__name__ == "zero_grad":
-        m.events.append(GradEvent(What.ZERO, given[0]))
+    m.parted |= function.__name__ == "zero_grad"
     if function.__name__ != "step":
         return v.Unknown(why=function.__name__)
     closure = argument(given, named, 1, "closure")
@@ -326,8 +323,7 @@ def _of_module(m: Machine, function: FunctionType, given: Given, named: Named) -
         for each in Module.modules(module) if is_a(module, Module) else ():
             m.store(each, "training", mode)
         return module
-    if name == "zero_grad":
-        m.events.append(GradEvent(What.ZERO, module))
+    m.parted |= name == "zero_grad"
     if name in _OF_MODULE_QUIET:
         return module
     return v.Unknown(v.unsure(m.held(given[1:])), name)

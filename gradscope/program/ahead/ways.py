@@ -1,9 +1,8 @@
-"""Says what is met along one way ahead: forks, what is done with gradients, and the hazard."""
+"""Says what is met along one way ahead: forks, and the hazard."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from math import inf, isfinite
 from types import CodeType
 from typing import Any, NamedTuple, TypeAlias
@@ -21,38 +20,16 @@ class Fork(NamedTuple):
     depth: int
 
 
-class What(Enum):
-    """What makes or uses gradients: a backward call, an optimizer's step, a reset."""
-
-    BACKWARD = 1
-    STEP = 2
-    ZERO = 3
-
-
-class GradEvent(NamedTuple):
-    """One thing done with gradients ahead; ``of`` is the optimizer, module or tensor."""
-
-    what: What
-    of: Any = None
-
-
-class Way(NamedTuple):
-    """How to come to a hazard: which way to go at each fork, after how many backward calls and
-    steps of the interpreter it comes.
-    """
-
-    choices: tuple[bool, ...]
-    calls: int
-    steps: int
-
-
 class Hazard(NamedTuple):
-    """A backward call ahead that runs what is looked for."""
+    """A backward call ahead that runs what is looked for, after so many ``steps`` of the
+    interpreter; ``parted``: an optimizer steps or resets gradients before.
+    """
 
     note: Note
     marks: Marks
     sure: bool
-    way: Way
+    steps: int
+    parted: bool
     gone: frozenset[str]
     alone: bool
 

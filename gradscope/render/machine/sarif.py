@@ -104,7 +104,7 @@ def _fix(fix: Fix) -> dict[str, Any]:
         changes.append({"artifactLocation": _artifact(file), "replacements": replacements})
     said = [f"{word}: {text}" for word, text in reasons(fix)]
     safety = [f"applicability: {safety_of(fix)}"] if safety_of(fix) else []
-    description = "\n".join([fix.message, *said, *safety])
+    description = "\n".join([fix.message, *said, *safety, f"proof: {fix.proof}"])
     return {"description": {"text": description}, "artifactChanges": changes}
 
 

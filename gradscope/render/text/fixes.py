@@ -54,9 +54,12 @@ def print_changes(plan: Plan, console: Console) -> None:
 
 
 def print_tried(findings: Iterable[Finding], console: Console) -> None:
-    """Print the fixes that a rehearsal has found, each with its diff."""
+    """Print the fixes that were tried and held, each with its diff, or why there is none."""
+    for why in dict.fromkeys(each.untried for each in findings if each.untried):
+        _note("note", "bold cyan", why, console)
     for fix in {each.fix.edits: each.fix for each in findings if each.fix}.values():
-        print_help(with_safety(fix.message, fix), fix, console)
+        if fix.edits:
+            print_help(with_safety(fix.message, fix), fix, console)
         for file, own in gathered(fix.edits, lambda edit: edit.file).items():
             with suppress(OSError, SyntaxError, ValueError):
                 print_diff(apply(read(file), own), console)

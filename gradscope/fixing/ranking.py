@@ -252,7 +252,7 @@ def _settled(recording: Recording, tried: dict[int, _Tried], why: str) -> Record
     def settled(finding: Finding) -> Finding:
         shown = tried.get(id(finding))
         fixes = [*_fixes(finding, shown)] if shown else [*finding.fixes]
-        changed = finding.with_fixes(fixes)
+        changed = replace(finding.with_fixes(fixes), untried="")
         if not changed.is_to_mend:
             return changed
         words_first = sorted(fixes, key=lambda fix: bool(fix.edits))

@@ -199,9 +199,8 @@ class Finding(Printed):
         return (() if self.fix is None else (self.fix,)) + self.alternatives
 
     def with_fixes(self, fixes: Sequence[Fix]) -> Finding:
-        """Return the finding with these fixes, the best first, and none that says why not."""
-        first = fixes[0] if fixes else None
-        return replace(self, fix=first, alternatives=tuple(fixes[1:]), untried="")
+        """Return the finding with these fixes, the best first."""
+        return replace(self, fix=fixes[0] if fixes else None, alternatives=tuple(fixes[1:]))
 
     @property
     def predicts_error(self) -> bool:

@@ -103,6 +103,11 @@ def proof_of(fix: Fix) -> str:
     return words.get(fix.proof, "not tried") if fix.edits else ""
 
 
+def proposed(fix: Fix) -> str:
+    """Return what a fix does and, of one with an edit, whether it was tried and how safe it is."""
+    return with_safety(fix.message, fix) if fix.edits else fix.message
+
+
 def with_safety(text: str, fix: Fix) -> str:
     """Return a text about a fix, and in brackets whether it was tried, and how safe it is."""
     known = ", ".join(filter(None, (proof_of(fix), safety_of(fix))))
@@ -115,7 +120,7 @@ def whole_message(finding: Finding) -> str:
     for note, site in notes(finding):
         lines.append(f"note: {note}{f' ({opened_as(site)})' if site else ''}")
     if finding.fix is not None:
-        lines.append(f"help: {with_safety(finding.fix.message, finding.fix)}")
+        lines.append(f"help: {proposed(finding.fix)}")
         lines += [f"{word}: {text}" for word, text in reasons(finding.fix)]
     if finding.untried:
         lines.append(f"note: {finding.untried}")

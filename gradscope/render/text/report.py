@@ -38,8 +38,8 @@ from gradscope.render.wording import (
     lives,
     notes,
     nothing_found,
+    proposed,
     reasons,
-    with_safety,
 )
 from gradscope.units import Sources, counted, firsts, line_at, listed, nbytes, source_lines
 
@@ -75,7 +75,7 @@ def print_finding(
         print_lines(console, [Text()])
         return
     if finding.fix is not None:
-        print_help(with_safety(finding.fix.message, finding.fix), finding.fix, console)
+        print_help(proposed(finding.fix), finding.fix, console)
         if finding.untried:
             print_note(finding.untried, console)
         for other in finding.alternatives:

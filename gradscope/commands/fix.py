@@ -18,7 +18,6 @@ from gradscope.errors import GradscopeError
 from gradscope.launch.improvement import improved
 from gradscope.launch.runner import die_of_interrupt
 from gradscope.model import Finding, Recording
-from gradscope.model.finding import by_weight
 from gradscope.render.machine import Format
 from gradscope.render.text.terminal import show_progress
 from gradscope.rules.settings import DEFAULTS, Settings, Suppressor
@@ -61,18 +60,25 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
     end = time.monotonic() + options.timeout
     tell = partial(_tell, end=end)
     recorded = with_edits(_recorded(file, args, options, tell))
-    recording = Suppressor(options.settings).of_findings(recorded)
-    record = None
-    if options.rehearse and any(finding.is_to_mend for finding in recording.findings):
-        left = end - time.monotonic()
-        recording, record = improved(recording, left, tell, guarded=options.guarded)
+    suppressor, by_name = Suppressor(options.settings), bool(options.finding or options.picks)
+    recording, record = suppressor.of_findings(recorded), None
+    if options.rehearse and (by_name or any(each.is_to_mend for each in recording.findings)):
+        began = time.monotonic()
+        recorded, record = improved(recorded, end - began, tell, guarded=options.guarded)
+        recording = suppressor.of_findings(recorded)
+        if is_text:
+            took = counted(round(time.monotonic() - began), "second")
+            bound = f"of at most {counted(round(options.timeout), 'second')} (--timeout)"
+            print_line(console, f"searched for {took}, {bound}")
     if not is_text:
-        chosen = plans.plan(recording, options.finding, options.picks).proposals
-        found = tuple(finding for proposal in chosen for finding in proposal.findings)
-        printer(options.format)(replace(recording, findings=by_weight(found)), console, None)
+        if options.finding is not None:
+            chosen = plans.plan(recording, options.finding).proposals
+            named = {finding.cause for proposal in chosen for finding in proposal.findings}
+            found = tuple(each for each in recording.findings if each.cause in named)
+            recording = replace(recording, findings=found)
+        printer(options.format)(recording, console, None)
         return 0
     suppressed = [finding for finding in recording.findings if finding.suppression]
-    by_name = options.finding is not None or options.picks
     if len(suppressed) == len(recording.findings) and not by_name:
         are = f", {_suppressed(suppressed)}" if suppressed else ""
         print_line(console, f"nothing to fix: no finding in {file}{are}")

@@ -69,6 +69,11 @@ class Proposal(NamedTuple):
         return "hazard" if self.finding.code.startswith(("GS1", "GS2")) else "finding"
 
     @property
+    def named(self) -> str:
+        """How a sentence names it, by its number."""
+        return f"{'the hazard of ' if self.hazard == 'hazard' else ''}finding {self.number}"
+
+    @property
     def is_suppressed(self) -> bool:
         """Whether the user has suppressed all that it is about."""
         return all(finding.suppression for finding in self.findings)

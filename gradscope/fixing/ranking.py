@@ -20,7 +20,7 @@ from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import REFUSED, Bounds, Program, Run, Start, start_process
 from gradscope.fixing.trials import MOST, OTHER, TARGET, UNSPOILT
 from gradscope.fixing.verify import Verdict, compared, default_calls
-from gradscope.model import Applicability, Finding, Fix, FixKind, Proof, Recording, Severity
+from gradscope.model import Applicability, Finding, Fix, FixKind, Proof, Recording
 from gradscope.units import counted, firsts, listed
 
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
@@ -60,6 +60,8 @@ def _with(finding: Finding, record: Record) -> Finding:
     """Return a finding with what the rehearsal found among its fixes, the smaller changes first,
     but the best of each kind before the next one of any. What says in words what to do is last.
     """
+    if finding.fix is not None and finding.fix.proof is Proof.HELD:
+        return finding
     found: dict[FixKind, list[Fix]] = {}
     order: tuple[FixKind, ...] = _CHEAPEST
     if finding.code in _LEAKS:
@@ -185,7 +187,7 @@ def _tried(
     proposed = plan(recording)
     bounds = Bounds(default_calls(proposed.proposals), 0)
     before = Run(recording, (), recording.outcome.exit_status, "")
-    grave = [p for p in proposed.proposals if p.finding.severity is not Severity.ADVICE]
+    grave = [p for p in proposed.proposals if any(each.is_to_mend for each in p.findings)]
     results: dict[int, _Tried] = {}
     why = ""
     for proposal in grave:

@@ -40,6 +40,8 @@ def print_plan(plan: Plan, console: Console) -> None:
             print_message(lead, finding.message + at, console, "bold")
         for candidate in proposal.candidates:
             _candidate(candidate, proposal, console)
+        if proposal.finding.untried:
+            _note("note", "bold cyan", proposal.finding.untried, console)
         console.print()
 
 

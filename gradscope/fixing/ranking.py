@@ -26,11 +26,11 @@ from gradscope.units import counted, firsts, listed
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
 _LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
 _CHEAPEST = (
-    *(FixKind.NO_GRAD, FixKind.CLONE, FixKind.DETACH, FixKind.ITEM, FixKind.CREATE_GRAPH),
+    *(FixKind.CREATE_GRAPH, FixKind.NO_GRAD, FixKind.CLONE, FixKind.DETACH, FixKind.ITEM),
     *(FixKind.REORDER, FixKind.SUM_LOSSES, FixKind.RETAIN_GRAPH, FixKind.RECOMPUTE),
 )
-"""What builds less of a graph comes first, then what builds as much, then what keeps it for the
-next call, and what computes it twice.
+"""What trains by a derivative comes first, then what builds less of a graph, then what builds as
+much, then what keeps it for the next call, and what computes it twice.
 """
 _MOST_TRIED = 6
 _LEAST_SECONDS = 2.0
@@ -71,8 +71,12 @@ def _with(finding: Finding, record: Record) -> Finding:
         if not search.fails:  # in the rehearsal nothing went wrong: there is nothing to mend
             return finding
         found = search.options(finding)
-        if search.is_carried:  # a total, of which nobody wants more than the number
-            order = (FixKind.ITEM, *order)
+        if search.is_only_read:  # nothing is trained through the result of a derivative either
+            found[FixKind.CREATE_GRAPH] = []
+        if search.is_shared and found[FixKind.REORDER]:  # calls keep the graph for one another
+            found[FixKind.DETACH] = []
+    if finding.fix is not None and finding.fix.kind is FixKind.ITEM:
+        order = (FixKind.ITEM, *order)
     edits = [fix for fix in (*finding.fixes, *chain(*found.values())) if fix.edits]
     turns, ranked = Counter[FixKind](), []
     for fix in firsts(edits, lambda fix: fix.edits).values():
@@ -236,7 +240,8 @@ def _sort(
     elif verdict.refused and TARGET not in fix.effects:
         shown.otherwise.append(replace(fix, proof=Proof.TRAINS_OTHERWISE))
     else:
-        is_equal = comparison.is_equal and OTHER not in fix.effects
+        is_more = fix.kind is FixKind.CREATE_GRAPH  # it trains by the derivative, as it should
+        is_equal = (comparison.is_equal or is_more) and OTHER not in fix.effects
         trains = 2 if comparison.differences else 1 - is_equal
         keeps = fix.kind is FixKind.RETAIN_GRAPH and (comparison.keeps or not is_equal)
         # What comes after a bounded run may want a tensor where there is a number now.

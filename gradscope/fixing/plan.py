@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Patch, Source, apply, bare, read, same_lines, shown_lines, split
-from gradscope.model import Edit, Finding, Fix, FixKind, Recording, Severity
+from gradscope.model import Edit, Finding, Fix, Recording, Severity
 from gradscope.units import firsts, gathered, listed
 
 ADVICE = "is for advice, which is followed only if asked for: name it with --finding or --pick"
@@ -77,11 +77,6 @@ class Proposal(NamedTuple):
     def is_suppressed(self) -> bool:
         """Whether the user has suppressed all that it is about."""
         return all(finding.suppression for finding in self.findings)
-
-    @property
-    def changes_training(self) -> bool:
-        """Whether the fix trains less: it detaches, or computes without gradients."""
-        return self.fix.kind in (FixKind.DETACH, FixKind.NO_GRAD)
 
 
 class Plan(NamedTuple):

@@ -51,11 +51,6 @@ class Outcome(NamedTuple):
     """Its place among what was found: small changes come first, then cheap ones."""
 
 
-class _Held(NamedTuple):
-    fix: Fix
-    outcome: Outcome
-
-
 def _with(finding: Finding, record: Record) -> Finding:
     """Return a finding with what the rehearsal found among its fixes, the smaller changes first,
     but the best of each kind before the next one of any. What says in words what to do is last.
@@ -175,7 +170,7 @@ class _Tried(NamedTuple):
     something else.
     """
 
-    held: list[_Held]
+    held: list[tuple[Outcome, Fix]]
     failed: list[Fix]
     otherwise: list[Fix]
 
@@ -221,7 +216,7 @@ def _tried(
                     continue
             others = [other for other in grave if other is not proposal and verdict.left(other)]
             _sort(candidate, verdict, proposal, len(others), shown)
-            if any(each.outcome < (0, False, 0, True) for each in shown.held):
+            if any(outcome < (0, False, 0, True) for outcome, _ in shown.held):
                 break  # what comes later is larger, or costs more
             # What mends that as well is better: mostly it is stored with its graph.
             numbers = tried.union(c.number for c in waiting)
@@ -250,7 +245,7 @@ def _sort(
             fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
         fix = replace(fix, proof=Proof.HELD)
         place = candidate.number if candidate in proposal.candidates else len(proposal.candidates)
-        shown.held.append(_Held(fix, Outcome(others, keeps, trains, comparison.carries, place)))
+        shown.held.append((Outcome(others, keeps, trains, comparison.carries, place), fix))
 
 
 def _settled(recording: Recording, tried: dict[int, _Tried], why: str) -> Recording:
@@ -269,7 +264,7 @@ def _settled(recording: Recording, tried: dict[int, _Tried], why: str) -> Record
 
 
 def _fixes(finding: Finding, shown: _Tried) -> Iterator[Fix]:
-    held = [each.fix for each in sorted(shown.held, key=lambda each: each.outcome)]
+    held = [fix for _, fix in sorted(shown.held, key=lambda each: each[0])]
     yield from held
     known = {fix.edits for fix in (*held, *shown.failed, *shown.otherwise)}
     for fix in finding.fixes:

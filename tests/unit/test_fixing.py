@@ -145,7 +145,6 @@ def test_one_fix_of_a_prediction_and_its_failure_is_shown_once_under_the_failure
     found = planned(tmp_path, finding("GS102", 5, ONE), finding("GS101", 5, ONE, Severity.ERROR))
     (proposal,) = found.proposals
     assert [f.code for f in proposal.findings] == ["GS101", "GS102"]
-    assert proposal.changes_training
     assert "".join(found.changes[0].after.lines) == TEXT.replace("line 5", "fixed")
 
 

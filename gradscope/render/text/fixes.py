@@ -25,7 +25,6 @@ from gradscope.render.wording import reasons, with_safety
 from gradscope.units import escaped, gathered, short_path
 
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
-_TRAINING = "this changes what is trained: no gradient goes through what it cuts off"
 
 
 def print_plan(plan: Plan, console: Console) -> None:
@@ -93,8 +92,6 @@ def _candidate(candidate: Candidate, proposal: Proposal, console: Console) -> No
     _note(lead, style, with_safety(fix.message, fix), console)
     for word, text in reasons(fix):
         _note(word, "bold cyan", text, console)
-    if is_chosen and proposal.changes_training and not fix.effects:
-        _note("note", "bold cyan", _TRAINING, console)
     problem = proposal.problem if is_chosen else candidate.problem
     if not fix.edits:
         _note("note", "bold cyan", "no edit is known that does this: make it by hand", console)

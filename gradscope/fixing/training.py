@@ -407,14 +407,15 @@ class Comparison:
 
     @property
     def keeps(self) -> bool:
-        """Whether the changed program keeps graphs that no later call frees."""
+        """Whether the changed program keeps what several calls share, and no later one frees."""
         record, kept = self._after.record, set[int]()
+        times = Counter(node for own in self._after.seen.ran.values() for node in own)
         for place, call in enumerate(record.calls):
             if not record.events[call].keep:
                 kept -= self._after.seen.ran[call]
             elif 2 * place <= len(record.calls):  # what frees a later one may not be reached
                 kept |= self._after.seen.ran[call] - record.leaf.keys()
-        return any(record.saves[node] for node in kept)
+        return any(record.saves[node] and times[node] > 1 for node in kept)
 
     def _pairs(self, key: Key) -> list[tuple[TrainingStep, TrainingStep]]:
         """Return the steps of a leaf's optimizer, those of both runs side by side; if the changed

@@ -176,10 +176,12 @@ class _Report:
         if not any(finding.is_to_mend for finding in findings):
             return recording
         took = time.time() - (self.children.header.started or 0)
+        # On a busy machine all takes longer than the processor is at it, by the same factor.
+        busy = min(max(took / time.process_time(), 1.0), _MOST_BUSY)
         why = ""
         if not self.options.rehearse:
             why = "--no-rehearsal"
-        elif took > _SOON:
+        elif took / busy > _SOON:
             minutes = counted(round(took / 60), "minute")
             why = f"the run takes {minutes if took > 90 else counted(round(took), 'second')}"
         elif ended.interrupted:
@@ -194,8 +196,6 @@ class _Report:
             return untried(recording, f"{why}; `{_fixing(recording.header)}` tries")
         self.children.leave()  # what is started now is ours
         progress = self.live.progress if self.live else lambda doing: None
-        # On a busy machine all takes longer than the processor is at it, by the same factor.
-        busy = min(max(took / time.process_time(), 1.0), _MOST_BUSY)
         return improved(recording, busy * _LEAST_TIME + 4 * took, progress)[0]
 
     def of_killed(self, exit_status: int | None) -> None:

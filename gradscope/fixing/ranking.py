@@ -66,8 +66,9 @@ def _with(finding: Finding, record: Record) -> Finding:
         if not search.fails:  # in the rehearsal nothing went wrong: there is nothing to mend
             return finding
         found = search.options(finding)
-        if search.is_only_read:  # nothing is trained through the result of a derivative either
+        if search.is_only_read:  # no step trains: it is to be read again, and not built again
             found[FixKind.CREATE_GRAPH] = []
+            found[FixKind.RECOMPUTE] *= not found[FixKind.RETAIN_GRAPH]
         if search.is_shared and found[FixKind.REORDER]:  # calls keep the graph for one another
             found[FixKind.DETACH] = []
     if finding.fix is not None and finding.fix.kind is FixKind.ITEM:

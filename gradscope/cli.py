@@ -352,6 +352,7 @@ def fix(
         _count("End each run after N backward calls (default: 100, or as the findings need)."),
     ] = None,
     timeout: Annotated[float, _count("End after S seconds in all.", metavar="S")] = 600,
+    format: FormatOption = Format.TEXT,  # noqa: A002
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,
 ) -> Job:
@@ -367,7 +368,7 @@ def fix(
     settings = settings_at().overridden(ignore, baseline=baseline)
     options = command.FixOptions(
         *(finding, verify, write, stop_after, timeout, picks),
-        *(not no_rehearsal, not yes, settings),
+        *(not no_rehearsal, not yes, format, settings),
     )
     return partial(command.fix, file, tuple(args or ()), options)
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
-from gradscope.commands.outputs import console_on, print_line
+from gradscope.commands.outputs import console_on, print_line, printer
 from gradscope.errors import GradscopeError
+from gradscope.launch.improvement import improved
 from gradscope.launch.runner import die_of_interrupt
 from gradscope.model import Finding, Recording
+from gradscope.render.machine import Format
+from gradscope.render.text.terminal import show_progress
 from gradscope.rules.settings import DEFAULTS, Settings, Suppressor
 from gradscope.units import counted
 
 if TYPE_CHECKING:
     from gradscope.fixing.plan import Plan
-    from gradscope.fixing.rehearsal import Record
 
 
 class FixOptions(NamedTuple):
@@ -33,6 +38,7 @@ class FixOptions(NamedTuple):
     picks: tuple[int, ...] = ()
     rehearse: bool = True
     guarded: bool = True
+    format: Format = Format.TEXT
     settings: Settings = DEFAULTS
 
 
@@ -48,19 +54,31 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
     from gradscope.render.text.trials import print_trial
 
     console = console_on(sys.stdout)
-
-    def tell(doing: str) -> None:
-        """Print which run is in progress, if there is a terminal."""
-        if console.is_terminal:
-            console.print(f"{doing} ...", style="dim")
-
+    is_text = options.format is Format.TEXT
+    if not is_text and (options.verify or options.write):
+        raise GradscopeError("--verify and --write print a text: leave --format out")
+    end = time.monotonic() + options.timeout
+    tell = partial(_tell, end=end)
     recorded = with_edits(_recorded(file, args, options, tell))
-    recording = Suppressor(options.settings).of_findings(recorded)
-    record = None
-    if options.rehearse and recording.findings:
-        recording, record = _rehearsed(recording, options, console, tell)
+    suppressor, by_name = Suppressor(options.settings), bool(options.finding or options.picks)
+    recording, record = suppressor.of_findings(recorded), None
+    if options.rehearse and (by_name or any(each.is_to_mend for each in recording.findings)):
+        began = time.monotonic()
+        recorded, record = improved(recorded, end - began, tell, guarded=options.guarded)
+        recording = suppressor.of_findings(recorded)
+        if is_text:
+            took = counted(round(time.monotonic() - began), "second")
+            bound = f"of at most {counted(round(options.timeout), 'second')} (--timeout)"
+            print_line(console, f"searched for {took}, {bound}")
+    if not is_text:
+        if options.finding is not None:
+            chosen = plans.plan(recording, options.finding).proposals
+            named = {finding.cause for proposal in chosen for finding in proposal.findings}
+            found = tuple(each for each in recording.findings if each.cause in named)
+            recording = replace(recording, findings=found)
+        printer(options.format)(recording, console, None)
+        return 0
     suppressed = [finding for finding in recording.findings if finding.suppression]
-    by_name = options.finding is not None or options.picks
     if len(suppressed) == len(recording.findings) and not by_name:
         are = f", {_suppressed(suppressed)}" if suppressed else ""
         print_line(console, f"nothing to fix: no finding in {file}{are}")
@@ -81,7 +99,8 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
         if not plan.candidate(number).can_be_tried:
             print_line(console, f"nothing to try out: fix {number} has no edit that can be applied")
             return 1
-    bounds = Bounds(options.stop_after or default_calls(plan.proposals), options.timeout)
+    left = max(end - time.monotonic(), 1.0)
+    bounds = Bounds(options.stop_after or default_calls(plan.proposals), left)
     try:
         trial = try_out(plan, recording, bounds, tell, options.picks, record)
     except KeyboardInterrupt:
@@ -91,6 +110,12 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
     if not trial.verdict.holds:
         return 1
     return _write_fix(trial.verdict.plan, console) if options.write else 0
+
+
+def _tell(doing: str, end: float) -> None:
+    """Say on a terminal what is in progress, and for how long that may go on."""
+    left = counted(max(0, round(end - time.monotonic())), "second")
+    show_progress(f"gradscope {doing} (for at most {left}; Ctrl-C leaves it)", sys.stderr)
 
 
 def _recorded(
@@ -106,28 +131,7 @@ def _recorded(
             raise GradscopeError(f"{file} is a recording, and takes no arguments: {' '.join(args)}")
         return load_run(file)
     tell(f"runs {file}")
-    return recorded(header_of((str(file), *args), hooks=True), options.timeout)
-
-
-def _rehearsed(
-    recording: Recording, options: FixOptions, console: Console, tell: Callable[[str], None]
-) -> tuple[Recording, Record | None]:
-    """Return the recording with what a rehearsal of its run finds among its fixes, and the record
-    of that if it came to its end.
-    """
-    from gradscope.fixing.ranking import with_options
-    from gradscope.fixing.runs import Bounds, Program
-
-    tell("rehearses the run")
-    try:
-        program = Program(recording.header, options.guarded)
-        record = program.rehearse(Bounds(0, options.timeout))
-    except GradscopeError as failure:
-        print_line(console, f"not rehearsed: {failure}")
-        return recording, None
-    if record.stopped:
-        print_line(console, f"the rehearsal {record.ended}; --yes lets it")
-    return with_options(recording, record), None if record.stopped else record
+    return recorded(header_of((str(file), *args), hooks=True), options.timeout / 2)
 
 
 def _suppressed(findings: Sequence[Finding]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -29,13 +30,13 @@ from gradscope.commands.outputs import (
 from gradscope.errors import GradscopeError
 from gradscope.fixing.constructs import with_edits
 from gradscope.launch.children import ChildPlan, Children, own_file
-from gradscope.launch.improvement import improved
+from gradscope.launch.improvement import improved, untried
 from gradscope.launch.interpreter import Target, header_of
 from gradscope.launch.remote import answer
 from gradscope.launch.runner import Ended, die_of_interrupt, run_program
 from gradscope.launch.standby import is_possible, standing_by
-from gradscope.model import Finding, Outcome, Recording, Severity
-from gradscope.record.file import Store, create, load_from
+from gradscope.model import Finding, Header, Outcome, Recording
+from gradscope.record.file import Store, amend, create, load_from
 from gradscope.record.processes import merged
 from gradscope.record.scalars import EventFile, MetricsFile
 from gradscope.render.machine import Format
@@ -43,7 +44,7 @@ from gradscope.render.text.fixes import print_tried
 from gradscope.render.text.report import print_finding, print_report
 from gradscope.render.text.terminal import begin_line, show_progress
 from gradscope.rules.settings import DEFAULTS, Settings, Suppressor, write_baseline
-from gradscope.units import listed
+from gradscope.units import counted, listed
 
 # All that a report needs is imported before the program runs, which may leave no path to import it
 # from.
@@ -156,9 +157,11 @@ class _Report:
     def of_ended(self, ended: Ended) -> Recording:
         """Report on a program that has ended; return what was seen."""
         own = ended.scope.recording() if ended.scope is not None else None
-        recording, saved = self._seen(own, ended.outcome)
+        recording, files = self._seen(own, ended.outcome)
         recording = self._improved(recording, ended)
-        shown = self._report(recording, saved, own is not None, ended.failure)
+        for file in files:
+            amend(file, recording.findings)
+        shown = self._report(recording, files, own is not None, ended.failure)
         if ended.failure is not None and (ended.scope is not None or not self.live):
             tell(_words(ended.failure), self.streams[-1])
         return shown
@@ -169,19 +172,31 @@ class _Report:
             recording = with_edits(recording)
         except Exception as failure:  # the report comes all the same
             tell(_words(failure), self.streams[-1])
-        took = time.time() - (self.children.header.started or 0)
         findings = self.suppressor.of_findings(recording).findings
-        due = any(f.counts and f.severity is not Severity.ADVICE for f in findings)
-        due &= all(f.code != "GS401" for f in findings)  # memory would run out again
-        if not (self.options.rehearse and due) or took > _SOON or ended.interrupted:
+        if not any(finding.is_to_mend for finding in findings):
             return recording
-        if recording.header.rank is not None or self.options.stop_after is not None:
-            return recording
-        self.children.leave()  # what is started now is ours
-        progress = self.live.progress if self.live else lambda doing: None
+        took = time.time() - (self.children.header.started or 0)
         # On a busy machine all takes longer than the processor is at it, by the same factor.
         busy = min(max(took / time.process_time(), 1.0), _MOST_BUSY)
-        return improved(recording, busy * _LEAST_TIME + 4 * took, progress)
+        why = ""
+        if not self.options.rehearse:
+            why = "--no-rehearsal"
+        elif took / busy > _SOON:
+            minutes = counted(round(took / 60), "minute")
+            why = f"the run takes {minutes if took > 90 else counted(round(took), 'second')}"
+        elif ended.interrupted:
+            why = "the run was interrupted"
+        elif any(finding.code == "GS401" for finding in findings):
+            why = "memory would run out again"
+        elif recording.header.rank is not None:
+            why = "the run is one of several ranks"
+        elif self.options.stop_after is not None:
+            why = "the run ends with --stop-after"
+        if why:
+            return untried(recording, f"{why}; `{_fixing(recording.header)}` tries")
+        self.children.leave()  # what is started now is ours
+        progress = self.live.progress if self.live else lambda doing: None
+        return improved(recording, busy * _LEAST_TIME + 4 * took, progress)[0]
 
     def of_killed(self, exit_status: int | None) -> None:
         """Report, from another process, on a program whose process has died."""
@@ -192,14 +207,14 @@ class _Report:
                     own = load_from(self.store.fileno())
             outcome = own.outcome if own and own.outcome.finished else Outcome(exit_status)
             own = own and replace(own, outcome=outcome)
-            recording, saved = self._seen(own, outcome)
+            recording, files = self._seen(own, outcome)
             if self.live:
                 print_line(console_on(self.streams[0]), f"gradscope: {outcome.unfinished}")
-            self._report(recording, saved, own is not None, None)
+            self._report(recording, files, own is not None, None)
         except Exception as failure:
             tell(_words(failure), self.streams[-1])
 
-    def _seen(self, own: Recording | None, outcome: Outcome) -> tuple[Recording, str | None]:
+    def _seen(self, own: Recording | None, outcome: Outcome) -> tuple[Recording, list[Path]]:
         """Return what this process and those that it started have done, and the files of that."""
         children, header = self.children, self.children.header
         together = own or Recording(header, outcome)
@@ -226,11 +241,10 @@ class _Report:
         if written and (self.options.log or self.options.metrics):
             notes.append("the figures that were logged are of this process, and of none it started")
         summary = replace(together.summary, notes=(*together.summary.notes, *notes))
-        kept = children.plan.is_kept and files
-        return replace(together, summary=summary), " ".join(map(str, files)) if kept else None
+        return replace(together, summary=summary), files if children.plan.is_kept else []
 
     def _report(
-        self, recording: Recording, saved: str | None, seen: bool, failure: Exception | None
+        self, recording: Recording, files: Sequence[Path], seen: bool, failure: Exception | None
     ) -> Recording:
         recording = self.suppressor.of_findings(recording)
         for stream in self.streams:
@@ -239,7 +253,7 @@ class _Report:
             console = console_on(self.streams[0])
             _print_unwatched(self.options, console, failure, recording)
             return recording
-        file, console = self._shown(recording, saved)
+        file, console = self._shown(recording, " ".join(map(str, files)) or None)
         if recording.calls or seen:
             told = console if self.live else None
             if baseline := self.options.settings.write_baseline:
@@ -297,11 +311,19 @@ class _Live:
             begin_line(stream)
         here = console.file is self._console.file
         printed = {finding.cause: finding for finding in self._printed if here}
-        known = [f for f in recording.findings if f.cause in printed and f.fix and f.fix.edits]
-        better = [finding for finding in known if finding.fix != printed[finding.cause].fix]
+        known = [(f, printed[f.cause]) for f in recording.findings if f.cause in printed]
+        better = [f for f, old in known if (f.fix, f.untried) != (old.fix, old.untried)]
         print_report(recording, console, saved, printed)
         if better:
             print_tried(better, console)
+
+
+def _fixing(header: Header) -> str:
+    """Return the command that tries fixes of a program."""
+    if not header.script.endswith(".py"):
+        return "gradscope fix"
+    options = ["--"] if any(each.startswith("-") for each in header.argv) else []
+    return shlex.join(["gradscope", "fix", header.script, *options, *header.argv])
 
 
 def _words(failure: Exception) -> str:

@@ -26,7 +26,7 @@ def _with(finding: Finding) -> Finding:
         fix if fix.edits else replace(fix, edits=written(*_pieces(finding, fix)))
         for fix in finding.fixes
     ]
-    return replace(finding, fix=fixes[0], alternatives=tuple(fixes[1:])) if fixes else finding
+    return finding.with_fixes(fixes)
 
 
 def _pieces(finding: Finding, fix: Fix) -> Pieces:

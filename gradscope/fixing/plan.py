@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Patch, Source, apply, bare, read, same_lines, shown_lines, split
-from gradscope.model import Edit, Finding, Fix, FixKind, Recording
+from gradscope.model import Edit, Finding, Fix, Recording, Severity
 from gradscope.units import firsts, gathered, listed
 
+ADVICE = "is for advice, which is followed only if asked for: name it with --finding or --pick"
 CODE = "<string>"
 """The name that Python gives to the code of ``-c``."""
 
@@ -63,14 +64,19 @@ class Proposal(NamedTuple):
         return bool(self.fix.edits) and not self.problem
 
     @property
+    def hazard(self) -> str:
+        """What the finding is called: a hazard is what makes a call fail."""
+        return "hazard" if self.finding.code.startswith(("GS1", "GS2")) else "finding"
+
+    @property
+    def named(self) -> str:
+        """How a sentence names it, by its number."""
+        return f"{'the hazard of ' if self.hazard == 'hazard' else ''}finding {self.number}"
+
+    @property
     def is_suppressed(self) -> bool:
         """Whether the user has suppressed all that it is about."""
         return all(finding.suppression for finding in self.findings)
-
-    @property
-    def changes_training(self) -> bool:
-        """Whether the fix trains less: it detaches, or computes without gradients."""
-        return self.fix.kind in (FixKind.DETACH, FixKind.NO_GRAD)
 
 
 class Plan(NamedTuple):
@@ -107,6 +113,7 @@ def plan(recording: Recording, chosen: str | None = None, picks: Sequence[int] =
     if chosen is None:
         named = {p.number for p in proposals if any(c.number in picks for c in p.candidates)}
         proposals = [p for p in proposals if not p.is_suppressed or p.number in named]
+        proposals = [p if p.number in named else _only_shown(p) for p in proposals]
     known = {c.number: p.number for p in proposals for c in p.candidates}
     for pick in picks:
         if pick not in known:
@@ -116,6 +123,15 @@ def plan(recording: Recording, chosen: str | None = None, picks: Sequence[int] =
         if any(known[pick] == known[other] for other in picks if other != pick):
             raise GradscopeError("pick one fix for a finding, not two")
     return _settled(proposals, set(picks), sources)
+
+
+def _only_shown(proposal: Proposal) -> Proposal:
+    """Return a proposal about advice without the edits of its fixes; any other as it is."""
+    if proposal.finding.severity is not Severity.ADVICE:
+        return proposal
+    shown = (c._replace(problem=ADVICE) if c.fix.edits else c for c in proposal.candidates)
+    candidates = tuple(shown)
+    return proposal._replace(candidates=candidates, chosen=candidates[0])
 
 
 def replanned(recording: Recording, old: Plan, picks: Iterable[int]) -> Plan:
@@ -143,7 +159,7 @@ def _settled(proposals: Sequence[Proposal], picks: set[int], sources: _Sources) 
         picked = (c for c in proposal.candidates if c.number in picks)
         candidate = next(picked, proposal.chosen)
         edits = candidate.fix.edits
-        problem = (_overlap(edits, taken) or candidate.problem) if edits else ""
+        problem = (candidate.problem or _overlap(edits, taken)) if edits else ""
         settled.append(proposal._replace(chosen=candidate, problem=problem))
         if edits and not problem:
             taken |= dict.fromkeys(_lines(edits), proposal.number)

@@ -1,67 +1,100 @@
-"""Orders what can be done about a finding: by a rehearsal of the run, and by trying what that
-finds.
-"""
+"""Orders what can be done about a finding: by what happens when the program is run with it."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.candidates import Search
 from gradscope.fixing.edits import text_at, with_call
+from gradscope.fixing.patch import read
 from gradscope.fixing.pieces import all_of
-from gradscope.fixing.plan import Plan, plan, replanned
+from gradscope.fixing.plan import Candidate, Plan, Proposal, plan, replanned
 from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import REFUSED, Bounds, Program, Run, Start, start_process
-from gradscope.fixing.trials import CONSTANT, MOST, OTHER, SPOILT, TARGET, UNSPOILT
+from gradscope.fixing.trials import MOST, OTHER, TARGET, UNSPOILT
 from gradscope.fixing.verify import Verdict, compared, default_calls
-from gradscope.model import Applicability, Finding, Fix, FixKind, Recording, Severity
-from gradscope.rules.gs102 import is_constant
-from gradscope.units import listed
+from gradscope.model import Applicability, Finding, Fix, FixKind, Proof, Recording
+from gradscope.units import counted, firsts, listed
 
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
 _LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
-_MEANT = frozenset({FixKind.ITEM, FixKind.NO_GRAD, FixKind.REORDER, FixKind.CLONE})
-"""What a cut would do as well, and these say better: a number is wanted, an average is computed, a
-step comes too early, a value is overwritten.
+_CHEAPEST = (
+    *(FixKind.CREATE_GRAPH, FixKind.NO_GRAD, FixKind.CLONE, FixKind.DETACH, FixKind.ITEM),
+    *(FixKind.REORDER, FixKind.SUM_LOSSES, FixKind.RETAIN_GRAPH, FixKind.RECOMPUTE),
+)
+"""What trains by a derivative comes first, then what builds less of a graph, then what builds as
+much, then what keeps it for the next call, and what computes it twice.
 """
-_COSTS = frozenset({CONSTANT, OTHER, SPOILT})
 _MOST_TRIED = 6
 _LEAST_SECONDS = 2.0
 
 
-def with_options(recording: Recording, record: Record) -> Recording:
-    """Return the recording with what the rehearsal found among the fixes of its hazards."""
-    findings = tuple(_with(finding, record) for finding in recording.findings)
-    return replace(recording, findings=findings)
+class Outcome(NamedTuple):
+    """What became of a program with a fix: the less, the better."""
+
+    left: int
+    """Findings that it does not mend, and others do."""
+    keeps: bool
+    """Whether it keeps graphs that no call frees, or that are not those of the good steps."""
+    trains: int
+    """0: each step uses the gradients of before; 1: those of the losses that are meant; 2: less."""
+    carries: bool
+    """Whether graphs of earlier iterations are still there when one runs backward."""
+    place: int
+    """Its place among what was found: small changes come first, then cheap ones."""
 
 
 def _with(finding: Finding, record: Record) -> Finding:
+    """Return a finding with what the rehearsal found among its fixes, the smaller changes first,
+    but the best of each kind before the next one of any. What says in words what to do is last.
+    """
+    if finding.fix is not None and finding.fix.proof is Proof.HELD:
+        return finding
+    found: dict[FixKind, list[Fix]] = {}
+    order: tuple[FixKind, ...] = _CHEAPEST
     if finding.code in _LEAKS:
-        # What reads the value later may want a tensor.
-        order = _ordered(finding.fixes, _of_leak(finding, record), (FixKind.DETACH,), meant=())
+        found = _of_leak(finding, record)
     elif finding.code in _HAZARDS and (spot := _fails_at(finding)) is not None:
         search = Search(record, spot)
         if not search.fails:  # in the rehearsal nothing went wrong: there is nothing to mend
             return finding
-        options = search.options(finding)
-        is_target = any(TARGET in fix.effects for fix in options[FixKind.DETACH])
-        # What is meant to be trained must be built each time.
-        is_trained = search.is_built_once and not (is_target or is_constant(finding))
-        cut = (FixKind.NO_GRAD, FixKind.DETACH, FixKind.CLONE)
-        anew = (FixKind.SUM_LOSSES, FixKind.RECOMPUTE)
-        later = (FixKind.REORDER,) if search.is_shared else ()
-        first = (*later, FixKind.CREATE_GRAPH, *(anew if is_trained else cut))
-        sooner = (FixKind.RETAIN_GRAPH,) if search.is_only_read else first
-        costs = _COSTS - {SPOILT} if search.is_carried else _COSTS
-        order = _ordered(finding.fixes, options, sooner, costs=costs)
-    else:
-        return finding
-    fixes = [*{fix.edits or fix: fix for fix in reversed([*order])}.values()][::-1]
-    return replace(finding, fix=fixes[0], alternatives=tuple(fixes[1:])) if fixes else finding
+        found = search.options(finding)
+        if search.is_only_read:  # no step trains by it, nor by a derivative
+            found[FixKind.CREATE_GRAPH] = []
+        if search.is_only_read or search.is_shared:  # it is to be kept, and not built again
+            found[FixKind.RECOMPUTE] *= not found[FixKind.RETAIN_GRAPH]
+        if search.is_shared and found[FixKind.REORDER]:  # calls keep the graph for one another
+            found[FixKind.DETACH] = []
+    if finding.fix is not None and finding.fix.kind is FixKind.ITEM:
+        order = (FixKind.ITEM, *order)
+    edits = [fix for fix in (*finding.fixes, *chain(*found.values())) if fix.edits]
+    turns, ranked = Counter[FixKind](), []
+    for fix in firsts(edits, lambda fix: fix.edits).values():
+        last = len(order)
+        cost = order.index(fix.kind) if fix.kind in order else last
+        ranked.append(((turns[fix.kind], _lines(fix), cost), fix))
+        turns[fix.kind] += 1
+    fixes = [fix for _, fix in sorted(ranked, key=lambda each: each[0])]
+    fixes += [fix for fix in finding.fixes if not fix.edits]
+    return finding.with_fixes(fixes)
+
+
+def _lines(fix: Fix) -> int:
+    """Return how many lines a fix writes that were not there, wherever they are moved."""
+    written, there = Counter[str](), Counter[str]()
+    for edit in fix.edits:
+        written.update(line.strip() for line in edit.replacement.splitlines())
+        with suppress(OSError, SyntaxError, ValueError):
+            old = read(edit.file).lines[edit.line - 1 : edit.end_line]
+            there.update(line.strip() for line in old)
+    return max(1, (written - there).total())
 
 
 def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
@@ -94,31 +127,6 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     return {kind: fixes[:MOST] for kind, fixes in found.items()}
 
 
-def _ordered(
-    known: Sequence[Fix],
-    found: dict[FixKind, list[Fix]],
-    sooner: Sequence[FixKind],
-    meant: Collection[FixKind] = _MEANT,
-    costs: frozenset[str] = _COSTS,
-) -> Iterator[Fix]:
-    """Yield what was found, by kinds: as the facts of the failure have it, but what loses nothing
-    comes ``sooner``. Where nothing was found of a kind that the facts name, its words stand.
-    """
-    words = {fix.kind: fix for fix in reversed(known)}
-    first = [fix.kind for fix in known[:1] if fix.kind in meant]
-    free = (k for k in sooner if (own := found.get(k)) and costs.isdisjoint(own[0].effects))
-    kinds = dict.fromkeys((*first, *free, *(fix.kind for fix in known), *found))
-    # What only words say comes behind what was seen to mend it; graphs are kept as a last resort.
-    last = {FixKind.RETAIN_GRAPH} - {*sooner, *(fix.kind for fix in known[:1])}
-    for kind in sorted(kinds, key=lambda kind: not found.get(kind) or kind in last):
-        word = words.get(kind)
-        if not found.get(kind):
-            yield from () if word is None else (word,)
-            continue
-        for fix in found[kind]:
-            yield fix if word is None else replace(fix, reason=word.reason or fix.reason)
-
-
 def _fails_at(finding: Finding) -> Spot | None:
     """Return the line of the call that fails, or will."""
     site = finding.site
@@ -129,88 +137,149 @@ def _fails_at(finding: Finding) -> Spot | None:
 
 
 def improved(
-    recording: Recording, seconds: float, tell: Callable[[str], None], start: Start = start_process
-) -> Recording:
-    """Return the recording with fixes that a rehearsal has found, and those first that held when
-    they were tried; all within so many seconds, and without a change outside the processes.
+    recording: Recording,
+    seconds: float,
+    tell: Callable[[str], None],
+    start: Start = start_process,
+    *,
+    guarded: bool = True,
+) -> tuple[Recording, Record | None]:
+    """Return the recording with fixes that were tried and held as the first ones of its findings,
+    or with why there are none, and the record of a rehearsal that came to its end; all within so
+    many seconds and, ``guarded``, without a change outside the processes.
 
     ``tell`` is called with what begins. Raise GradscopeError if the program cannot be run again.
     """
-    program = Program(recording.header, guarded=True, start=start)
+    program = Program(recording.header, guarded, start)
     program.check()
     end = time.monotonic() + seconds
     tell("rehearses the run, to find a fix")
-    record = None
     try:
         record = program.rehearse(Bounds(0, seconds))
-        recording = with_options(recording, record)
-        if record.stopped:
-            tell(f"the rehearsal {record.ended}")
     except GradscopeError as failure:
         tell(str(failure))
-    return _tried(recording, record, end, tell, program)
+        return _settled(recording, {}, str(failure)), None
+    found = replace(recording, findings=tuple(_with(each, record) for each in recording.findings))
+    tried, why = _tried(found, record, end, tell, program)
+    if record.stopped:
+        tell(f"the rehearsal {record.ended}")
+        why = f"the rehearsal {record.ended}; `gradscope fix --yes` lets it"
+    return _settled(found, tried, why), None if record.stopped else record
+
+
+class _Tried(NamedTuple):
+    """What trying the fixes of one proposal has shown: what held, what failed, and what trains
+    something else.
+    """
+
+    held: list[tuple[Outcome, Fix]]
+    failed: list[Fix]
+    otherwise: list[Fix]
 
 
 def _tried(
     recording: Recording,
-    record: Record | None,
+    record: Record,
     end: float,
     tell: Callable[[str], None],
     program: Program,
-) -> Recording:
-    """Return the recording with the first fix of each finding that holds as its first one."""
+) -> tuple[dict[int, _Tried], str]:
+    """Return by finding what trying its fixes has shown, and why some were not tried."""
     proposed = plan(recording)
     bounds = Bounds(default_calls(proposed.proposals), 0)
     before = Run(recording, (), recording.outcome.exit_status, "")
-    held: dict[int, Fix] = {}
-    grave = [p for p in proposed.proposals if p.finding.severity is not Severity.ADVICE]
+    grave = [p for p in proposed.proposals if any(each.is_to_mend for each in p.findings)]
+    results: dict[int, _Tried] = {}
+    why = ""
     for proposal in grave:
-        waiting = [c for c in proposal.candidates if c.can_be_tried][:_MOST_TRIED]
-        least, tried = 0, set[int]()
+        shown = _Tried([], [], [])
+        results |= dict.fromkeys(map(id, proposal.findings), shown)
+        own = [c for c in proposal.candidates if c.can_be_tried]
+        waiting, tried = own[:_MOST_TRIED], set[int]()
         while waiting:
-            candidate = waiting.pop(0)
-            tried.add(candidate.number)
             left = end - time.monotonic()
             if left < _LEAST_SECONDS:
+                why = "no time was left"
                 break
+            candidate = waiting.pop(0)
+            tried.add(candidate.number)
             tell(f"tries fix {candidate.number}")
             alone = proposal._replace(chosen=candidate, problem="")
             with_it = replanned(recording, Plan((alone,), ()), [candidate.number])
             after = program.run(with_it.changes, Bounds(bounds.calls, left))
+            if after.exit_status in (None, REFUSED):
+                why = "it would change files" if after.exit_status else "the run took too long"
+                continue
             verdict = Verdict(with_it, bounds, before, after)
-            if after.exit_status in (None, REFUSED) or not verdict.mends(proposal):
-                continue
-            fix = candidate.fix
-            if record is not None and after.exit_status == 0:
+            if verdict.mends(proposal):
                 verdict = compared(verdict, program, record, end - time.monotonic())
-            if verdict.refused and TARGET not in fix.effects:  # it would train something else
-                continue
-            # What comes after a bounded run may want a tensor where there is a number now.
-            is_whole = fix.kind is not FixKind.ITEM or after.calls < bounds.calls
-            if verdict.comparison is not None and is_whole and not {OTHER, TARGET} & {*fix.effects}:
-                fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
+                if verdict.comparison is None:
+                    why = "no time was left to see what it trains"
+                    continue
             others = [other for other in grave if other is not proposal and verdict.left(other)]
-            if id(proposal.finding) not in held or len(others) < least:
-                held |= dict.fromkeys(map(id, proposal.findings), fix)
-                least = len(others)
-            if not others:
-                break
+            _sort(candidate, verdict, proposal, len(others), shown)
+            if any(outcome < (0, False, 0, True) for outcome, _ in shown.held):
+                break  # what comes later is larger, or costs more
             # What mends that as well is better: mostly it is stored with its graph.
-            waiting = [c for p in others if (c := p.chosen).can_be_tried and c.number not in tried]
-    findings = (_first(finding, held.get(id(finding))) for finding in recording.findings)
-    return replace(recording, findings=tuple(findings))
+            numbers = tried.union(c.number for c in waiting)
+            more = [c for p in others if (c := p.chosen).can_be_tried and c.number not in numbers]
+            waiting = [*more, *waiting] if shown.held else waiting
+    return results, why
 
 
-def _first(finding: Finding, held: Fix | None) -> Finding:
-    """Return a finding with what held as its first fix, and then the best fix of each kind before
-    the next one of any.
-    """
-    fixes, known = [*finding.fixes], Counter[FixKind]()
-    if held is not None:
-        fixes = [held, *(fix for fix in fixes if fix.edits != held.edits)]
-    turns: list[tuple[int, int, Fix]] = []
-    for fix in fixes:
-        turns.append((known[fix.kind], len(turns), fix))
-        known[fix.kind] += 1
-    ordered = tuple(fix for *_, fix in sorted(turns, key=lambda turn: turn[:2]))
-    return replace(finding, fix=ordered[0], alternatives=ordered[1:]) if fixes else finding
+def _sort(
+    candidate: Candidate, verdict: Verdict, proposal: Proposal, others: int, shown: _Tried
+) -> None:
+    """Put a fix that was tried among those that held, that failed, or that train otherwise."""
+    fix, comparison = candidate.fix, verdict.comparison
+    if comparison is None:
+        shown.failed.append(fix)
+    elif verdict.refused and TARGET not in fix.effects:
+        shown.otherwise.append(replace(fix, proof=Proof.TRAINS_OTHERWISE))
+    else:
+        is_more = fix.kind is FixKind.CREATE_GRAPH  # it trains by the derivative, as it should
+        is_equal = (comparison.is_equal or is_more) and OTHER not in fix.effects
+        trains = 2 if comparison.differences else 1 - is_equal
+        keeps = fix.kind is FixKind.RETAIN_GRAPH and (comparison.keeps or not is_equal)
+        # What comes after a bounded run may want a tensor where there is a number now.
+        is_whole = fix.kind is not FixKind.ITEM or verdict.after.calls < verdict.bounds.calls
+        if is_whole and not {OTHER, TARGET} & {*fix.effects}:
+            fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
+        fix = replace(fix, proof=Proof.HELD)
+        place = candidate.number if candidate in proposal.candidates else len(proposal.candidates)
+        shown.held.append((Outcome(others, keeps, trains, comparison.carries, place), fix))
+
+
+def _settled(recording: Recording, tried: dict[int, _Tried], why: str) -> Recording:
+    """Return the recording with what held first, and without what failed."""
+
+    def settled(finding: Finding) -> Finding:
+        shown = tried.get(id(finding))
+        fixes = [*_fixes(finding, shown)] if shown else [*finding.fixes]
+        changed = replace(finding.with_fixes(fixes), untried="")
+        if not changed.is_to_mend:
+            return changed
+        words_first = sorted(fixes, key=lambda fix: bool(fix.edits))
+        return replace(changed.with_fixes(words_first), untried=_why_not(shown, why))
+
+    return replace(recording, findings=tuple(map(settled, recording.findings)))
+
+
+def _fixes(finding: Finding, shown: _Tried) -> Iterator[Fix]:
+    held = [fix for _, fix in sorted(shown.held, key=lambda each: each[0])]
+    yield from held
+    known = {fix.edits for fix in (*held, *shown.failed, *shown.otherwise)}
+    for fix in finding.fixes:
+        if not fix.edits:
+            yield from () if held else (fix,)
+        elif fix.edits not in known:
+            yield fix
+    yield from shown.otherwise
+
+
+def _why_not(shown: _Tried | None, why: str) -> str:
+    """Return why no fix of a finding was tried and held."""
+    tried = len(shown.failed) + len(shown.otherwise) if shown else 0
+    if why or not tried:
+        return f"not tried: {why or 'the rehearsal found no edit'}"
+    return f"of {counted(tried, 'edit')} that {'was' if tried == 1 else 'were'} tried, none held"

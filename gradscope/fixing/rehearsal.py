@@ -42,7 +42,8 @@ class Event(NamedTuple):
     leaves), ``stale`` the nodes whose saved tensors had been changed, each with the event that did
     it and the place that gave the tensor, and ``cleared`` the leaves without a gradient when it
     began, and ``uses`` the calls of ``autograd.grad`` of whose results the roots are computed.
-    ``leaves`` are those that a step has used.
+    ``leaves`` are those that a step has used, and ``gradients`` the sums of their gradients and of
+    what is positive in those, of each leaf.
     ``nodes`` is how many nodes there were, ``stack`` the program's lines that led there, the
     innermost first.
     """
@@ -60,6 +61,7 @@ class Event(NamedTuple):
     optimizer: int = -1
     nodes: int = 0
     stack: Line = ()
+    gradients: tuple[tuple[float, float], ...] = ()
 
     @property
     def spot(self) -> Spot:

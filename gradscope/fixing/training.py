@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -14,7 +15,9 @@ from operator import or_
 from typing import NamedTuple, TypeAlias
 
 from gradscope.fixing import patch
-from gradscope.fixing.rehearsal import Line, Record, Simulation, Spot
+from gradscope.fixing.edits import loop_around
+from gradscope.fixing.marks import Span
+from gradscope.fixing.rehearsal import Event, Line, Record, Simulation, Spot
 from gradscope.units import firsts
 
 Key: TypeAlias = tuple[int, int, str]
@@ -25,7 +28,11 @@ without optimizer is -1; such leaves are told apart by their names, or by their 
 Losses: TypeAlias = frozenset[Line]
 """The lines of the unchanged program that run some losses backward."""
 
+Sums: TypeAlias = tuple[float, float]
+"""The sum of a gradient, and that of its positive numbers."""
+
 _MOST_NAMES = 3
+_ROUNDING = 1e-3
 
 
 class TrainingChange(StrEnum):
@@ -93,6 +100,10 @@ class _Trained:
             return (*self.record.owners[leaf], "")
         name = self.record.leaves[leaf]
         return -1, 0 if name else leaf, name
+
+    def sums(self, step: Event) -> dict[Key, Sums]:
+        """Return the sums of the gradients that a step used, by their leaves."""
+        return dict(zip(map(self.key, step.leaves), step.gradients, strict=False))
 
     @cached_property
     def names(self) -> dict[Key, str]:
@@ -342,6 +353,70 @@ class Comparison:
                 merged[what] = each._replace(keys=(*known, *each.keys))
         return tuple(merged.values())
 
+    @cached_property
+    def is_equal(self) -> bool:
+        """Whether the good steps use the same gradients, but for rounding: those before a call that
+        would fail, or that goes through what an earlier run of its line has built; of an optimizer
+        that had none before, those up to where a call differentiates what has been changed.
+        """
+        events, known = self._base.record.events, Counter[int]()
+        carried = [i for i in self._base.record.calls if self._is_carried(self._base, i, ())]
+        fails = min([len(events), *carried, *self._base.seen.hazards])
+        spoilt = next((i for i in self._base.seen.hazards if events[i].stale), len(events))
+        after: dict[int, list[Event]] = defaultdict(list)
+        for event in self._after.record.events:
+            after[event.optimizer].append(event)
+        for index, event in enumerate(events):
+            own = event.optimizer
+            is_good = index < fails or (index < spoilt and not self._had_stepped(own, fails))
+            if own < 0 or not is_good or known[own] >= len(after[own]):
+                continue
+            sums = self._base.sums(event), self._after.sums(after[own][known[own]])
+            known[own] += 1
+            if any(_differ(sums[0].get(key), sums[1].get(key)) for key in sums[0] | sums[1]):
+                return False
+        return True
+
+    def _had_stepped(self, optimizer: int, before: int) -> bool:
+        return any(each.optimizer == optimizer for each in self._base.record.events[:before])
+
+    @property
+    def carries(self) -> bool:
+        """Whether calls of the changed program go through what earlier iterations have built."""
+        run = self._after
+        return any(self._is_carried(run, call, self._changes) for call in run.record.calls)
+
+    def _is_carried(self, run: _Trained, call: int, changes: Sequence[patch.Patch]) -> bool:
+        """Return whether a call goes through what an earlier iteration of the loop around it has
+        built.
+        """
+        event, record = run.record.events[call], run.record
+        spots = [patch.old_place(changes, *level) for level in (event.spot, *event.stack)]
+        loops = (loop_around(Span(file, line, 0, line, 0)) for file, line in spots)
+        loop = next(filter(None, loops), None)
+        if not isinstance(loop, ast.For | ast.While | ast.AsyncFor):
+            return False
+        heads = enumerate(patch.old_place(changes, p.file, p.line) for p in record.heads)
+        first = {(file, loop.body[0].lineno) for file, _ in spots}
+        begun = next(
+            (record.begun[h] for h, spot in heads if spot in first and h in record.begun), []
+        )
+        own = max((nodes for nodes in begun if nodes < event.nodes), default=0)
+        inner = run.seen.ran[call] - record.leaf.keys() - record.identities.keys()
+        return any(begun[0] <= node < own for node in inner) if begun else False
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the changed program keeps what several calls share, and no later one frees."""
+        record, kept = self._after.record, set[int]()
+        times = Counter(node for own in self._after.seen.ran.values() for node in own)
+        for place, call in enumerate(record.calls):
+            if not record.events[call].keep:
+                kept -= self._after.seen.ran[call]
+            elif 2 * place <= len(record.calls):  # what frees a later one may not be reached
+                kept |= self._after.seen.ran[call] - record.leaf.keys()
+        return any(record.saves[node] and times[node] > 1 for node in kept)
+
     def _pairs(self, key: Key) -> list[tuple[TrainingStep, TrainingStep]]:
         """Return the steps of a leaf's optimizer, those of both runs side by side; if the changed
         program should have come to the first one and did not, that with nothing that it trains.
@@ -422,6 +497,13 @@ def _steps(run: _Trained, losses_of: Callable[[int], dict[Key, Losses]]) -> Iter
                 for call in calls:
                     found[key] |= losses[call].get(key, frozenset())
             yield TrainingStep(index, event.optimizer, event.stack, found)
+
+
+def _differ(one: Sums | None, other: Sums | None) -> bool:
+    """Return whether two gradients differ by more than rounding, as far as that is known."""
+    (one_sum, one_part), (other_sum, other_part) = one or (0, 0), other or (0, 0)
+    scale = max(one_part, one_part - one_sum, other_part, other_part - other_sum)
+    return max(abs(one_sum - other_sum), abs(one_part - other_part)) > _ROUNDING * scale
 
 
 def _trained_in(steps: Iterable[TrainingStep]) -> dict[Key, Losses]:

@@ -17,25 +17,43 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from gradscope.errors import GradscopeError
 from gradscope.model import Recording
+
+if TYPE_CHECKING:
+    from gradscope.fixing.rehearsal import Record
 
 _POLL = 0.01  # seconds
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 
 
-def improved(recording: Recording, seconds: float, tell: Callable[[str], None]) -> Recording:
-    """Return the recording with fixes that were rehearsed and tried within so many seconds; the
-    same if that fails, as where the program cannot be run again.
+def untried(recording: Recording, why: str) -> Recording:
+    """Return the recording with why no fix of its hazards was tried."""
+    findings = (
+        replace(each, untried=f"not tried: {why}") if each.is_to_mend else each
+        for each in recording.findings
+    )
+    return replace(recording, findings=tuple(findings))
+
+
+def improved(
+    recording: Recording, seconds: float, tell: Callable[[str], None], *, guarded: bool = True
+) -> tuple[Recording, Record | None]:
+    """Return the recording with fixes that were rehearsed and tried within so many seconds, and
+    what the rehearsal has shown; if that fails, as where the program cannot be run again, with the
+    reason. ``guarded``: the runs end before they would change a file.
 
     Nothing of it is imported here, into the user's process.
     """
+    why = "no folder can be made for the runs"
     with suppress(OSError, ValueError), tempfile.TemporaryDirectory(prefix="gradscope-") as folder:
         given, made, said = (Path(folder, name) for name in ("given", "made", "said"))
-        given.write_bytes(pickle.dumps((recording, seconds)))
+        given.write_bytes(pickle.dumps((recording, seconds, guarded)))
         with (
             said.open("wb") as errors,
             subprocess.Popen(
@@ -55,7 +73,7 @@ def improved(recording: Recording, seconds: float, tell: Callable[[str], None]) 
         last = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
         why = next(iter(last), f"status {process.returncode}")
         tell(f"the search for a fix failed in gradscope, please report it: {why}")
-    return recording
+    return untried(recording, why), None
 
 
 class ForkedProcess:
@@ -125,9 +143,13 @@ def main(given: str, improved_file: str) -> None:
     from gradscope.fixing import ranking
     from gradscope.launch import rehearsing, trial  # noqa: F401 - once, for all copies
 
-    recording, seconds = pickle.loads(Path(given).read_bytes())
+    recording, seconds, guarded = pickle.loads(Path(given).read_bytes())
     how = [started] if hasattr(os, "fork") else []
-    better = ranking.improved(recording, seconds, partial(print, flush=True), *how)
+    tell = partial(print, flush=True)
+    try:
+        better = ranking.improved(recording, seconds, tell, *how, guarded=guarded)
+    except GradscopeError as failure:
+        better = untried(recording, str(failure)), None
     Path(improved_file).write_bytes(pickle.dumps(better))
 
 

@@ -443,8 +443,9 @@ class Rehearsal(TorchFunctionMode):
             self._note_step(number, tensors)
 
     def _note_step(self, number: int, tensors: Sequence[Any]) -> None:
-        leaves = tuple(self._graph.variable(p) for p in tensors if p.grad is not None)
-        self._note("step", leaves=leaves, optimizer=number)
+        used = [p for p in tensors if p.grad is not None]
+        leaves = tuple(map(self._graph.variable, used))
+        self._note("step", leaves=leaves, gradients=tuple(map(_sums, used)), optimizer=number)
 
     def stepped(self, optimizer: Any) -> None:
         """Forget what the step was to change; if it ran a closure, it used what that has made."""
@@ -530,6 +531,17 @@ def _tensors_in(value: Any, depth: int = 3) -> Iterator[Any]:
     elif type(value) in _CONTAINERS and depth:
         for each in islice(value.values() if type(value) is dict else value, _MOST_PARTS):
             yield from _tensors_in(each, depth - 1)
+
+
+def _sums(tensor: Any) -> tuple[float, float]:
+    """Return the sums of the gradient of a leaf, and of its positive numbers; NaN without any."""
+    gradient, is_plain = tensor.grad, type(tensor.grad) is torch.Tensor
+    is_plain &= not tensor.is_meta
+    if not is_plain or gradient.layout is not torch.strided or not gradient.is_floating_point():
+        return math.nan, math.nan
+    with torch.no_grad(), DisableTorchFunction():
+        every, positive = gradient.double(), gradient.relu().double()
+        return float(every.sum()), float(positive.sum())
 
 
 def _is_clear(tensor: Any) -> bool:

@@ -20,6 +20,7 @@ from gradscope.model.finding import Findings as Findings
 from gradscope.model.finding import Fix as Fix
 from gradscope.model.finding import FixKind as FixKind
 from gradscope.model.finding import Hazards as Hazards
+from gradscope.model.finding import Proof as Proof
 from gradscope.model.finding import Related as Related
 from gradscope.model.finding import Severity as Severity
 from gradscope.model.finding import Suppression as Suppression

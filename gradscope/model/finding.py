@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -63,6 +63,18 @@ class Applicability(StrEnum):
     UNSPECIFIED = "unspecified"
 
 
+class Proof(StrEnum):
+    """What became of a fix when the program was run with it.
+
+    Held: the call that failed passed, what came after it too, and each step used the gradients of
+    the losses that are meant. Trains otherwise: all of that but the last.
+    """
+
+    UNTRIED = "untried"
+    HELD = "held"
+    TRAINS_OTHERWISE = "trains-otherwise"
+
+
 @dataclass(frozen=True, slots=True)
 class Related:
     """Another place that a finding names.
@@ -102,7 +114,7 @@ class Fix:
     """What an expert would do: ``kind`` for machines, ``message`` for people, ``edits`` if any.
 
     ``effects`` are sentences on what it means for the training, and ``reason`` is why it is
-    proposed, in half a sentence.
+    proposed, in half a sentence. ``proof`` is whether it was tried.
     """
 
     kind: FixKind
@@ -111,6 +123,7 @@ class Fix:
     applicability: Applicability = Applicability.UNSPECIFIED
     effects: tuple[str, ...] = ()
     reason: str = ""
+    proof: Proof = Proof.UNTRIED
 
 
 class SuppressionKind(StrEnum):
@@ -141,7 +154,7 @@ class Finding(Printed):
     computes a wrong gradient. Of a prediction that a call will fail, ``came_true`` says that the
     call did, and ``withdrawn`` why it did not. ``alternatives`` are what else could be done than
     ``fix``, the better first. ``suppression`` is set for a view, not in a recording. ``processes``
-    are those that met it, of several.
+    are those that met it, of several. ``untried`` says why no fix is shown that was tried.
     """
 
     code: str
@@ -167,6 +180,7 @@ class Finding(Printed):
     alternatives: tuple[Fix, ...] = ()
     suppression: Suppression | None = None
     processes: tuple[str, ...] = ()
+    untried: str = ""
 
     @property
     def counts(self) -> bool:
@@ -174,9 +188,19 @@ class Finding(Printed):
         return not self.withdrawn and self.suppression is None
 
     @property
+    def is_to_mend(self) -> bool:
+        """Whether it stands, is no mere advice, and has no fix that was tried and held."""
+        is_mended = self.fix is not None and self.fix.proof is Proof.HELD
+        return self.counts and self.severity is not Severity.ADVICE and not is_mended
+
+    @property
     def fixes(self) -> tuple[Fix, ...]:
         """All that could be done: ``fix``, and the alternatives to it."""
         return (() if self.fix is None else (self.fix,)) + self.alternatives
+
+    def with_fixes(self, fixes: Sequence[Fix]) -> Finding:
+        """Return the finding with these fixes, the best first."""
+        return replace(self, fix=fixes[0] if fixes else None, alternatives=tuple(fixes[1:]))
 
     @property
     def predicts_error(self) -> bool:

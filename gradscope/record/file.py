@@ -16,7 +16,7 @@ import struct
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -35,7 +35,7 @@ from gradscope.model import (
     Sample,
     Summary,
 )
-from gradscope.record.codec import FORMAT, loads, parse
+from gradscope.record.codec import FORMAT, dumps, loads, parse
 from gradscope.record.version import __version__
 from gradscope.units import counted, nbytes
 
@@ -453,6 +453,24 @@ def _make_way(path: Path) -> Path:
 def pack(text: str) -> bytes:
     """Compress a text, as large ones are stored."""
     return zlib.compress(text.encode(), 1)
+
+
+def amend(path: Path, findings: Iterable[Finding]) -> None:
+    """Put the fixes of findings into a recording that is over, where it has the same ones."""
+    better = {each.cause: each for each in findings if each.fix is not None or each.untried}
+    with suppress(OSError, ValueError), path.open("r+b", buffering=0) as file:
+        log = read_log(file.fileno())
+        head, frames = log.head, b""
+        for key in log.payloads if head is not None and head.format == FORMAT else ():
+            own = loads(Finding, log.payloads[key]) if key[0] == "findings" else None
+            if own is not None and (new := better.get(own.cause)) is not None:
+                own = replace(own, fix=new.fix, alternatives=new.alternatives, untried=new.untried)
+                frames += _frame(key, dumps(own).encode())
+        if head is not None and head.stop and frames:
+            end = head.stop + len(frames)
+            changed = head._replace(moved=head.moved + 1, stop=end)
+            _write_at(file.fileno(), frames, head.stop)
+            _write_at(file.fileno(), HEAD.pack(MAGIC, *changed), 0)
 
 
 def load(path: str | Path) -> Recording:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradscope.model import Applicability, Finding, Fix, Recording, Site, Summary
+from gradscope.model import Applicability, Finding, Fix, Proof, Recording, Site, Summary
 from gradscope.units import counted, listed, short_path
 
 _MOST_SAVED = 4
@@ -97,9 +97,21 @@ def safety_of(fix: Fix) -> str:
     return fix.applicability.value if is_known else ""
 
 
+def proof_of(fix: Fix) -> str:
+    """Return what became of a fix when it was tried; empty where it has no edit to be tried."""
+    words = {Proof.HELD: "tried", Proof.TRAINS_OTHERWISE: "tried: it trains otherwise"}
+    return words.get(fix.proof, "not tried") if fix.edits else ""
+
+
+def proposed(fix: Fix) -> str:
+    """Return what a fix does and, of one with an edit, whether it was tried and how safe it is."""
+    return with_safety(fix.message, fix) if fix.edits else fix.message
+
+
 def with_safety(text: str, fix: Fix) -> str:
-    """Return a text about a fix, and in brackets how safe that is, if known."""
-    return f"{text} ({safety_of(fix)})" if safety_of(fix) else text
+    """Return a text about a fix, and in brackets whether it was tried, and how safe it is."""
+    known = ", ".join(filter(None, (proof_of(fix), safety_of(fix))))
+    return f"{text} ({known})" if known else text
 
 
 def whole_message(finding: Finding) -> str:
@@ -108,7 +120,9 @@ def whole_message(finding: Finding) -> str:
     for note, site in notes(finding):
         lines.append(f"note: {note}{f' ({opened_as(site)})' if site else ''}")
     if finding.fix is not None:
-        lines.append(f"help: {finding.fix.message}")
+        lines.append(f"help: {proposed(finding.fix)}")
         lines += [f"{word}: {text}" for word, text in reasons(finding.fix)]
+    if finding.untried:
+        lines.append(f"note: {finding.untried}")
     lines += [f"or: {alternative(other)}" for other in finding.alternatives]
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from canned import small_finding
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Source, apply, decoded, read, split, unified_diff, write
-from gradscope.fixing.plan import Plan, plan
+from gradscope.fixing.plan import ADVICE, Plan, plan
 from gradscope.model import (
     Certainty,
     Edit,
@@ -145,8 +145,15 @@ def test_one_fix_of_a_prediction_and_its_failure_is_shown_once_under_the_failure
     found = planned(tmp_path, finding("GS102", 5, ONE), finding("GS101", 5, ONE, Severity.ERROR))
     (proposal,) = found.proposals
     assert [f.code for f in proposal.findings] == ["GS101", "GS102"]
-    assert proposal.changes_training
     assert "".join(found.changes[0].after.lines) == TEXT.replace("line 5", "fixed")
+
+
+@pytest.mark.parametrize("chosen", [None, "1", "GS305"])
+def test_advice_is_followed_only_if_it_is_named(chosen: str | None, tmp_path: Path) -> None:
+    found = planned(tmp_path, finding("GS305", 5, ONE, Severity.ADVICE), chosen=chosen)
+    assert found.proposals[0].problem == ("" if chosen else ADVICE)
+    assert bool(found.changes) == found.can_be_tried == bool(chosen)
+    assert found.proposals[0].hazard == "finding"
 
 
 def test_of_two_fixes_of_one_line_the_second_waits(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from gradscope.model import (
     FixKind,
     Outcome,
     Process,
+    Proof,
     Recording,
     Related,
     Root,
@@ -222,8 +223,10 @@ def test_sarif_has_every_fix_and_the_lines_that_it_replaces() -> None:
     fix = Fix(FixKind.NO_GRAD, "first", (Edit("a.py", 3, "new", 5),))
     other = Fix(FixKind.DETACH, "second", (Edit("a.py", 1, "x"),))
     words = Fix(FixKind.OTHER, "third")
+    other = replace(other, proof=Proof.HELD)
     result = only_result(with_finding(fix=fix, alternatives=(words, other)))
-    assert [each["description"]["text"] for each in result["fixes"]] == ["first", "second"]
+    told = [each["description"]["text"] for each in result["fixes"]]
+    assert told == ["first\nnot tried", "second\ntried"]
     (replacement,) = result["fixes"][0]["artifactChanges"][0]["replacements"]
     region = {"startLine": 3, "startColumn": 1, "endLine": 6, "endColumn": 1}
     assert replacement["deletedRegion"] == region
@@ -234,13 +237,14 @@ def test_a_fix_has_its_reason_and_effects_and_each_alternative_a_line() -> None:
     others = ["or: sum losses (machine-applicable): add them"]
     choice = replace(CHOICE, edits=(Edit("a.py", 1, "x"),))
     found = with_finding(fix=choice, alternatives=(SUM,))
-    whole = ["help: detach `fake`", *told, *others]
+    whole = ["help: detach `fake` (not tried, maybe-incorrect)", *told, *others]
     assert only_result(found)["message"]["text"].splitlines()[1:] == whole
     (fix,) = only_result(found)["fixes"]
     assert fix["description"]["text"].splitlines() == [
         "detach `fake`",
         *told,
         "applicability: maybe-incorrect",
+        "not tried",
     ]
     ((_, _, message),) = commands(found)
     assert message.splitlines()[1:] == whole

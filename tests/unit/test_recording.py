@@ -25,7 +25,10 @@ from recorded import DONE, HEADER, SITE, call_of, chain, renumbered, rewrite
 from gradscope.api.scope import Asked, Scope
 from gradscope.model import (
     Finding,
+    Fix,
+    FixKind,
     Outcome,
+    Proof,
     Recording,
     Sample,
     Severity,
@@ -34,7 +37,7 @@ from gradscope.model import (
 from gradscope.record import codec
 from gradscope.record import file as file_module
 from gradscope.record import writer as writer_module
-from gradscope.record.file import Store, create, load, load_from
+from gradscope.record.file import Store, amend, create, load, load_from
 from gradscope.record.writer import RecordingWriter, begun
 from tests.command import ran_well
 
@@ -112,6 +115,25 @@ def test_finish_marks_the_run_as_finished_and_leaves_one_file(tmp_path: Path) ->
     writer.close()
     assert load(path).outcome == Outcome(exit_status=3, finished=True)
     assert [file.name for file in tmp_path.iterdir()] == ["run.gscope"]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_fixes_are_put_into_a_recording_that_is_over(tmp_path: Path, ended: bool) -> None:
+    whole, path = canned_recording(), tmp_path / "run.gscope"
+    writer = RecordingWriter(path, whole.header)
+    rewrite(writer, whole)
+    if ended:
+        writer.finish(whole.outcome, whole.summary)
+        writer.close()
+    before = load(path)
+    better = Fix(FixKind.DETACH, "detach it", proof=Proof.HELD)
+    amend(path, [replace(each, fix=better, untried="") for each in before.findings[:1]])
+    after = load(path)
+    assert [each.fix == better for each in after.findings] == [
+        ended and place == 0 for place in range(len(before.findings))
+    ]
+    assert replace(after, findings=(), outcome=before.outcome) == replace(before, findings=())
+    writer.close()
 
 
 def test_nothing_is_taken_in_after_close(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -63,10 +64,12 @@ class Rehearsed:
         self.events.append(Event("call", at, (root,), stack=line, **facts))  # type: ignore[arg-type]
         self.stepped = ()
 
-    def step(self, optimizer: int, *leaves: int) -> None:
+    def step(self, optimizer: int, *leaves: int, gradient: float = 1) -> None:
         line = 90 + optimizer
         at, stack = Span(FILE, line, 0, line, 9), ((FILE, line),)
-        self.events.append(Event("step", at, leaves=leaves, optimizer=optimizer, stack=stack))
+        sums = ((gradient, max(gradient, 0)),) * len(leaves)
+        event = Event("step", at, leaves=leaves, optimizer=optimizer, stack=stack, gradients=sums)
+        self.events.append(event)
         self.stepped = (*self.stepped, *leaves)
 
     @property
@@ -117,6 +120,38 @@ def test_what_is_trained_as_before_differs_in_nothing() -> None:
 def test_what_gets_no_gradient_any_more_is_untrained() -> None:
     assert differences(rounds(fails=True), rounds(trains=())) == ["untrained `D.*` by 20"]
     assert differences(rounds(), rounds(trains=[E])) == ["untrained `D.weight` by 20"]
+
+
+@pytest.mark.parametrize(
+    ("before", "later", "fails", "equal"),
+    [
+        ((1, 1), (1, 1), False, True),
+        ((1, 1), (1 + 1e-7, 1), False, True),  # rounding
+        ((1, 1), (1, 2), False, False),
+        ((1, 1), (math.nan, 1), False, True),  # not known
+        ((1, 1), (1, 2), True, True),  # the second step differentiated what had been changed
+    ],
+)
+def test_gradients_are_compared_up_to_where_the_program_fails(
+    before: tuple[float, float], later: tuple[float, float], fails: bool, equal: bool
+) -> None:
+    runs = Rehearsed(), Rehearsed()
+    for run, (first, second) in zip(runs, (before, later), strict=True):
+        run.call(10, G)
+        run.step(0, G, gradient=first)
+        run.call(20, D, fails=fails and run is runs[0])
+        run.step(1, D, gradient=second)
+    assert Comparison(runs[0].record, runs[1].record, ()).is_equal is equal
+
+
+@pytest.mark.parametrize("frees", [True, False])
+def test_a_graph_is_kept_if_no_later_call_frees_it(frees: bool) -> None:
+    run = Rehearsed()
+    part = run.node(5, D)
+    for line in (10, 20):
+        run.call(line, part)
+        run.events[-1] = run.events[-1]._replace(keep=line == 10 or not frees)
+    assert Comparison(rounds().record, run.record, ()).keeps is not frees
 
 
 def test_a_gradient_that_comes_in_or_goes_is_told() -> None:

@@ -197,6 +197,7 @@ function findingBody(finding) {
       "div",
       { class: "aside" },
       finding.fix ? fixBox(finding.fix, finding.alternatives) : "",
+      finding.untried ? el("p", { class: "untried" }, ...prose(finding.untried)) : "",
       el(
         "dl",
         { class: "facts" },
@@ -207,6 +208,12 @@ function findingBody(finding) {
     ),
   ];
 }
+
+const PROOF = {
+  held: "tried",
+  untried: "not tried",
+  "trains-otherwise": "tried: it trains otherwise",
+};
 
 /** The fix to choose, with its reason, effects and edits, and below what else could be done. */
 function fixBox(fix, alternatives) {
@@ -223,8 +230,11 @@ function fixBox(fix, alternatives) {
   );
 }
 
-const safety = (fix) =>
-  fix.applicability === "unspecified" ? "" : el("span", { class: "safety" }, fix.applicability);
+const safety = (fix) => {
+  const known = [fix.edits.length ? PROOF[fix.proof] : "", fix.applicability];
+  const said = known.filter((word) => word && word !== "unspecified").join(", ");
+  return said ? el("span", { class: "safety" }, said) : "";
+};
 
 const meaning = (fix) => [
   fix.reason ? el("p", { class: "why" }, "Why: ", prose(fix.reason)) : "",

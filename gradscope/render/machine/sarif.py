@@ -11,7 +11,7 @@ from urllib.parse import quote_from_bytes
 
 from gradscope.model import Edit, Finding, Fix, Recording, Severity, Site
 from gradscope.render.machine.json import dumped
-from gradscope.render.wording import reasons, safety_of, whole_message
+from gradscope.render.wording import proof_of, reasons, safety_of, whole_message
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
 from gradscope.units import gathered, short_path, working_directory
@@ -104,7 +104,7 @@ def _fix(fix: Fix) -> dict[str, Any]:
         changes.append({"artifactLocation": _artifact(file), "replacements": replacements})
     said = [f"{word}: {text}" for word, text in reasons(fix)]
     safety = [f"applicability: {safety_of(fix)}"] if safety_of(fix) else []
-    description = "\n".join([fix.message, *said, *safety])
+    description = "\n".join([fix.message, *said, *safety, proof_of(fix)])
     return {"description": {"text": description}, "artifactChanges": changes}
 
 

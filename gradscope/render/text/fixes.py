@@ -25,7 +25,6 @@ from gradscope.render.wording import reasons, with_safety
 from gradscope.units import escaped, gathered, short_path
 
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
-_TRAINING = "this changes what is trained: no gradient goes through what it cuts off"
 
 
 def print_plan(plan: Plan, console: Console) -> None:
@@ -40,6 +39,8 @@ def print_plan(plan: Plan, console: Console) -> None:
             print_message(lead, finding.message + at, console, "bold")
         for candidate in proposal.candidates:
             _candidate(candidate, proposal, console)
+        if proposal.finding.untried:
+            _note("note", "bold cyan", proposal.finding.untried, console)
         console.print()
 
 
@@ -54,9 +55,12 @@ def print_changes(plan: Plan, console: Console) -> None:
 
 
 def print_tried(findings: Iterable[Finding], console: Console) -> None:
-    """Print the fixes that a rehearsal has found, each with its diff."""
+    """Print the fixes that were tried and held, each with its diff, or why there is none."""
+    for why in dict.fromkeys(each.untried for each in findings if each.untried):
+        _note("note", "bold cyan", why, console)
     for fix in {each.fix.edits: each.fix for each in findings if each.fix}.values():
-        print_help(with_safety(fix.message, fix), fix, console)
+        if fix.edits:
+            print_help(with_safety(fix.message, fix), fix, console)
         for file, own in gathered(fix.edits, lambda edit: edit.file).items():
             with suppress(OSError, SyntaxError, ValueError):
                 print_diff(apply(read(file), own), console)
@@ -88,8 +92,6 @@ def _candidate(candidate: Candidate, proposal: Proposal, console: Console) -> No
     _note(lead, style, with_safety(fix.message, fix), console)
     for word, text in reasons(fix):
         _note(word, "bold cyan", text, console)
-    if is_chosen and proposal.changes_training and not fix.effects:
-        _note("note", "bold cyan", _TRAINING, console)
     problem = proposal.problem if is_chosen else candidate.problem
     if not fix.edits:
         _note("note", "bold cyan", "no edit is known that does this: make it by hand", console)

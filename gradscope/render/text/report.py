@@ -33,7 +33,14 @@ from gradscope.render.text.terminal import (
     wrapped,
 )
 from gradscope.render.theme import SEVERITIES
-from gradscope.render.wording import alternative, lives, notes, nothing_found, reasons
+from gradscope.render.wording import (
+    alternative,
+    lives,
+    notes,
+    nothing_found,
+    proposed,
+    reasons,
+)
 from gradscope.units import Sources, counted, firsts, line_at, listed, nbytes, source_lines
 
 _EXPLAIN_INDENT = " " * 6
@@ -68,7 +75,9 @@ def print_finding(
         print_lines(console, [Text()])
         return
     if finding.fix is not None:
-        print_help(finding.fix.message, finding.fix, console)
+        print_help(proposed(finding.fix), finding.fix, console)
+        if finding.untried:
+            print_note(finding.untried, console)
         for other in finding.alternatives:
             print_message(Text("  or: ", style="green"), alternative(other), console)
     explain = f"{_EXPLAIN_INDENT}explain: gradscope explain {plain(finding.code, console)}"

@@ -37,7 +37,7 @@ def print_trial(trial: Trial, script: str, console: Console) -> None:
     print_lines(console, [Text()])
     for proposal in filter(verdict.never_came, verdict.plan.proposals):
         codes = " and ".join(dict.fromkeys(finding.code for finding in proposal.findings))
-        _row("hazard", f"{codes}: {NEVER_CAME}", console)
+        _row(proposal.hazard, f"{codes}: {NEVER_CAME}", console)
     if verdict.fails:
         _output(verdict.after, console)
     end = Text("the fix holds", style="bold green")
@@ -60,7 +60,7 @@ def _tried(tried: Tried, trial: Trial, console: Console) -> None:
     _row("edit", f"{kind_of(tried.candidate.fix)} at {Path(file).name}:{line}", console)
     verdict = tried.verdict
     if verdict is not None:
-        _row("hazard", _hazard(verdict, tried.proposal), console)
+        _row(tried.proposal.hazard, _hazard(verdict, tried.proposal), console)
         new = dict.fromkeys(f"{each.severity} {each.code}" for each in verdict.new)
         _row("new", ", ".join(new) or "none", console)
         before = _end(verdict.before, verdict)
@@ -141,10 +141,10 @@ def why(verdict: Verdict, proposals: Sequence[Proposal] = ()) -> str:
             if verdict.before.is_rank and not verdict.before.calls:
                 none = "the program made no backward call as the only rank of a launcher"
                 return f"{none}; what starts its ranks itself is tried in its first process alone"
-            gone = "the hazard did not show this time without the fix either"
+            gone = f"the {proposal.hazard} did not show this time without the fix either"
             return f"{gone}, so its absence says nothing"
         if verdict.left(proposal) is not None:
-            return f"the hazard of finding {proposal.number} is still there"
+            return f"{proposal.named} is still there"
     if verdict.comparison is None:
         return f"what it trains is not known: the rehearsal failed; {_MORE_TIME}"
     if verdict.refused:

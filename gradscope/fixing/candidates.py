@@ -41,6 +41,7 @@ from gradscope.fixing.edits import (
     with_call,
     with_flag,
     with_followers,
+    with_none,
     without_graph,
 )
 from gradscope.fixing.marks import Span, waits
@@ -104,7 +105,7 @@ class Search(Trial):
         for each in self._harmless:
             is_number = record.kinds.get(each) == _NUMBER and not record.places[each].is_added
             if is_number and self._mends(changed := self._cut([each])):
-                edits, where = self._edits_at([each], "item")
+                edits, where = self._edits_at(sorted(self.value(each)), "item")
                 message = f"use the value of {where}, with item()"
                 fixes.append(self._fix(FixKind.ITEM, message, edits, changed))
         return [fix for fix in fixes if fix.edits][:MOST]
@@ -208,8 +209,9 @@ class Search(Trial):
             stepped = {leaf for each in steps_at for leaf in each.leaves}
             has_call = any(at in e.stack for e in record.events if e.kind == "call")
             gone = set() if has_call else stepped & {*record.events[self._fail].cleared}
-            if gone and gone == stepped:
-                continue  # the gradient that it would step with is set to zero by then
+            pairs = {(record.events[self._fail].spot, leaf) for leaf in stepped & trained}
+            if (gone and gone == stepped) or not pairs <= self._base.flows:
+                continue  # it would step with no gradient, or with one that no step uses now
             other = f"the gradient of {'the second loss' if gone else 'both losses'}"
             effects = (f"it would step with {other}",) if stepped & trained else ()
             ways = [(moved(site, goal), f"after line {goal.line}") for goal in goals]
@@ -267,7 +269,7 @@ class Search(Trial):
                 continue
             built = self._built_by(file, around[-1])
             given = built & record.identities.keys()
-            cut = self._cut({record.identities[n] for n in given})
+            cut = self._run(Option(cuts=frozenset(record.identities[n] for n in given)))
             is_needed = not self._is_fruitful(cut) if effects else self._harm(cut)
             read = {n for own in given for n in record.after[own]}
             is_all = self._mends(cut) and read <= built | record.leaf.keys()
@@ -308,7 +310,7 @@ class Search(Trial):
                 if self._mends(self._run(Option(head=head, names=fewer))):
                     harmless.remove(name)
             chosen = {name: names[name] for name in harmless}
-            fixes += self._rebinding(place, chosen, changed, "a state is carried on")
+            fixes += self._rebinding(head, chosen, changed, "a state is carried on")
         return fixes[:MOST]
 
     @cached_property
@@ -328,15 +330,17 @@ class Search(Trial):
             last = record.reached(range(begun, len(record.after)), changed.cut)
             if any(node < begun and record.saves[node] for node in last):
                 continue
-            fixes += self._rebinding(place, names, changed, "it leads to all earlier runs")
+            fixes += self._rebinding(head, names, changed, "it leads to all earlier runs")
         return fixes[:MOST]
 
     def _rebinding(
-        self, place: Span, names: dict[str, frozenset[int]], changed: Simulation, why: str
+        self, head: int, names: dict[str, frozenset[int]], changed: Simulation, why: str
     ) -> list[Fix]:
-        """Return the fix that detaches variables at the head that a place begins."""
+        """Return the fix that detaches variables at a head."""
+        place, empty = self._record.heads[head], self._record.empty.get(head, frozenset())
         read = {n: variable_at(p, place) for n, p in enumerate(self._record.places)}
         kinds = {name: self._kinds(n for n, own in read.items() if own == name) for name in names}
+        kinds = {name: with_none(name, own, empty) for name, own in kinds.items()}
         is_call, is_leaf = place in self._calls_at, bool(changed.rebound)
         edits = written(*rebinding(place, kinds, is_leaf=is_leaf, is_behind=is_call))
         told = listed([f"`{each}`" for name in names for each in fields_of(name, kinds[name])])
@@ -423,16 +427,30 @@ class Search(Trial):
         """Yield the fixes that run statements again before the call that fails needs their values,
         with what the first run of them need not train detached there.
         """
-        for spot, building, _, _ in self._since_built():
+        by = {event for _, event, _ in self._stale if event >= 0}
+        changes = [place for event in by for place in self._record.events[event].levels]
+        for spot, building, between, call in self._since_built():
+            if any(is_in(place, spot[0], call) for place in changes):
+                continue  # it would be changed again
+            late = [e for e in between if any(is_in(place, spot[0], e) for place in changes)]
             for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
                 again = [own for node in nodes for own in self._opened(spot[0], node)]
-                copied = partial(copying, nodes, again, spot)
+                if late:  # what is computed of it may have saved it too
+                    passed = [*building, *between[: between.index(late[-1])]]
+                    needed = with_followers(passed, nodes)
+                    again += [e for e in needed if e not in nodes and self._is_run(spot[0], e)]
+                copied = partial(copying, nodes, again, spot, behind=late[-1] if late else None)
                 twice = self._made_twice(spot[0], again, self._calls_by(spot), copied)
                 for edits, also, changed in twice:
                     lines = lines_told(node.lineno for node in again)
                     message = f"run {lines} again for line {spot[1]}{also}"
-                    yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
+                    varies = self._varies(spot[0], again)
+                    yield self._fix(FixKind.RECOMPUTE, message, edits, changed, varies=varies)
                     return
+
+    def _is_run(self, file: str, node: ast.stmt) -> bool:
+        """Return whether the call that fails runs what a statement has built."""
+        return not self._built_by(file, node).isdisjoint(self._base.ran[self._fail])
 
     def _opened(self, file: str, node: ast.stmt) -> list[ast.stmt]:
         """Return what a branch ran that built what fails: another time it may not be taken."""
@@ -454,6 +472,8 @@ class Search(Trial):
         """
         record, built = self._record, self._all_built(file, nodes)
         own = {n for n in record.given if any(is_in(record.places[n], file, e) for e in nodes)}
+        if self._are_in(file, nodes, record.moving):
+            return
 
         def ways() -> Iterator[tuple[int | None, bool]]:
             yield None, False
@@ -461,19 +481,27 @@ class Search(Trial):
 
         plain = write(()) if built else ()
         for number, late in ways() if plain else ():  # each takes a simulation
-            cuts = frozenset(() if number is None else (number,))
+            cuts = frozenset() if number is None else self.value(number) & own
             changed = self._built_again(built, calls, cuts, late=late)
             if not self._mends(changed) or self._harm(changed):
                 continue
             if number is None:
                 edits, also = written(*plain), ""
             else:
-                cut = with_call(record.places[number], frozenset({"tensor"}), "detach")
+                at, kinds = [record.places[n] for n in sorted(cuts)], frozenset[Kind]({"tensor"})
+                cut = together(*(with_call(place, kinds, "detach") for place in at))
                 edits = all_of([write(cut)] if late else [cut, plain]) if cut else ()
                 also = ", with `{}` detached there" if late else ", and detach `{}` before"
                 also = also.format(text_at(record.places[number]))
             if edits:
                 yield edits, also, changed
+
+    def _are_in(self, file: str, nodes: Sequence[ast.stmt], places: Iterable[int]) -> bool:
+        return any(is_in(self._record.places[n], file, each) for n in places for each in nodes)
+
+    def _varies(self, file: str, nodes: Sequence[ast.stmt]) -> bool:
+        """Return whether statements may give something else when they run once more."""
+        return self._are_in(file, nodes, self._record.varying)
 
     def _computed_there(self) -> Iterator[Fix]:
         """Yield the fixes that compute a value once more wherever it is read for a call that fails,
@@ -498,8 +526,9 @@ class Search(Trial):
             computed = partial(_computed_at, file, node, at)
             for edits, also, changed in self._made_twice(file, [node], calls, computed):
                 lines = lines_told({place.line for place in at})
-                what = f"compute `{ast.unparse(node.value)}` again at {lines}"
-                yield self._fix(FixKind.RECOMPUTE, f"{what}{also}", edits, changed)
+                message = f"compute `{ast.unparse(node.value)}` again at {lines}{also}"
+                varies = self._varies(file, [node])
+                yield self._fix(FixKind.RECOMPUTE, message, edits, changed, varies=varies)
                 return
 
     def _made_there(self) -> Iterator[Fix]:
@@ -555,8 +584,8 @@ class Search(Trial):
             at = bisect_right(begun, time) - 1
             if number in read and at >= 0 and any(source < begun[at] for source in sources):
                 names[read[number]].add(number)
-        bound = self._bound_at(head, place, names)
-        kept = [name for name in names if bound is None or name.partition(".")[0] in bound]
+        bound, is_call = self._bound_at(head, place, names), place in self._calls_at
+        kept = [n for n in names if bound is None or (n.split(".")[0] if is_call else n) in bound]
         return {name: frozenset(names[name]) for name in kept}
 
     def _bound_at(self, head: int, place: Span, names: Iterable[str]) -> frozenset[str] | None:
@@ -598,7 +627,8 @@ class Search(Trial):
         that of a tensor's name.
         """
         place, kinds = self._record.places[number], self._kinds([number])
-        awkward = len(kinds), not isinstance(expression_at(place), PATHS), len(text_at(place))
+        is_path = isinstance(expression_at(place), PATHS)
+        awkward = len(self.value(number)), len(kinds), not is_path, len(text_at(place))
         return *self.effect(number).takes, self._held(number), *awkward
 
     def _held(self, number: int) -> int:
@@ -620,7 +650,7 @@ class Search(Trial):
         return sum(1 for node in reached if node < start and record.saves[node])
 
     def _detach(self, numbers: Sequence[int]) -> Fix | None:
-        edits, where = self._edits_at(numbers, "detach")
+        edits, where = self._edits_at(sorted(self._values(numbers)), "detach")
         if not edits:
             return None
         effects = self._effects(self._cut(numbers))

@@ -36,8 +36,15 @@ _STEPS: dict[type[ast.operator], str] = {
 }
 
 
+RENEW = "__gradscope_renew__"
+"""The builtin that is handed what an attribute becomes that was read before: ``RENEW(value)``
+returns the value.
+"""
+
 HEAD = "__gradscope_head__"
-"""The builtin that is called at the head of each function and loop: ``HEAD(number)``."""
+"""The builtin that is called at the head of each function and loop: ``HEAD(number, paths)``. The
+paths are the attributes of variables that it reads or sets; those of ``self``, that its class does.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,9 @@ class Marker(ast.NodeTransformer):
         self.heads: list[Span] = []
         """The first statement of each function and loop that is there to run: no declaration."""
         self._file = ""
+        self._own: set[str] = set()
+        """The attributes of ``self`` in the class that is being marked."""
+        self._renewals: set[ast.stmt] = set()
 
     def marked(self, tree: ast.Module, file: str) -> ast.Module:
         """Return the tree with every expression that is read wrapped; positions stay."""
@@ -91,7 +101,7 @@ class Marker(ast.NodeTransformer):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             defaults = node.args.defaults
             defaults[:] = [self.visit(each) for each in defaults]  # type: ignore[misc]
-            node.body = self._headed(node.body)  # annotations and decorators stay
+            node.body = self._headed(node)  # annotations and decorators stay
             return node
         if isinstance(node, LOOPS):
             return self._marked_loop(node)
@@ -106,28 +116,34 @@ class Marker(ast.NodeTransformer):
             node.test = self.visit(node.test)  # type: ignore[assignment]
         else:
             node.iter = self.visit(node.iter)  # type: ignore[assignment]
-        node.body = self._headed(node.body)
+        node.body = self._headed(node)
         node.orelse = [self.visit(each) for each in node.orelse]  # type: ignore[misc]
         return node
 
-    def _headed(self, body: list[ast.stmt]) -> list[ast.stmt]:
+    def _headed(self, node: Loop | ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
         """Return a marked body that says when it begins."""
+        body, paths = node.body, _paths_in(node) | self._own
+        self._renewals |= _renewals_in(node)
         first = next((i for i, each in enumerate(body) if not _is_declaration(each)), None)
         if first is None:
             return body
         at = body[first]
         self.heads.append(Span.of(self._file, at))
-        call = _call(at, HEAD, ast.Constant(len(self.heads) - 1))
+        told = ast.Tuple([ast.Constant(path) for path in sorted(paths)], ast.Load())
+        call = _call(at, HEAD, ast.Constant(len(self.heads) - 1), told)
         begin: ast.stmt = ast.copy_location(ast.Expr(call), at)
         marked: list[ast.stmt] = [self.visit(each) for each in body[first:]]  # type: ignore[misc]
         return [*body[:first], begin, *marked]
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
         """Mark the methods; what a class is made of stays."""
+        outer = self._own
+        self._own = {path for path in _paths_in(node) if path.startswith("self.")}
         node.body = [
             self.visit(each) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) else each  # type: ignore[misc]
             for each in node.body
         ]
+        self._own = outer
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
@@ -140,6 +156,13 @@ class Marker(ast.NodeTransformer):
         number = self._number(node.target, is_added=True)
         call = _call(node, ADD, ast.Constant(number), ast.Constant(step), read, node.value)
         return ast.copy_location(ast.Assign([node.target], call), node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        """Have what renews an attribute told."""
+        self.generic_visit(node)
+        if node in self._renewals:
+            node.value = _call(node, RENEW, node.value)
+        return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Mark a call and its arguments, but for those that mean an object and not its value."""
@@ -169,6 +192,27 @@ class Marker(ast.NodeTransformer):
 def waits(node: ast.AST) -> bool:
     """Return whether a part of the program gives way to others."""
     return any(isinstance(e, ast.Await | ast.Yield | ast.YieldFrom) for e in ast.walk(node))
+
+
+def _paths_in(node: ast.AST) -> set[str]:
+    """Return the attributes of variables in some code, as ``a.b.c``."""
+    texts = (ast.unparse(each) for each in ast.walk(node) if isinstance(each, ast.Attribute))
+    return {text for text in texts if text.replace(".", "").isidentifier()}
+
+
+def _renewals_in(node: ast.AST) -> set[ast.stmt]:
+    """Return what sets an attribute, in some code that reads it before."""
+    nodes = [each for each in ast.walk(node) if isinstance(each, ast.Attribute | ast.Assign)]
+    paths = [each for each in nodes if isinstance(each, ast.Attribute)]
+    read = [(ast.unparse(e), e.lineno) for e in paths if isinstance(e.ctx, ast.Load)]
+    found = set[ast.stmt]()
+    for each in nodes:
+        if isinstance(each, ast.Assign):
+            before = {text for text, line in read if line <= (each.end_lineno or line)}
+            targets = (own for target in each.targets for own in ast.walk(target))
+            if any(ast.unparse(own) in before for own in targets if own in paths):
+                found.add(each)
+    return found
 
 
 def _is_declaration(each: ast.stmt) -> bool:

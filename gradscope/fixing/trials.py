@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gradscope.fixing.edits import is_in, statement_around, unguarded
 from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Fix, FixKind
+from gradscope.units import gathered
 
 MOST = 3
 CHANGES = Applicability.MAYBE_INCORRECT
@@ -18,7 +19,7 @@ CONSTANT = "it is a constant then: each loss trains what it does now, by its oth
 TARGET = "it enters the loss as its target"
 SPOILT = "what an earlier call has freed is trained through it no more"
 UNSPOILT = "every gradient that a step needs stays as it is"
-OTHER = "it is computed from what has been changed by then, and may give something else"
+OTHER = "it is computed from what has been changed by then or is drawn anew: it may be another"
 _MOST_CUTS = 400
 
 
@@ -51,6 +52,7 @@ class Trial:
         self._freed = self._bad(self._meant)
         self._broken = self._freed | {node for node, _, _ in self._stale}
         self.effect = cache(self._effect_of)
+        self.value = cache(self._value_at)
         self._built_by = cache(self._nodes_of)
 
     @property
@@ -70,6 +72,32 @@ class Trial:
             is_harmless=not self._harm(cut),
             is_bearable=fruitful and base.trained_lines & base.needed <= cut.trained_lines,
         )
+
+    def _value_at(self, place: int) -> frozenset[int]:
+        """Return the places that read what one of them does in the same statement or for the same
+        call: with one use alone cut, the value goes on to be trained by the others.
+        """
+        record, found = self._record, {place}
+        own = statement_around(record.places[place])
+        for node in record.given.get(place, ()):
+            calls = [here for here in self._base.ran.values() if node in here]
+            for other in self._reads[record.after[node][0]]:
+                number = record.identities[other]
+                is_beside = number in found or statement_around(record.places[number]) == own
+                if is_beside or any(other in here for here in calls):
+                    found.add(number)
+        return frozenset(found)
+
+    def lets_go(self, place: int, near: Iterable[int]) -> bool:
+        """Return whether, with a cut, what stays there of what some places gave trains nothing."""
+        record, cut = self._record, self._cut([place]).cut
+        given = {node for number in near for node in record.given[number]}
+        return not record.leaves_of(record.reached(given.intersection(record.kept) or given, cut))
+
+    @cached_property
+    def _reads(self) -> dict[int, list[int]]:
+        """The nodes that stand for where each node's tensor was read, or bound."""
+        return gathered(self._record.identities, lambda node: self._record.after[node][0])
 
     @cached_property
     def is_built_once(self) -> bool:
@@ -172,10 +200,16 @@ class Trial:
         return found
 
     def _fix(
-        self, kind: FixKind, message: str, edits: tuple[Edit, ...], changed: Simulation
+        self,
+        kind: FixKind,
+        message: str,
+        edits: tuple[Edit, ...],
+        changed: Simulation,
+        *,
+        varies: bool = False,
     ) -> Fix:
         by_hand = any(by < 0 or self._record.events[by].kind != "step" for _, by, _ in self._stale)
-        is_other = by_hand and kind is FixKind.RECOMPUTE and not self._freed
+        is_other = varies or (by_hand and kind is FixKind.RECOMPUTE and not self._freed)
         effects = (*self._effects(changed)[:-1], OTHER) if is_other else self._effects(changed)
         return Fix(kind, message, edits, CHANGES, effects)
 
@@ -189,7 +223,10 @@ class Trial:
         return sorted(found)[:_MOST_CUTS]
 
     def _cut(self, cuts: Iterable[int]) -> Simulation:
-        return self._run(Option(cuts=frozenset(cuts)))
+        return self._run(Option(cuts=self._values(cuts)))
+
+    def _values(self, places: Iterable[int]) -> frozenset[int]:
+        return frozenset(chain(*map(self.value, places)))
 
     def _mends(self, changed: Simulation) -> bool:
         left = set(changed.hazards)

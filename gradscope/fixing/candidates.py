@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import product
+from itertools import chain, islice, product
 
 from gradscope.code import source
 from gradscope.fixing.edits import (
@@ -47,7 +47,7 @@ from gradscope.fixing.edits import (
 from gradscope.fixing.marks import Span, waits
 from gradscope.fixing.pieces import Pieces, all_of, block_with, together, written
 from gradscope.fixing.rehearsal import Kind, Option, Simulation, Spot
-from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, TARGET, Trial
+from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, OTHER, TARGET, Trial
 from gradscope.model import Edit, Finding, Fix, FixKind
 from gradscope.rules.gs102 import is_constant
 from gradscope.units import lines_told, listed
@@ -378,8 +378,12 @@ class Search(Trial):
                 message = f"compute `{function[1].name}` anew each time: do not cache it"
                 if edits:
                     fixes.append(Fix(FixKind.RECOMPUTE, message, edits, CHANGES))
-        anew = [*self._copied()] or [*self._computed_there()] or self._made_there()
-        return [*fixes, *self._inside(), *anew]
+        others: list[Fix] = []
+        for fix in chain(self._copied(), self._computed_there(), self._made_there()):
+            if OTHER not in fix.effects:
+                return [*fixes, *self._inside(), fix]
+            others.append(fix)
+        return [*fixes, *self._inside(), *others[:1]]
 
     def _building(
         self, file: str, block: Sequence[ast.stmt], end: ast.stmt | None = None
@@ -441,12 +445,11 @@ class Search(Trial):
                     again += [e for e in needed if e not in nodes and self._is_run(spot[0], e)]
                 copied = partial(copying, nodes, again, spot, behind=late[-1] if late else None)
                 twice = self._made_twice(spot[0], again, self._calls_by(spot), copied)
-                for edits, also, changed in twice:
+                for edits, also, changed in islice(twice, 1):
                     lines = lines_told(node.lineno for node in again)
                     message = f"run {lines} again for line {spot[1]}{also}"
                     varies = self._varies(spot[0], again)
                     yield self._fix(FixKind.RECOMPUTE, message, edits, changed, varies=varies)
-                    return
 
     def _is_run(self, file: str, node: ast.stmt) -> bool:
         """Return whether the call that fails runs what a statement has built."""

@@ -94,7 +94,7 @@ class _Begun(NamedTuple):
 
 
 class _Write(NamedTuple):
-    """A change of memory that is there since ``born``, or of an attribute, -1. A state has a graph."""
+    """A change of memory that is there since ``born``; of an attribute, -1. A state has a graph."""
 
     born: int
     is_state: bool

@@ -49,7 +49,6 @@ from gradscope.fixing.pieces import Pieces, all_of, block_with, together, writte
 from gradscope.fixing.rehearsal import Kind, Option, Simulation, Spot
 from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, OTHER, TARGET, Trial
 from gradscope.model import Edit, Finding, Fix, FixKind
-from gradscope.rules.gs102 import is_constant
 from gradscope.units import lines_told, listed
 
 _NUMBER: frozenset[Kind] = frozenset({"number"})
@@ -61,24 +60,17 @@ class Search(Trial):
 
     def options(self, finding: Finding) -> dict[FixKind, list[Fix]]:
         """Return what mends it, by kinds, the best first."""
-        detached, first = self.detached(self._harmless), finding.fix
+        detached = self.detached(self._harmless) + self.rebound() + self.detached_together()
         roles = ("created", "held_by")
         sites = [each.site for each in finding.related if each.role in roles]
         spots = dict.fromkeys((site.file, site.line) for site in sites if site is not None)
-        is_average = first is not None and first.kind is FixKind.NO_GRAD
-        is_meant = is_average or (not detached and is_constant(finding))
-        effects = first.effects if first and is_meant else ()
-        if not detached and effects:
-            detached = self.detached(self._places(), *effects)
-        detached += [*self.rebound(), *self.detached_together()]
-        if self.is_built_once and not is_constant(finding):
+        if self.is_built_once:
             once = ("what it is built from is then trained by the first call alone",)
             detached = [replace(fix, effects=once) for fix in detached]
         if not (detached and self._harmless):
             bearable = [place for place in self._places() if self.effect(place).is_bearable]
             targets = [n for n in bearable if is_target(self._record.places[n])]
-            cuts = self.detached(targets or bearable, TARGET if targets else CONSTANT)
-            detached += [replace(fix, reason="") for fix in cuts]
+            detached += self.detached(targets or bearable, TARGET if targets else CONSTANT)
         return {
             FixKind.CREATE_GRAPH: self.differentiated(),
             FixKind.DETACH: detached,
@@ -87,7 +79,7 @@ class Search(Trial):
             FixKind.SUM_LOSSES: self.together(),
             FixKind.REORDER: self.later(finding),
             FixKind.RECOMPUTE: self.again(),
-            FixKind.NO_GRAD: self.without_graph(spots, effects),
+            FixKind.NO_GRAD: self.without_graph(spots),
             FixKind.RETAIN_GRAPH: self.kept(),
         }
 
@@ -97,7 +89,7 @@ class Search(Trial):
         left = {p: e.hazards for p, e in cuts.items() if e.mends and e.is_fruitful}
         fixes = (self._detach([p]) for p in sorted(left, key=lambda p: (left[p], *self._worth(p))))
         found = [fix for fix in fixes if fix is not None][:MOST]
-        return [replace(fix, effects=effects) for fix in found] if effects else found
+        return [replace(fix, effects=effects, reason="") for fix in found] if effects else found
 
     def counted(self) -> list[Fix]:
         """Return the fixes that take a number in the place of a tensor of one element."""
@@ -140,7 +132,11 @@ class Search(Trial):
         calls = "call" if len(keeps) == 1 else "calls"
         message = f"pass retain_graph=True to the {calls} at {lines_told(at for _, at in keeps)}"
         effects = ("each of these graphs is kept until nothing refers to it",)
-        return [Fix(FixKind.RETAIN_GRAPH, message, edits, CHANGES, effects)] if edits else []
+        others = [e.spot[1] for e in events if e.keep and e.spot not in keeps]
+        reason = f"the program keeps its graphs so at {lines_told(others)}" if others else ""
+        return (
+            [Fix(FixKind.RETAIN_GRAPH, message, edits, CHANGES, effects, reason)] if edits else []
+        )
 
     def differentiated(self) -> list[Fix]:
         """Return the fix that trains through the gradients of which the loss is computed."""
@@ -256,10 +252,10 @@ class Search(Trial):
                     message = f"move {lines} after line {change.lineno}"
                     yield Fix(FixKind.REORDER, message, edits, CHANGES, (_OF_THEN,))
 
-    def without_graph(self, spots: Iterable[Spot], effects: tuple[str, ...] = ()) -> list[Fix]:
-        """Return the fixes that build no graph at a line, where no step needs what it builds or it
-        has these ``effects``, as what fails is to be a constant. The line has to build all of that,
-        from leaves and from what it has built before: what comes in is better cut where it does.
+    def without_graph(self, spots: Iterable[Spot]) -> list[Fix]:
+        """Return the fixes that build no graph at a line, where no step needs what it builds, or
+        each loss trains what it does by other ways. The line has to build all that fails, from
+        leaves and from what it has built before: what comes in is better cut where it does.
         """
         record = self._record
         fixes: list[Fix] = []
@@ -270,10 +266,15 @@ class Search(Trial):
             built = self._built_by(file, around[-1])
             given = built & record.identities.keys()
             cut = self._run(Option(cuts=frozenset(record.identities[n] for n in given)))
-            is_needed = not self._is_fruitful(cut) if effects else self._harm(cut)
+            effects = (CONSTANT,) if self._harm(cut) else ()
+            is_needed = bool(effects) and not (self.fails and self._is_bearable(cut))
             read = {n for own in given for n in record.after[own]}
             is_all = self._mends(cut) and read <= built | record.leaf.keys()
-            if is_needed or not self._builds(file, around[-1]) or (self.fails and not is_all):
+            if (
+                (is_needed and not (self.fails and self._is_bearable(cut)))
+                or not self._builds(file, around[-1])
+                or (self.fails and not is_all)
+            ):
                 continue
             if edits := written(*without_graph(file, line)):
                 message = f"run line {line} under torch.no_grad()"
@@ -339,8 +340,10 @@ class Search(Trial):
         """Return the fix that detaches variables at a head."""
         place, empty = self._record.heads[head], self._record.empty.get(head, frozenset())
         read = {n: variable_at(p, place) for n, p in enumerate(self._record.places)}
-        kinds = {name: self._kinds(n for n, own in read.items() if own == name) for name in names}
-        kinds = {name: with_none(name, own, empty) for name, own in kinds.items()}
+        own = {
+            name: {n for n, text in read.items() if text == name} | names[name] for name in names
+        }
+        kinds = {name: with_none(name, self._kinds(places), empty) for name, places in own.items()}
         is_call, is_leaf = place in self._calls_at, bool(changed.rebound)
         edits = written(*rebinding(place, kinds, is_leaf=is_leaf, is_behind=is_call))
         told = listed([f"`{each}`" for name in names for each in fields_of(name, kinds[name])])
@@ -348,9 +351,7 @@ class Search(Trial):
         return [self._fix(FixKind.DETACH, message, edits, changed)] if edits else []
 
     def cloned(self) -> list[Fix]:
-        """Return the fixes that clone what is changed before backward needs it, or change it out of
-        place.
-        """
+        """Return the fixes that change out of place what backward needs, or clone it before."""
         places = sorted({place for _, _, place in self._stale})
         by = {event for _, event, _ in self._stale}
         if any(each < 0 or self._record.events[each].kind == "step" for each in by):
@@ -358,13 +359,12 @@ class Search(Trial):
         is_mended = places and self._mends(self._run(Option(clones=frozenset(places))))
         if self._freed or not is_mended:
             return []
-        found = []
+        sites = {self._record.events[each].site for each in by}
+        lines = lines_told(site.line for site in sites)
+        found = [(all_of(map(out_of_place, sites)), f"change it out of place at {lines}")]
         if min(places) >= 0 and len(places) <= MOST:
             edits, where = self._edits_at(places, "clone")
             found.append((edits, f"clone() {where}: it is changed before backward needs it"))
-        sites = {self._record.events[each].site for each in by}
-        lines = lines_told(site.line for site in sites)
-        found.append((all_of(map(out_of_place, sites)), f"change it out of place at {lines}"))
         effects = ("every gradient stays as it is",)
         return [Fix(FixKind.CLONE, told, edits, CHANGES, effects) for edits, told in found if edits]
 
@@ -587,6 +587,11 @@ class Search(Trial):
             at = bisect_right(begun, time) - 1
             if number in read and at >= 0 and any(source < begun[at] for source in sources):
                 names[read[number]].add(number)
+        for (site, name), nodes in record.holders.items():
+            if site == place and len(nodes) == len(begun) and leading.intersection(nodes):
+                names[name] |= {
+                    record.identities[own] for n in nodes for own in self._reads.get(n, ())
+                }
         bound, is_call = self._bound_at(head, place, names), place in self._calls_at
         kept = [n for n in names if bound is None or (n.split(".")[0] if is_call else n) in bound]
         return {name: frozenset(names[name]) for name in kept}

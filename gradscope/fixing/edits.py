@@ -208,7 +208,9 @@ def out_of_place(place: Span) -> Pieces:
             name, given = text_of(target, file), text_of(value, file)
             whole = text_of(node, file)
             sign = whole[len(name) : len(whole) - len(given)].rstrip("( \n").strip()[:-1]
-            is_one = isinstance(value, (*_SIMPLE, ast.Constant))
+            inner, is_sum = getattr(value, "op", None), isinstance(node.op, ast.Add | ast.Sub)
+            is_product = is_sum and isinstance(inner, ast.Mult | ast.Div | ast.MatMult)
+            is_one = isinstance(value, (*_SIMPLE, ast.Constant)) or is_product
             new = f"{name} = {name} {sign} {given if is_one else f'({given})'}"
         case ast.Expr(
             ast.Call(func=ast.Attribute(value=ast.Name() | ast.Attribute() as target, attr=method))

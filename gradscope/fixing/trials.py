@@ -63,14 +63,13 @@ class Trial:
     def _effect_of(self, place: int) -> _CutEffect:
         """Return what a cut at one place does."""
         cut, base = self._cut([place]), self._base
-        fruitful = self._is_fruitful(cut)
         return _CutEffect(
             hazards=len(cut.hazards),
             takes=(len(base.needed - cut.flows), cut.cut_in(base.used_nodes)),
             mends=self._mends(cut),
-            is_fruitful=fruitful,
+            is_fruitful=self._is_fruitful(cut),
             is_harmless=not self._harm(cut),
-            is_bearable=fruitful and base.trained_lines & base.needed <= cut.trained_lines,
+            is_bearable=self._is_bearable(cut),
         )
 
     def _value_at(self, place: int) -> frozenset[int]:
@@ -238,6 +237,11 @@ class Trial:
         needed = {flow for flow in base.needed if len(flow) == 2 or flow[1] not in first}
         is_kept = self._is_fruitful(changed) and needed <= changed.flows
         return not is_kept or base.lost(changed, but=first) > 0
+
+    def _is_bearable(self, changed: Simulation) -> bool:
+        """Return whether each line goes on training all leaves that it has to."""
+        needed = self._base.trained_lines & self._base.needed
+        return self._is_fruitful(changed) and needed <= changed.trained_lines
 
     def _is_fruitful(self, changed: Simulation) -> bool:
         """Return whether each call has as much to make as it has now."""

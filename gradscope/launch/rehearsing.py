@@ -12,6 +12,7 @@ import math
 import operator
 import os
 import pickle
+import re
 import sys
 import threading
 import weakref
@@ -407,7 +408,7 @@ class Rehearsal(TorchFunctionMode):
                 here = self._record.leading(here, wanted)
             stale = self._stale(here)
             index = len(self._record.events)
-            self._learn_names(sys._getframe(1))
+            self._learn_names(frame := sys._getframe(1))
             own = (self._derived.get(root, ()) for root in roots if isinstance(root, torch.Tensor))
             clear = (n for n, ref in enumerate(self._graph.variables) if _is_clear(ref()))
             self._note(
@@ -420,6 +421,7 @@ class Rehearsal(TorchFunctionMode):
                 stale=tuple(stale),
                 cleared=tuple(clear),
             )
+            self._look_into_modules(next(iter(user_frames(frame)), frame))
             if stale or any(self._record.saves[i] for i in here & self._freed):
                 self._most_calls = min(self._most_calls, self._calls + _CALLS_AFTER)
             if not call.keep_graph:
@@ -433,6 +435,18 @@ class Rehearsal(TorchFunctionMode):
             for each in () if call.accumulates or call.create_graph else _tensors_in((results,)):
                 self._derived[each] = frozenset((index,))
         return results
+
+    def _look_into_modules(self, frame: FrameType) -> None:
+        """Note the tensors of graphs that the modules of a call's variables hold as attributes."""
+        held, site = self._record.holders, self._record.events[-1].site
+        known: dict[str, Any] = {**frame.f_globals, **frame.f_locals}
+        for name, root in known.items():
+            for path, module in root.named_modules() if isinstance(root, torch.nn.Module) else ():
+                owner = re.sub(r"\.(\d+)", r"[\1]", f"{name}.{path}" if path else name)
+                for key, value in vars(module).items():
+                    node: Any = value.grad_fn if isinstance(value, torch.Tensor) else None
+                    if node is not None and MARK in node.metadata:
+                        held.setdefault((site, f"{owner}.{key}"), []).append(node.metadata[MARK])
 
     def _unmarked(self, tensor: Any) -> Any:
         """Return what the engine knows a tensor by in whose place a program has what marks it."""

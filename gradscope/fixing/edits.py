@@ -172,8 +172,9 @@ def with_none(name: str, kinds: frozenset[Kind], empty: Collection[str]) -> froz
     """Return the kinds of a variable, where it and some of its attributes are None at times."""
     found = kinds | {"none"} if name in empty else kinds
     for kind in (each for each in kinds if isinstance(each, tuple)):
-        fields = (own for own in _containers(kind[1]) if f"{name}.{own}" in empty)
-        found |= {(kind[0], frozenset((own, frozenset({"none"})) for own in fields))}
+        fields = [own for own in _containers(kind[1]) if f"{name}.{own}" in empty]
+        none = frozenset((own, frozenset({"none"})) for own in fields)
+        found |= {(kind[0], none)} if none else set()
     return found
 
 

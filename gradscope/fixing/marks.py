@@ -25,6 +25,7 @@ _LEFT = (
 )
 """What stays as it is: names, texts, and what asks for an object's identity."""
 _MARKED = (ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Name, ast.Attribute, ast.Subscript)
+_PARTS = ast.Attribute | ast.Subscript
 _OF_TENSOR = frozenset({"data", "grad", "requires_grad", "grad_fn", "_version", "is_leaf", "shape"})
 _BY_OBJECT = frozenset({"retain_grad", "register_hook", "is_tensor", "id", "isinstance", "type"})
 """Calls that mean the object that they are handed, not its value."""
@@ -37,8 +38,8 @@ _STEPS: dict[type[ast.operator], str] = {
 
 
 RENEW = "__gradscope_renew__"
-"""The builtin that is handed what an attribute becomes that was read before: ``RENEW(value)``
-returns the value.
+"""The builtin that is handed what an attribute or an item becomes that was read before, and whose:
+``RENEW(value, owner)`` returns the value.
 """
 
 HEAD = "__gradscope_head__"
@@ -78,7 +79,7 @@ class Marker(ast.NodeTransformer):
         self._file = ""
         self._own: set[str] = set()
         """The attributes of ``self`` in the class that is being marked."""
-        self._renewals: set[ast.stmt] = set()
+        self._renewals: dict[ast.stmt, ast.expr] = {}
 
     def marked(self, tree: ast.Module, file: str) -> ast.Module:
         """Return the tree with every expression that is read wrapped; positions stay."""
@@ -149,6 +150,9 @@ class Marker(ast.NodeTransformer):
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
         """Have ``x += y`` run by a function that can tell what became of ``x``."""
         node.value = self.visit(node.value)  # type: ignore[assignment]
+        owner = getattr(node.target, "value", None)
+        if isinstance(owner, ast.Name | ast.Attribute):
+            node.value = _call(node, RENEW, node.value, owner)
         step = _STEPS.get(type(node.op))
         if step is None or not isinstance(node.target, ast.Name):
             return node
@@ -161,7 +165,7 @@ class Marker(ast.NodeTransformer):
         """Have what renews an attribute told."""
         self.generic_visit(node)
         if node in self._renewals:
-            node.value = _call(node, RENEW, node.value)
+            node.value = _call(node, RENEW, node.value, self._renewals[node])
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -200,18 +204,18 @@ def _paths_in(node: ast.AST) -> set[str]:
     return {text for text in texts if text.replace(".", "").isidentifier()}
 
 
-def _renewals_in(node: ast.AST) -> set[ast.stmt]:
-    """Return what sets an attribute, in some code that reads it before."""
-    nodes = [each for each in ast.walk(node) if isinstance(each, ast.Attribute | ast.Assign)]
-    paths = [each for each in nodes if isinstance(each, ast.Attribute)]
+def _renewals_in(node: ast.AST) -> dict[ast.stmt, ast.expr]:
+    """Return what sets an attribute or an item, in some code that reads it before, and whose."""
+    nodes = [each for each in ast.walk(node) if isinstance(each, _PARTS | ast.Assign)]
+    paths = [each for each in nodes if isinstance(each, _PARTS)]
     read = [(ast.unparse(e), e.lineno) for e in paths if isinstance(e.ctx, ast.Load)]
-    found = set[ast.stmt]()
-    for each in nodes:
-        if isinstance(each, ast.Assign):
-            before = {text for text, line in read if line <= (each.end_lineno or line)}
-            targets = (own for target in each.targets for own in ast.walk(target))
-            if any(ast.unparse(own) in before for own in targets if own in paths):
-                found.add(each)
+    found: dict[ast.stmt, ast.expr] = {}
+    for each in (own for own in nodes if isinstance(own, ast.Assign)):
+        before = {text for text, line in read if line <= (each.end_lineno or line)}
+        parts = (own for target in each.targets for own in ast.walk(target) if own in paths)
+        owners = [own.value for own in parts if ast.unparse(own) in before]
+        if owners and isinstance(owners[0], ast.Name | ast.Attribute):
+            found[each] = owners[0]
     return found
 
 

@@ -233,9 +233,13 @@ class Rehearsal(TorchFunctionMode):
             is_drawn = not torch.equal(begun.random, torch.default_generator.get_state())
         self._moves[number] = any(each.is_state for each in written), bool(written) or is_drawn
 
-    def renew(self, value: Any) -> Any:
-        """Note that an attribute becomes what may be computed from what it was."""
+    def renew(self, value: Any, owner: Any) -> Any:
+        """Note that a part of an object becomes what may be computed from what it was; that one of
+        a tensor does has a version.
+        """
         with self._lock, DisableTorchFunction():
+            if isinstance(owner, torch.Tensor):
+                return value
             self._writes.append(_Write(-1, any(t.requires_grad for t in _tensors_in(value))))
         return value
 

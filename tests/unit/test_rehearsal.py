@@ -95,7 +95,7 @@ def test_a_marked_program_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(builtins, BEGIN, lambda: 0, raising=False)
     monkeypatch.setattr(builtins, ADD, add, raising=False)
     monkeypatch.setattr(builtins, HEAD, lambda number, paths: None, raising=False)
-    monkeypatch.setattr(builtins, RENEW, lambda value: value, raising=False)
+    monkeypatch.setattr(builtins, RENEW, lambda value, owner: value, raising=False)
     marker = Marker()
     marked = marker.marked(ast.parse(PROGRAM), "program.py")
     assert _run(marked) == _run(ast.parse(PROGRAM))

@@ -30,6 +30,7 @@ from gradscope.fixing.edits import (
     reads_of,
     rebinding,
     region_of,
+    root_of,
     split_off,
     statement_around,
     summed,
@@ -340,10 +341,10 @@ class Search(Trial):
         """Return the fix that detaches variables at a head."""
         place, empty = self._record.heads[head], self._record.empty.get(head, frozenset())
         read = {n: variable_at(p, place) for n, p in enumerate(self._record.places)}
-        own = {
-            name: {n for n, text in read.items() if text == name} | names[name] for name in names
+        at = {
+            name: names[name].union(n for n, own in read.items() if own == name) for name in names
         }
-        kinds = {name: with_none(name, self._kinds(places), empty) for name, places in own.items()}
+        kinds = {name: with_none(name, self._kinds(own), empty) for name, own in at.items()}
         is_call, is_leaf = place in self._calls_at, bool(changed.rebound)
         edits = written(*rebinding(place, kinds, is_leaf=is_leaf, is_behind=is_call))
         told = listed([f"`{each}`" for name in names for each in fields_of(name, kinds[name])])
@@ -575,6 +576,8 @@ class Search(Trial):
         if len(begun) < (1 if place in self._calls_at else 2):
             return {}
         read = {n: text for n, p in enumerate(record.places) if (text := variable_at(p, place))}
+        whole = (n for n in record.holders if len(record.held[n]) == len(begun))
+        read |= {n: record.holders[n] for n in whole if record.places[n] == place}
         names: dict[str, set[int]] = defaultdict(set)
         calls = self._meant or record.calls
         leading = record.reached(r for i in calls for r in record.events[i].roots)
@@ -587,13 +590,8 @@ class Search(Trial):
             at = bisect_right(begun, time) - 1
             if number in read and at >= 0 and any(source < begun[at] for source in sources):
                 names[read[number]].add(number)
-        for (site, name), nodes in record.holders.items():
-            if site == place and len(nodes) == len(begun) and leading.intersection(nodes):
-                names[name] |= {
-                    record.identities[own] for n in nodes for own in self._reads.get(n, ())
-                }
         bound, is_call = self._bound_at(head, place, names), place in self._calls_at
-        kept = [n for n in names if bound is None or (n.split(".")[0] if is_call else n) in bound]
+        kept = [n for n in names if bound is None or (root_of(n) if is_call else n) in bound]
         return {name: frozenset(names[name]) for name in kept}
 
     def _bound_at(self, head: int, place: Span, names: Iterable[str]) -> frozenset[str] | None:
@@ -608,7 +606,7 @@ class Search(Trial):
         loop = next((e for e in reversed(around) if isinstance(e, (*FUNCTIONS, *source.LOOPS))), 0)
         if isinstance(loop, FUNCTIONS):
             shared = (n for n in ast.walk(loop) if isinstance(n, ast.Global | ast.Nonlocal))
-            owners = (name.partition(".")[0] for name in names if "." in name)
+            owners = (root_of(name) for name in names if "." in name)
             return frozenset((*owners, *(name for each in shared for name in each.names)))
         if not isinstance(loop, source.LOOPS):
             return None

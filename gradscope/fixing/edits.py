@@ -100,6 +100,11 @@ def variable_at(place: Span, head: Span) -> str:
     return text if is_in(place, head.file, region) else ""
 
 
+def root_of(path: str) -> str:
+    """Return the variable that a path begins with."""
+    return path.partition(".")[0].partition("[")[0]
+
+
 # values
 
 

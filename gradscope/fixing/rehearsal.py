@@ -87,8 +87,8 @@ class Record:
     itself, and ``varying`` those that draw random numbers or write to what was there.
     ``heads`` are the first statements of functions and loops, and the engine's calls; ``begun`` is
     how many nodes there were each time one began, ``bound`` the variables and their attributes that
-    there always were then, and ``empty`` those that were None at times. ``holders``: the nodes of
-    the tensors that an attribute of a module held when the calls at a place began.
+    there always were then, and ``empty`` those that were None at times. ``holders``: the
+    attributes of modules that held a tensor when calls began, by places at those of the calls.
     ``leaves`` are their names, ``owners`` the optimizer of a leaf and its position there,
     ``optimizers`` their classes.
     ``ended``: how the rehearsal did.
@@ -115,7 +115,7 @@ class Record:
     begun: dict[int, list[int]] = field(default_factory=dict)
     bound: dict[int, frozenset[str]] = field(default_factory=dict)
     empty: dict[int, frozenset[str]] = field(default_factory=dict)
-    holders: dict[tuple[Span, str], list[int]] = field(default_factory=dict)
+    holders: dict[int, str] = field(default_factory=dict)
     ended: str = ""
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from functools import cache, cached_property
 from itertools import chain
@@ -79,13 +80,22 @@ class Trial:
         record, found = self._record, {place}
         own = statement_around(record.places[place])
         for node in record.given.get(place, ()):
-            calls = [here for here in self._base.ran.values() if node in here]
+            calls = self._calls_of.get(node, set())
             for other in self._reads[record.after[node][0]]:
-                number = record.identities[other]
-                is_beside = number in found or statement_around(record.places[number]) == own
-                if is_beside or any(other in here for here in calls):
+                number, its = record.identities[other], self._calls_of.get(other, set())
+                is_apart = bool(calls and its) or statement_around(record.places[number]) != own
+                if calls & its or not is_apart:
                     found.add(number)
         return frozenset(found)
+
+    @cached_property
+    def _calls_of(self) -> dict[int, set[int]]:
+        """The calls that run each node that stands for a place."""
+        found = defaultdict[int, set[int]](set)
+        for call, here in self._base.ran.items():
+            for node in here & self._record.identities.keys():
+                found[node].add(call)
+        return found
 
     def lets_go(self, place: int, near: Iterable[int]) -> bool:
         """Return whether, with a cut, what stays there of what some places gave trains nothing."""

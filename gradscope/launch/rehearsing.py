@@ -188,6 +188,7 @@ class Rehearsal(TorchFunctionMode):
         """The evaluation since which some memory is there."""
         self._clock = 0
         self._moves: dict[int, tuple[bool, bool]] = {}
+        self._holders: dict[tuple[Span, str], int] = {}
         self._freed: set[int] = set()
         self._derived = WeakTensorKeyDictionary()
         """Of which calls of ``autograd.grad``, by their events, a tensor is computed."""
@@ -441,8 +442,10 @@ class Rehearsal(TorchFunctionMode):
         return results
 
     def _look_into_modules(self, frame: FrameType) -> None:
-        """Note the tensors of graphs that the modules of a call's variables hold as attributes."""
-        held, site = self._record.holders, self._record.events[-1].site
+        """Note the tensors of graphs that the modules of a call's variables hold as attributes, as
+        if the call's place gave them.
+        """
+        call, places = self._record.events[-1], self._marker.places
         known: dict[str, Any] = {**frame.f_globals, **frame.f_locals}
         for name, root in known.items():
             for path, module in root.named_modules() if isinstance(root, torch.nn.Module) else ():
@@ -450,7 +453,13 @@ class Rehearsal(TorchFunctionMode):
                 for key, value in vars(module).items():
                     node: Any = value.grad_fn if isinstance(value, torch.Tensor) else None
                     if node is not None and MARK in node.metadata:
-                        held.setdefault((site, f"{owner}.{key}"), []).append(node.metadata[MARK])
+                        there = call.site, f"{owner}.{key}"
+                        if there not in self._holders:
+                            self._holders[there] = len(places)
+                            places.append(call.site)
+                        number, given = self._holders[there], (node.metadata[MARK],)
+                        self._kinds[number].add(_kind_of(value))
+                        self._record.held.setdefault(number, []).append((call.nodes, given))
 
     def _unmarked(self, tensor: Any) -> Any:
         """Return what the engine knows a tensor by in whose place a program has what marks it."""
@@ -555,6 +564,7 @@ class Rehearsal(TorchFunctionMode):
             leaves=[self._named.get(n, "") for n in range(len(self._graph.variables))],
             heads=[*heads, *calls],
             begun=record.begun | dict(enumerate(begun, len(heads))),
+            holders={number: path for (_, path), number in self._holders.items()},
             moving=frozenset(n for n, (is_state, _) in self._moves.items() if is_state),
             varying=frozenset(n for n, (_, is_other) in self._moves.items() if is_other),
             ended=ended,

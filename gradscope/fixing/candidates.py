@@ -205,12 +205,12 @@ class Search(Trial):
             steps_at = (e for e in record.events if e.spot == at and e.kind == "step")
             stepped = {leaf for each in steps_at for leaf in each.leaves}
             has_call = any(at in e.stack for e in record.events if e.kind == "call")
-            gone = set() if has_call else stepped & {*record.events[self._fail].cleared}
+            gone = not has_call and stepped & {*record.events[self._fail].cleared}
             pairs = {(record.events[self._fail].spot, leaf) for leaf in stepped & trained}
-            if (gone and gone == stepped) or not pairs <= self._base.flows:
-                continue  # it would step with no gradient, or with one that no step uses now
-            other = f"the gradient of {'the second loss' if gone else 'both losses'}"
-            effects = (f"it would step with {other}",) if stepped & trained else ()
+            if gone or not pairs <= self._base.flows:
+                continue  # a gradient is cleared by then, or there is one that no step uses now
+            both = "it would step with the gradient of both losses"
+            effects = (both,) if stepped & trained else ()
             ways = [(moved(site, goal), f"after line {goal.line}") for goal in goals]
             is_for_both = self.is_shared or stepped & trained <= own_leaves
             if is_for_both and loop_around(site) in loops:

@@ -19,6 +19,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace as replaced
+from inspect import getattr_static
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
@@ -291,8 +292,10 @@ class Rehearsal(TorchFunctionMode):
         there: dict[str, Any] = {**frame.f_locals}
         for path in paths:  # the shorter ones come first
             owner, _, name = path.rpartition(".")
-            fields = _slots_of(there.get(owner, frame.f_globals.get(owner)))
-            there |= {path: fields[name]} if name in fields else {}
+            held = there.get(owner, frame.f_globals.get(owner))
+            fields = _slots_of(held)
+            if name in fields or getattr_static(type(held), name, "") is None:
+                there[path] = fields.get(name)
         record.bound[number] = record.bound.get(number, frozenset(there)).intersection(there)
         empty = {name for name, value in there.items() if value is None}
         record.empty[number] = record.empty.get(number, frozenset()) | empty

@@ -346,8 +346,11 @@ class Search(Trial):
         }
         kinds = {name: with_none(name, self._kinds(own), empty) for name, own in at.items()}
         is_call, is_leaf = place in self._calls_at, bool(changed.rebound)
+        fields = [each for name in names for each in fields_of(name, kinds[name])]
+        if not is_call and not self._record.bound[head].issuperset(fields):
+            return []  # there is none at first
         edits = written(*rebinding(place, kinds, is_leaf=is_leaf, is_behind=is_call))
-        told = listed([f"`{each}`" for name in names for each in fields_of(name, kinds[name])])
+        told = listed([f"`{each}`" for each in fields])
         message = f"detach() {told} {'after' if is_call else 'before'} line {place.line}: {why}"
         return [self._fix(FixKind.DETACH, message, edits, changed)] if edits else []
 

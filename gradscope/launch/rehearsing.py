@@ -22,7 +22,7 @@ from dataclasses import replace as replaced
 from inspect import getattr_static
 from itertools import islice
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -61,6 +61,7 @@ _CONTAINERS = (tuple, list, dict)
 _TOLD = (*_CONTAINERS, int, float, bool, str, type(None))
 _MOST_SEARCHES = 50  # for names
 _OLD = 8  # events: what is older is of an earlier iteration
+_ABSENT = object()
 _MOST_PARTS = 64  # of a container that are looked at
 
 _PRODUCTS = ("mul", "__mul__", "__rmul__", "div", "__truediv__", "__rtruediv__", "true_divide")
@@ -290,12 +291,16 @@ class Rehearsal(TorchFunctionMode):
         record, frame = self._record, sys._getframe(1)
         record.begun.setdefault(number, []).append(len(record.after))
         there: dict[str, Any] = {**frame.f_locals}
+        for name, each in frame.f_locals.items():
+            if not isinstance(each, type | ModuleType | torch.nn.Module | torch.Tensor):
+                fields = islice(_slots_of(each).items(), _MOST_PARTS)
+                there |= {f"{name}.{field}": value for field, value in fields}
         for path in paths:  # the shorter ones come first
             owner, _, name = path.rpartition(".")
             held = there.get(owner, frame.f_globals.get(owner))
-            fields = _slots_of(held)
-            if name in fields or getattr_static(type(held), name, "") is None:
-                there[path] = fields.get(name)
+            value = _slots_of(held).get(name, getattr_static(type(held), name, _ABSENT))
+            if not hasattr(type(value), "__get__"):  # a property may be set by nobody
+                there |= {} if value is _ABSENT else {path: value}
         record.bound[number] = record.bound.get(number, frozenset(there)).intersection(there)
         empty = {name for name, value in there.items() if value is None}
         record.empty[number] = record.empty.get(number, frozenset()) | empty

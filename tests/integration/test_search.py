@@ -140,8 +140,27 @@ net = Net()
 )
 
 
-def test_all_that_carries_a_graph_is_cut_where_it_may_be_none(tmp_path: Path) -> None:
-    options = offered(CARRIED, tmp_path, "backward")
+OBJECT = loop(
+    """
+class State:
+    h = c = None
+
+def run(state, x):
+    if state.h is None:
+        state.h, state.c = torch.zeros(2, 4), torch.zeros(2, 4)
+    state.h, state.c = net(x, (state.h, state.c))
+    return state.h
+
+net, state = torch.nn.LSTMCell(3, 4), State()
+"""
+    + SGD,
+    f"loss = run(state, torch.ones(2, 3)).square().mean()\n{STEP}",
+)
+
+
+@pytest.mark.parametrize("program", [CARRIED, OBJECT], ids=["module", "object"])
+def test_all_that_carries_a_graph_is_cut_where_it_may_be_none(program: str, tmp_path: Path) -> None:
+    options = offered(program, tmp_path, "backward")
     assert options[FixKind.DETACH]
     for fix in options[FixKind.DETACH]:
         text = mended(fix, tmp_path)

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import product
+from itertools import chain, islice, product
 
 from gradscope.code import source
 from gradscope.fixing.edits import (
@@ -30,6 +30,7 @@ from gradscope.fixing.edits import (
     reads_of,
     rebinding,
     region_of,
+    root_of,
     split_off,
     statement_around,
     summed,
@@ -41,14 +42,14 @@ from gradscope.fixing.edits import (
     with_call,
     with_flag,
     with_followers,
+    with_none,
     without_graph,
 )
 from gradscope.fixing.marks import Span, waits
 from gradscope.fixing.pieces import Pieces, all_of, block_with, together, written
 from gradscope.fixing.rehearsal import Kind, Option, Simulation, Spot
-from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, TARGET, Trial
+from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, OTHER, TARGET, Trial
 from gradscope.model import Edit, Finding, Fix, FixKind
-from gradscope.rules.gs102 import is_constant
 from gradscope.units import lines_told, listed
 
 _NUMBER: frozenset[Kind] = frozenset({"number"})
@@ -60,24 +61,17 @@ class Search(Trial):
 
     def options(self, finding: Finding) -> dict[FixKind, list[Fix]]:
         """Return what mends it, by kinds, the best first."""
-        detached, first = self.detached(self._harmless), finding.fix
+        detached = self.detached(self._harmless) + self.rebound() + self.detached_together()
         roles = ("created", "held_by")
         sites = [each.site for each in finding.related if each.role in roles]
         spots = dict.fromkeys((site.file, site.line) for site in sites if site is not None)
-        is_average = first is not None and first.kind is FixKind.NO_GRAD
-        is_meant = is_average or (not detached and is_constant(finding))
-        effects = first.effects if first and is_meant else ()
-        if not detached and effects:
-            detached = self.detached(self._places(), *effects)
-        detached += [*self.rebound(), *self.detached_together()]
-        if self.is_built_once and not is_constant(finding):
+        if self.is_built_once:
             once = ("what it is built from is then trained by the first call alone",)
             detached = [replace(fix, effects=once) for fix in detached]
         if not (detached and self._harmless):
             bearable = [place for place in self._places() if self.effect(place).is_bearable]
             targets = [n for n in bearable if is_target(self._record.places[n])]
-            cuts = self.detached(targets or bearable, TARGET if targets else CONSTANT)
-            detached += [replace(fix, reason="") for fix in cuts]
+            detached += self.detached(targets or bearable, TARGET if targets else CONSTANT)
         return {
             FixKind.CREATE_GRAPH: self.differentiated(),
             FixKind.DETACH: detached,
@@ -86,7 +80,7 @@ class Search(Trial):
             FixKind.SUM_LOSSES: self.together(),
             FixKind.REORDER: self.later(finding),
             FixKind.RECOMPUTE: self.again(),
-            FixKind.NO_GRAD: self.without_graph(spots, effects),
+            FixKind.NO_GRAD: self.without_graph(spots),
             FixKind.RETAIN_GRAPH: self.kept(),
         }
 
@@ -96,7 +90,7 @@ class Search(Trial):
         left = {p: e.hazards for p, e in cuts.items() if e.mends and e.is_fruitful}
         fixes = (self._detach([p]) for p in sorted(left, key=lambda p: (left[p], *self._worth(p))))
         found = [fix for fix in fixes if fix is not None][:MOST]
-        return [replace(fix, effects=effects) for fix in found] if effects else found
+        return [replace(fix, effects=effects, reason="") for fix in found] if effects else found
 
     def counted(self) -> list[Fix]:
         """Return the fixes that take a number in the place of a tensor of one element."""
@@ -104,7 +98,7 @@ class Search(Trial):
         for each in self._harmless:
             is_number = record.kinds.get(each) == _NUMBER and not record.places[each].is_added
             if is_number and self._mends(changed := self._cut([each])):
-                edits, where = self._edits_at([each], "item")
+                edits, where = self._edits_at(sorted(self.value(each)), "item")
                 message = f"use the value of {where}, with item()"
                 fixes.append(self._fix(FixKind.ITEM, message, edits, changed))
         return [fix for fix in fixes if fix.edits][:MOST]
@@ -139,7 +133,11 @@ class Search(Trial):
         calls = "call" if len(keeps) == 1 else "calls"
         message = f"pass retain_graph=True to the {calls} at {lines_told(at for _, at in keeps)}"
         effects = ("each of these graphs is kept until nothing refers to it",)
-        return [Fix(FixKind.RETAIN_GRAPH, message, edits, CHANGES, effects)] if edits else []
+        others = [e.spot[1] for e in events if e.keep and e.spot not in keeps]
+        reason = f"the program keeps its graphs so at {lines_told(others)}" if others else ""
+        return (
+            [Fix(FixKind.RETAIN_GRAPH, message, edits, CHANGES, effects, reason)] if edits else []
+        )
 
     def differentiated(self) -> list[Fix]:
         """Return the fix that trains through the gradients of which the loss is computed."""
@@ -207,11 +205,12 @@ class Search(Trial):
             steps_at = (e for e in record.events if e.spot == at and e.kind == "step")
             stepped = {leaf for each in steps_at for leaf in each.leaves}
             has_call = any(at in e.stack for e in record.events if e.kind == "call")
-            gone = set() if has_call else stepped & {*record.events[self._fail].cleared}
-            if gone and gone == stepped:
-                continue  # the gradient that it would step with is set to zero by then
-            other = f"the gradient of {'the second loss' if gone else 'both losses'}"
-            effects = (f"it would step with {other}",) if stepped & trained else ()
+            gone = not has_call and stepped & {*record.events[self._fail].cleared}
+            pairs = {(record.events[self._fail].spot, leaf) for leaf in stepped & trained}
+            if gone or not pairs <= self._base.flows:
+                continue  # a gradient is cleared by then, or there is one that no step uses now
+            both = "it would step with the gradient of both losses"
+            effects = (both,) if stepped & trained else ()
             ways = [(moved(site, goal), f"after line {goal.line}") for goal in goals]
             is_for_both = self.is_shared or stepped & trained <= own_leaves
             if is_for_both and loop_around(site) in loops:
@@ -254,10 +253,10 @@ class Search(Trial):
                     message = f"move {lines} after line {change.lineno}"
                     yield Fix(FixKind.REORDER, message, edits, CHANGES, (_OF_THEN,))
 
-    def without_graph(self, spots: Iterable[Spot], effects: tuple[str, ...] = ()) -> list[Fix]:
-        """Return the fixes that build no graph at a line, where no step needs what it builds or it
-        has these ``effects``, as what fails is to be a constant. The line has to build all of that,
-        from leaves and from what it has built before: what comes in is better cut where it does.
+    def without_graph(self, spots: Iterable[Spot]) -> list[Fix]:
+        """Return the fixes that build no graph at a line, where no step needs what it builds, or
+        each loss trains what it does by other ways. The line has to build all that fails, from
+        leaves and from what it has built before: what comes in is better cut where it does.
         """
         record = self._record
         fixes: list[Fix] = []
@@ -267,11 +266,16 @@ class Search(Trial):
                 continue
             built = self._built_by(file, around[-1])
             given = built & record.identities.keys()
-            cut = self._cut({record.identities[n] for n in given})
-            is_needed = not self._is_fruitful(cut) if effects else self._harm(cut)
+            cut = self._run(Option(cuts=frozenset(record.identities[n] for n in given)))
+            effects = (CONSTANT,) if self._harm(cut) else ()
+            is_needed = bool(effects) and not (self.fails and self._is_bearable(cut))
             read = {n for own in given for n in record.after[own]}
             is_all = self._mends(cut) and read <= built | record.leaf.keys()
-            if is_needed or not self._builds(file, around[-1]) or (self.fails and not is_all):
+            if (
+                (is_needed and not (self.fails and self._is_bearable(cut)))
+                or not self._builds(file, around[-1])
+                or (self.fails and not is_all)
+            ):
                 continue
             if edits := written(*without_graph(file, line)):
                 message = f"run line {line} under torch.no_grad()"
@@ -308,7 +312,7 @@ class Search(Trial):
                 if self._mends(self._run(Option(head=head, names=fewer))):
                     harmless.remove(name)
             chosen = {name: names[name] for name in harmless}
-            fixes += self._rebinding(place, chosen, changed, "a state is carried on")
+            fixes += self._rebinding(head, chosen, changed, "a state is carried on")
         return fixes[:MOST]
 
     @cached_property
@@ -328,25 +332,30 @@ class Search(Trial):
             last = record.reached(range(begun, len(record.after)), changed.cut)
             if any(node < begun and record.saves[node] for node in last):
                 continue
-            fixes += self._rebinding(place, names, changed, "it leads to all earlier runs")
+            fixes += self._rebinding(head, names, changed, "it leads to all earlier runs")
         return fixes[:MOST]
 
     def _rebinding(
-        self, place: Span, names: dict[str, frozenset[int]], changed: Simulation, why: str
+        self, head: int, names: dict[str, frozenset[int]], changed: Simulation, why: str
     ) -> list[Fix]:
-        """Return the fix that detaches variables at the head that a place begins."""
+        """Return the fix that detaches variables at a head."""
+        place, empty = self._record.heads[head], self._record.empty.get(head, frozenset())
         read = {n: variable_at(p, place) for n, p in enumerate(self._record.places)}
-        kinds = {name: self._kinds(n for n, own in read.items() if own == name) for name in names}
+        at = {
+            name: names[name].union(n for n, own in read.items() if own == name) for name in names
+        }
+        kinds = {name: with_none(name, self._kinds(own), empty) for name, own in at.items()}
         is_call, is_leaf = place in self._calls_at, bool(changed.rebound)
+        fields = [each for name in names for each in fields_of(name, kinds[name])]
+        if not is_call and not self._record.bound[head].issuperset(fields):
+            return []  # there is none at first
         edits = written(*rebinding(place, kinds, is_leaf=is_leaf, is_behind=is_call))
-        told = listed([f"`{each}`" for name in names for each in fields_of(name, kinds[name])])
+        told = listed([f"`{each}`" for each in fields])
         message = f"detach() {told} {'after' if is_call else 'before'} line {place.line}: {why}"
         return [self._fix(FixKind.DETACH, message, edits, changed)] if edits else []
 
     def cloned(self) -> list[Fix]:
-        """Return the fixes that clone what is changed before backward needs it, or change it out of
-        place.
-        """
+        """Return the fixes that change out of place what backward needs, or clone it before."""
         places = sorted({place for _, _, place in self._stale})
         by = {event for _, event, _ in self._stale}
         if any(each < 0 or self._record.events[each].kind == "step" for each in by):
@@ -354,13 +363,12 @@ class Search(Trial):
         is_mended = places and self._mends(self._run(Option(clones=frozenset(places))))
         if self._freed or not is_mended:
             return []
-        found = []
+        sites = {self._record.events[each].site for each in by}
+        lines = lines_told(site.line for site in sites)
+        found = [(all_of(map(out_of_place, sites)), f"change it out of place at {lines}")]
         if min(places) >= 0 and len(places) <= MOST:
             edits, where = self._edits_at(places, "clone")
             found.append((edits, f"clone() {where}: it is changed before backward needs it"))
-        sites = {self._record.events[each].site for each in by}
-        lines = lines_told(site.line for site in sites)
-        found.append((all_of(map(out_of_place, sites)), f"change it out of place at {lines}"))
         effects = ("every gradient stays as it is",)
         return [Fix(FixKind.CLONE, told, edits, CHANGES, effects) for edits, told in found if edits]
 
@@ -374,8 +382,12 @@ class Search(Trial):
                 message = f"compute `{function[1].name}` anew each time: do not cache it"
                 if edits:
                     fixes.append(Fix(FixKind.RECOMPUTE, message, edits, CHANGES))
-        anew = [*self._copied()] or [*self._computed_there()] or self._made_there()
-        return [*fixes, *self._inside(), *anew]
+        others: list[Fix] = []
+        for fix in chain(self._copied(), self._computed_there(), self._made_there()):
+            if OTHER not in fix.effects:
+                return [*fixes, *self._inside(), fix]
+            others.append(fix)
+        return [*fixes, *self._inside(), *others[:1]]
 
     def _building(
         self, file: str, block: Sequence[ast.stmt], end: ast.stmt | None = None
@@ -423,16 +435,29 @@ class Search(Trial):
         """Yield the fixes that run statements again before the call that fails needs their values,
         with what the first run of them need not train detached there.
         """
-        for spot, building, _, _ in self._since_built():
+        by = {event for _, event, _ in self._stale if event >= 0}
+        changes = [place for event in by for place in self._record.events[event].levels]
+        for spot, building, between, call in self._since_built():
+            if any(is_in(place, spot[0], call) for place in changes):
+                continue  # it would be changed again
+            late = [e for e in between if any(is_in(place, spot[0], e) for place in changes)]
             for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
                 again = [own for node in nodes for own in self._opened(spot[0], node)]
-                copied = partial(copying, nodes, again, spot)
+                if late:  # what is computed of it may have saved it too
+                    passed = [*building, *between[: between.index(late[-1])]]
+                    needed = with_followers(passed, nodes)
+                    again += [e for e in needed if e not in nodes and self._is_run(spot[0], e)]
+                copied = partial(copying, nodes, again, spot, behind=late[-1] if late else None)
                 twice = self._made_twice(spot[0], again, self._calls_by(spot), copied)
-                for edits, also, changed in twice:
+                for edits, also, changed in islice(twice, 1):
                     lines = lines_told(node.lineno for node in again)
                     message = f"run {lines} again for line {spot[1]}{also}"
-                    yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
-                    return
+                    varies = self._varies(spot[0], again)
+                    yield self._fix(FixKind.RECOMPUTE, message, edits, changed, varies=varies)
+
+    def _is_run(self, file: str, node: ast.stmt) -> bool:
+        """Return whether the call that fails runs what a statement has built."""
+        return not self._built_by(file, node).isdisjoint(self._base.ran[self._fail])
 
     def _opened(self, file: str, node: ast.stmt) -> list[ast.stmt]:
         """Return what a branch ran that built what fails: another time it may not be taken."""
@@ -454,6 +479,8 @@ class Search(Trial):
         """
         record, built = self._record, self._all_built(file, nodes)
         own = {n for n in record.given if any(is_in(record.places[n], file, e) for e in nodes)}
+        if self._are_in(file, nodes, record.moving):
+            return
 
         def ways() -> Iterator[tuple[int | None, bool]]:
             yield None, False
@@ -461,19 +488,27 @@ class Search(Trial):
 
         plain = write(()) if built else ()
         for number, late in ways() if plain else ():  # each takes a simulation
-            cuts = frozenset(() if number is None else (number,))
+            cuts = frozenset() if number is None else self.value(number) & own
             changed = self._built_again(built, calls, cuts, late=late)
             if not self._mends(changed) or self._harm(changed):
                 continue
             if number is None:
                 edits, also = written(*plain), ""
             else:
-                cut = with_call(record.places[number], frozenset({"tensor"}), "detach")
+                at, kinds = [record.places[n] for n in sorted(cuts)], frozenset[Kind]({"tensor"})
+                cut = together(*(with_call(place, kinds, "detach") for place in at))
                 edits = all_of([write(cut)] if late else [cut, plain]) if cut else ()
                 also = ", with `{}` detached there" if late else ", and detach `{}` before"
                 also = also.format(text_at(record.places[number]))
             if edits:
                 yield edits, also, changed
+
+    def _are_in(self, file: str, nodes: Sequence[ast.stmt], places: Iterable[int]) -> bool:
+        return any(is_in(self._record.places[n], file, each) for n in places for each in nodes)
+
+    def _varies(self, file: str, nodes: Sequence[ast.stmt]) -> bool:
+        """Return whether statements may give something else when they run once more."""
+        return self._are_in(file, nodes, self._record.varying)
 
     def _computed_there(self) -> Iterator[Fix]:
         """Yield the fixes that compute a value once more wherever it is read for a call that fails,
@@ -498,8 +533,9 @@ class Search(Trial):
             computed = partial(_computed_at, file, node, at)
             for edits, also, changed in self._made_twice(file, [node], calls, computed):
                 lines = lines_told({place.line for place in at})
-                what = f"compute `{ast.unparse(node.value)}` again at {lines}"
-                yield self._fix(FixKind.RECOMPUTE, f"{what}{also}", edits, changed)
+                message = f"compute `{ast.unparse(node.value)}` again at {lines}{also}"
+                varies = self._varies(file, [node])
+                yield self._fix(FixKind.RECOMPUTE, message, edits, changed, varies=varies)
                 return
 
     def _made_there(self) -> Iterator[Fix]:
@@ -543,6 +579,8 @@ class Search(Trial):
         if len(begun) < (1 if place in self._calls_at else 2):
             return {}
         read = {n: text for n, p in enumerate(record.places) if (text := variable_at(p, place))}
+        whole = (n for n in record.holders if len(record.held[n]) == len(begun))
+        read |= {n: record.holders[n] for n in whole if record.places[n] == place}
         names: dict[str, set[int]] = defaultdict(set)
         calls = self._meant or record.calls
         leading = record.reached(r for i in calls for r in record.events[i].roots)
@@ -555,8 +593,8 @@ class Search(Trial):
             at = bisect_right(begun, time) - 1
             if number in read and at >= 0 and any(source < begun[at] for source in sources):
                 names[read[number]].add(number)
-        bound = self._bound_at(head, place, names)
-        kept = [name for name in names if bound is None or name.partition(".")[0] in bound]
+        bound, is_call = self._bound_at(head, place, names), place in self._calls_at
+        kept = [n for n in names if bound is None or (root_of(n) if is_call else n) in bound]
         return {name: frozenset(names[name]) for name in kept}
 
     def _bound_at(self, head: int, place: Span, names: Iterable[str]) -> frozenset[str] | None:
@@ -571,7 +609,7 @@ class Search(Trial):
         loop = next((e for e in reversed(around) if isinstance(e, (*FUNCTIONS, *source.LOOPS))), 0)
         if isinstance(loop, FUNCTIONS):
             shared = (n for n in ast.walk(loop) if isinstance(n, ast.Global | ast.Nonlocal))
-            owners = (name.partition(".")[0] for name in names if "." in name)
+            owners = (root_of(name) for name in names if "." in name)
             return frozenset((*owners, *(name for each in shared for name in each.names)))
         if not isinstance(loop, source.LOOPS):
             return None
@@ -598,7 +636,8 @@ class Search(Trial):
         that of a tensor's name.
         """
         place, kinds = self._record.places[number], self._kinds([number])
-        awkward = len(kinds), not isinstance(expression_at(place), PATHS), len(text_at(place))
+        is_path = isinstance(expression_at(place), PATHS)
+        awkward = len(self.value(number)), len(kinds), not is_path, len(text_at(place))
         return *self.effect(number).takes, self._held(number), *awkward
 
     def _held(self, number: int) -> int:
@@ -620,7 +659,7 @@ class Search(Trial):
         return sum(1 for node in reached if node < start and record.saves[node])
 
     def _detach(self, numbers: Sequence[int]) -> Fix | None:
-        edits, where = self._edits_at(numbers, "detach")
+        edits, where = self._edits_at(sorted(self._values(numbers)), "detach")
         if not edits:
             return None
         effects = self._effects(self._cut(numbers))

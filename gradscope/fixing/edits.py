@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from gradscope.code import source, statements
@@ -100,6 +100,11 @@ def variable_at(place: Span, head: Span) -> str:
     return text if is_in(place, head.file, region) else ""
 
 
+def root_of(path: str) -> str:
+    """Return the variable that a path begins with."""
+    return path.partition(".")[0].partition("[")[0]
+
+
 # values
 
 
@@ -148,6 +153,10 @@ def _cut(
     return f"({cut} if {is_one} else {text})" if others else cut
 
 
+def _bare(text: str) -> str:
+    return text[1:-1] if text.startswith("(") else text
+
+
 def _containers(kinds: frozenset[Kind]) -> dict[str, frozenset[Kind]]:
     """Return the containers among some kinds, with the kinds of all their parts."""
     found: dict[str, frozenset[Kind]] = {}
@@ -162,6 +171,16 @@ def _cut_fields(text: str, parts: frozenset[Kind], method: str, file: str) -> di
     fields = sorted(_containers(parts).items())
     cuts = {field: _cut(f"{text}.{field}", own, method, file) for field, own in fields}
     return {field: new for field, new in cuts.items() if new}
+
+
+def with_none(name: str, kinds: frozenset[Kind], empty: Collection[str]) -> frozenset[Kind]:
+    """Return the kinds of a variable, where it and some of its attributes are None at times."""
+    found = kinds | {"none"} if name in empty else kinds
+    for kind in (each for each in kinds if isinstance(each, tuple)):
+        fields = [own for own in _containers(kind[1]) if f"{name}.{own}" in empty]
+        none = frozenset((own, frozenset({"none"})) for own in fields)
+        found |= {(kind[0], none)} if none else set()
+    return found
 
 
 def fields_of(name: str, kinds: frozenset[Kind]) -> list[str]:
@@ -195,7 +214,9 @@ def out_of_place(place: Span) -> Pieces:
             name, given = text_of(target, file), text_of(value, file)
             whole = text_of(node, file)
             sign = whole[len(name) : len(whole) - len(given)].rstrip("( \n").strip()[:-1]
-            is_one = isinstance(value, (*_SIMPLE, ast.Constant))
+            inner, is_sum = getattr(value, "op", None), isinstance(node.op, ast.Add | ast.Sub)
+            is_product = is_sum and isinstance(inner, ast.Mult | ast.Div | ast.MatMult)
+            is_one = isinstance(value, (*_SIMPLE, ast.Constant)) or is_product
             new = f"{name} = {name} {sign} {given if is_one else f'({given})'}"
         case ast.Expr(
             ast.Call(func=ast.Attribute(value=ast.Name() | ast.Attribute() as target, attr=method))
@@ -230,10 +251,9 @@ def rebinding(
         containers = _containers(own)
         if "object" in containers:
             fields = _cut_fields(name, containers["object"], method, place.file)
-            lines += [f"{name}.{field} = {new}" for field, new in fields.items()]
+            lines += [f"{name}.{field} = {_bare(new)}" for field, new in fields.items()]
             continue
-        new = _cut(name, own, method, place.file)
-        new = new[1:-1] if new.startswith("(") else new
+        new = _bare(_cut(name, own, method, place.file))
         if not new or (is_leaf and own & {"none", "other"}):
             return ()
         target = name
@@ -421,22 +441,34 @@ def _reads(node: ast.AST, names: set[str]) -> bool:
 
 
 def copying(
-    nodes: Sequence[ast.stmt], again: Sequence[ast.stmt], spot: Spot, within: Pieces = ()
+    nodes: Sequence[ast.stmt],
+    again: Sequence[ast.stmt],
+    spot: Spot,
+    within: Pieces = (),
+    *,
+    behind: ast.stmt | None = None,
 ) -> Pieces:
-    """Return the edit that runs statements, or parts of them, ``again`` before what follows the
-    step needs their values, with pieces in the copy.
+    """Return the edit that runs statements, or parts of them, ``again`` before the last one up to a
+    line that needs their values, ``behind`` what changes what they have saved, with pieces in the
+    copy.
     """
     file = spot[0]
     block = block_with(file, nodes[0])
     names = {name for node in again for name in stored_names(node)}
     ends = [i for i, each in enumerate(block) if source.spans(each, spot[1])]
-    if not ends or not names or any(map(_draws, again)):
+    bound = set[str]()
+    for node in again:  # what is computed from itself is another one each time
+        if _read_names(node) & names - bound:
+            return ()
+        bound |= stored_names(node)
+    if not ends or not names or any(map(_takes, again)):
         return ()
     begin = block.index(nodes[-1]) + 1
-    readers = [e for e in block[begin : ends[0] + 1] if _read_names(e) & names]
-    if len(readers) < 2:
+    since = begin if behind is None else block.index(behind) + 1
+    readers = [e for e in block[since : ends[0] + 1] if _read_names(e) & names]
+    if len(readers) < (2 if behind is None else 1):
         return ()
-    between = block[begin : block.index(readers[-1])]
+    between = [each for each in block[begin : block.index(readers[-1])] if each not in again]
     needed = {name for node in again for name in _read_names(node)} | names
     if any(_targets(each) & needed for each in between):
         return ()
@@ -453,7 +485,8 @@ def computed_at(file: str, node: ast.Assign, place: Span, within: Pieces = ()) -
     in it, if what that takes has the same names there.
     """
     read, value = expression_at(place), node.value
-    is_one = isinstance(node.targets[0], PATHS) and not _draws(node)
+    of_itself = {ast.unparse(e) for e in ast.walk(value)} & {ast.unparse(e) for e in node.targets}
+    is_one = isinstance(node.targets[0], PATHS) and not of_itself and not _takes(node)
     if place.file != file or not isinstance(read, PATHS) or not is_one:
         return ()
     functions = [functions_around(file, at) for at in (node, read)]
@@ -594,6 +627,12 @@ def _draws(node: ast.AST) -> bool:
     words = ("rand", "sample", "drop", "next", "normal", "choice", "shuffle")
     called = [source.called_name(call) for call in source.calls_in(node)]
     return any(word in name for name in called if name for word in words)
+
+
+def _takes(node: ast.AST) -> bool:
+    """Return whether a statement takes something, of which another one is then left."""
+    called = (source.called_name(call) for call in source.calls_in(node))
+    return any(name and name.rpartition(".")[2] in ("next", "pop") for name in called)
 
 
 def moved(at: Span, behind: Span, *others: ast.stmt) -> Pieces:

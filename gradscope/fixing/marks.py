@@ -25,6 +25,7 @@ _LEFT = (
 )
 """What stays as it is: names, texts, and what asks for an object's identity."""
 _MARKED = (ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Name, ast.Attribute, ast.Subscript)
+_PARTS = ast.Attribute | ast.Subscript
 _OF_TENSOR = frozenset({"data", "grad", "requires_grad", "grad_fn", "_version", "is_leaf", "shape"})
 _BY_OBJECT = frozenset({"retain_grad", "register_hook", "is_tensor", "id", "isinstance", "type"})
 """Calls that mean the object that they are handed, not its value."""
@@ -36,8 +37,15 @@ _STEPS: dict[type[ast.operator], str] = {
 }
 
 
+RENEW = "__gradscope_renew__"
+"""The builtin that is handed what an attribute or an item becomes that was read before, and whose:
+``RENEW(value, owner)`` returns the value.
+"""
+
 HEAD = "__gradscope_head__"
-"""The builtin that is called at the head of each function and loop: ``HEAD(number)``."""
+"""The builtin that is called at the head of each function and loop: ``HEAD(number, paths)``. The
+paths are the attributes of variables that it reads or sets; those of ``self``, that its class does.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,9 @@ class Marker(ast.NodeTransformer):
         self.heads: list[Span] = []
         """The first statement of each function and loop that is there to run: no declaration."""
         self._file = ""
+        self._own: set[str] = set()
+        """The attributes of ``self`` in the class that is being marked."""
+        self._renewals: dict[ast.stmt, ast.expr] = {}
 
     def marked(self, tree: ast.Module, file: str) -> ast.Module:
         """Return the tree with every expression that is read wrapped; positions stay."""
@@ -91,7 +102,7 @@ class Marker(ast.NodeTransformer):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             defaults = node.args.defaults
             defaults[:] = [self.visit(each) for each in defaults]  # type: ignore[misc]
-            node.body = self._headed(node.body)  # annotations and decorators stay
+            node.body = self._headed(node)  # annotations and decorators stay
             return node
         if isinstance(node, LOOPS):
             return self._marked_loop(node)
@@ -106,33 +117,42 @@ class Marker(ast.NodeTransformer):
             node.test = self.visit(node.test)  # type: ignore[assignment]
         else:
             node.iter = self.visit(node.iter)  # type: ignore[assignment]
-        node.body = self._headed(node.body)
+        node.body = self._headed(node)
         node.orelse = [self.visit(each) for each in node.orelse]  # type: ignore[misc]
         return node
 
-    def _headed(self, body: list[ast.stmt]) -> list[ast.stmt]:
+    def _headed(self, node: Loop | ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
         """Return a marked body that says when it begins."""
+        body, paths = node.body, _paths_in(node) | self._own
+        self._renewals |= _renewals_in(node)
         first = next((i for i, each in enumerate(body) if not _is_declaration(each)), None)
         if first is None:
             return body
         at = body[first]
         self.heads.append(Span.of(self._file, at))
-        call = _call(at, HEAD, ast.Constant(len(self.heads) - 1))
+        told = ast.Tuple([ast.Constant(path) for path in sorted(paths)], ast.Load())
+        call = _call(at, HEAD, ast.Constant(len(self.heads) - 1), told)
         begin: ast.stmt = ast.copy_location(ast.Expr(call), at)
         marked: list[ast.stmt] = [self.visit(each) for each in body[first:]]  # type: ignore[misc]
         return [*body[:first], begin, *marked]
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
         """Mark the methods; what a class is made of stays."""
+        outer = self._own
+        self._own = {path for path in _paths_in(node) if path.startswith("self.")}
         node.body = [
             self.visit(each) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) else each  # type: ignore[misc]
             for each in node.body
         ]
+        self._own = outer
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
         """Have ``x += y`` run by a function that can tell what became of ``x``."""
         node.value = self.visit(node.value)  # type: ignore[assignment]
+        owner = getattr(node.target, "value", None)
+        if isinstance(owner, ast.Name | ast.Attribute):
+            node.value = _call(node, RENEW, node.value, owner)
         step = _STEPS.get(type(node.op))
         if step is None or not isinstance(node.target, ast.Name):
             return node
@@ -140,6 +160,13 @@ class Marker(ast.NodeTransformer):
         number = self._number(node.target, is_added=True)
         call = _call(node, ADD, ast.Constant(number), ast.Constant(step), read, node.value)
         return ast.copy_location(ast.Assign([node.target], call), node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        """Have what renews an attribute told."""
+        self.generic_visit(node)
+        if node in self._renewals:
+            node.value = _call(node, RENEW, node.value, self._renewals[node])
+        return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Mark a call and its arguments, but for those that mean an object and not its value."""
@@ -169,6 +196,27 @@ class Marker(ast.NodeTransformer):
 def waits(node: ast.AST) -> bool:
     """Return whether a part of the program gives way to others."""
     return any(isinstance(e, ast.Await | ast.Yield | ast.YieldFrom) for e in ast.walk(node))
+
+
+def _paths_in(node: ast.AST) -> set[str]:
+    """Return the attributes of variables in some code, as ``a.b.c``."""
+    texts = (ast.unparse(each) for each in ast.walk(node) if isinstance(each, ast.Attribute))
+    return {text for text in texts if text.replace(".", "").isidentifier()}
+
+
+def _renewals_in(node: ast.AST) -> dict[ast.stmt, ast.expr]:
+    """Return what sets an attribute or an item, in some code that reads it before, and whose."""
+    nodes = [each for each in ast.walk(node) if isinstance(each, _PARTS | ast.Assign)]
+    paths = [each for each in nodes if isinstance(each, _PARTS)]
+    read = [(ast.unparse(e), e.lineno) for e in paths if isinstance(e.ctx, ast.Load)]
+    found: dict[ast.stmt, ast.expr] = {}
+    for each in (own for own in nodes if isinstance(own, ast.Assign)):
+        before = {text for text, line in read if line <= (each.end_lineno or line)}
+        parts = (own for target in each.targets for own in ast.walk(target) if own in paths)
+        owners = [own.value for own in parts if ast.unparse(own) in before]
+        if owners and isinstance(owners[0], ast.Name | ast.Attribute):
+            found[each] = owners[0]
+    return found
 
 
 def _is_declaration(each: ast.stmt) -> bool:

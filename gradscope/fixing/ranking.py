@@ -110,7 +110,9 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     near = [n for n in record.given if (record.places[n].file, record.places[n].line) in lines]
     cuts = {number: search.effect(number) for number in near}
     at = [n for n, e in cuts.items() if (e.is_fruitful if is_chain else e.is_harmless)]
-    single = [[n] for n in sorted(at, key=lambda n: (len(text_at(record.places[n])), n))]
+    one = [n for n in at if is_chain or search.lets_go(n, near)]
+    one.sort(key=lambda n: (len(search.value(n)), len(text_at(record.places[n])), n))
+    single = [sorted(search.value(n)) for n in one]
     kept = search.kept_at()
     together = [n for n in kept if n in at]
     for several in [*([together] if len(together) > 1 else []), *single] or [kept]:

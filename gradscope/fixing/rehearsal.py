@@ -84,9 +84,13 @@ class Record:
     the old ``x``, each with its place. ``kept``: nodes whose tensors stayed there, when they were
     most. ``kinds``: what a place gave. ``held``: each time that a place gave a container or an
     object, how many nodes there were and which were in it. ``runs``: each time that a place was
-    evaluated, how many nodes there were before and after, if it was more.
+    evaluated, how many nodes there were before and after, if it was more. ``moving``: places that,
+    evaluated once more, would give something else, as they change a state that is computed from
+    itself, and ``varying`` those that draw random numbers or write to what was there.
     ``heads`` are the first statements of functions and loops, and the engine's calls; ``begun`` is
-    how many nodes there were each time one began, ``bound`` the variables that there always were.
+    how many nodes there were each time one began, ``bound`` the variables and their attributes that
+    there always were then, and ``empty`` those that were None at times. ``holders``: the
+    attributes of modules that held a tensor when calls began, by places at those of the calls.
     ``leaves`` are their names, ``owners`` the optimizer of a leaf and its position there,
     ``optimizers`` their classes.
     ``ended``: how the rehearsal did.
@@ -104,12 +108,16 @@ class Record:
     kept: list[int] = field(default_factory=list)
     held: dict[int, list[tuple[int, tuple[int, ...]]]] = field(default_factory=dict)
     runs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    moving: frozenset[int] = frozenset()
+    varying: frozenset[int] = frozenset()
     leaves: Sequence[str] = ()
     owners: dict[int, tuple[int, int]] = field(default_factory=dict)
     optimizers: list[str] = field(default_factory=list)
     heads: Sequence[Span] = ()
     begun: dict[int, list[int]] = field(default_factory=dict)
     bound: dict[int, frozenset[str]] = field(default_factory=dict)
+    empty: dict[int, frozenset[str]] = field(default_factory=dict)
+    holders: dict[int, str] = field(default_factory=dict)
     ended: str = ""
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from functools import cache, cached_property
 from itertools import chain
@@ -11,6 +12,7 @@ from typing import NamedTuple
 from gradscope.fixing.edits import is_in, statement_around, unguarded
 from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Fix, FixKind
+from gradscope.units import gathered
 
 MOST = 3
 CHANGES = Applicability.MAYBE_INCORRECT
@@ -18,7 +20,7 @@ CONSTANT = "it is a constant then: each loss trains what it does now, by its oth
 TARGET = "it enters the loss as its target"
 SPOILT = "what an earlier call has freed is trained through it no more"
 UNSPOILT = "every gradient that a step needs stays as it is"
-OTHER = "it is computed from what has been changed by then, and may give something else"
+OTHER = "it is computed from what has been changed by then or is drawn anew: it may be another"
 _MOST_CUTS = 400
 
 
@@ -51,6 +53,7 @@ class Trial:
         self._freed = self._bad(self._meant)
         self._broken = self._freed | {node for node, _, _ in self._stale}
         self.effect = cache(self._effect_of)
+        self.value = cache(self._value_at)
         self._built_by = cache(self._nodes_of)
 
     @property
@@ -61,15 +64,49 @@ class Trial:
     def _effect_of(self, place: int) -> _CutEffect:
         """Return what a cut at one place does."""
         cut, base = self._cut([place]), self._base
-        fruitful = self._is_fruitful(cut)
         return _CutEffect(
             hazards=len(cut.hazards),
             takes=(len(base.needed - cut.flows), cut.cut_in(base.used_nodes)),
             mends=self._mends(cut),
-            is_fruitful=fruitful,
+            is_fruitful=self._is_fruitful(cut),
             is_harmless=not self._harm(cut),
-            is_bearable=fruitful and base.trained_lines & base.needed <= cut.trained_lines,
+            is_bearable=self._is_bearable(cut),
         )
+
+    def _value_at(self, place: int) -> frozenset[int]:
+        """Return the places that read what one of them does in the same statement or for the same
+        call: with one use alone cut, the value goes on to be trained by the others.
+        """
+        record, found = self._record, {place}
+        own = statement_around(record.places[place])
+        for node in record.given.get(place, ()):
+            calls = self._calls_of.get(node, set())
+            for other in self._reads[record.after[node][0]]:
+                number, its = record.identities[other], self._calls_of.get(other, set())
+                is_apart = bool(calls and its) or statement_around(record.places[number]) != own
+                if calls & its or not is_apart:
+                    found.add(number)
+        return frozenset(found)
+
+    @cached_property
+    def _calls_of(self) -> dict[int, set[int]]:
+        """The calls that run each node that stands for a place."""
+        found = defaultdict[int, set[int]](set)
+        for call, here in self._base.ran.items():
+            for node in here & self._record.identities.keys():
+                found[node].add(call)
+        return found
+
+    def lets_go(self, place: int, near: Iterable[int]) -> bool:
+        """Return whether, with a cut, what stays there of what some places gave trains nothing."""
+        record, cut = self._record, self._cut([place]).cut
+        given = {node for number in near for node in record.given[number]}
+        return not record.leaves_of(record.reached(given.intersection(record.kept) or given, cut))
+
+    @cached_property
+    def _reads(self) -> dict[int, list[int]]:
+        """The nodes that stand for where each node's tensor was read, or bound."""
+        return gathered(self._record.identities, lambda node: self._record.after[node][0])
 
     @cached_property
     def is_built_once(self) -> bool:
@@ -172,10 +209,16 @@ class Trial:
         return found
 
     def _fix(
-        self, kind: FixKind, message: str, edits: tuple[Edit, ...], changed: Simulation
+        self,
+        kind: FixKind,
+        message: str,
+        edits: tuple[Edit, ...],
+        changed: Simulation,
+        *,
+        varies: bool = False,
     ) -> Fix:
         by_hand = any(by < 0 or self._record.events[by].kind != "step" for _, by, _ in self._stale)
-        is_other = by_hand and kind is FixKind.RECOMPUTE and not self._freed
+        is_other = varies or (by_hand and kind is FixKind.RECOMPUTE and not self._freed)
         effects = (*self._effects(changed)[:-1], OTHER) if is_other else self._effects(changed)
         return Fix(kind, message, edits, CHANGES, effects)
 
@@ -189,7 +232,10 @@ class Trial:
         return sorted(found)[:_MOST_CUTS]
 
     def _cut(self, cuts: Iterable[int]) -> Simulation:
-        return self._run(Option(cuts=frozenset(cuts)))
+        return self._run(Option(cuts=self._values(cuts)))
+
+    def _values(self, places: Iterable[int]) -> frozenset[int]:
+        return frozenset(chain(*map(self.value, places)))
 
     def _mends(self, changed: Simulation) -> bool:
         left = set(changed.hazards)
@@ -201,6 +247,11 @@ class Trial:
         needed = {flow for flow in base.needed if len(flow) == 2 or flow[1] not in first}
         is_kept = self._is_fruitful(changed) and needed <= changed.flows
         return not is_kept or base.lost(changed, but=first) > 0
+
+    def _is_bearable(self, changed: Simulation) -> bool:
+        """Return whether each line goes on training all leaves that it has to."""
+        needed = self._base.trained_lines & self._base.needed
+        return self._is_fruitful(changed) and needed <= changed.trained_lines
 
     def _is_fruitful(self, changed: Simulation) -> bool:
         """Return whether each call has as much to make as it has now."""

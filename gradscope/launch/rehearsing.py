@@ -12,16 +12,18 @@ import math
 import operator
 import os
 import pickle
+import re
 import sys
 import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace as replaced
+from inspect import getattr_static
 from itertools import islice
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any, NoReturn
+from types import CodeType, FrameType, ModuleType
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -32,7 +34,7 @@ from gradscope.collect.calls import EngineCall
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.slots import readable
 from gradscope.collect.walk import root_node
-from gradscope.fixing.marks import ADD, BEGIN, HEAD, MARK, Marker, Span
+from gradscope.fixing.marks import ADD, BEGIN, HEAD, MARK, RENEW, Marker, Span
 from gradscope.fixing.rehearsal import Event, Kind, Record
 from gradscope.fixing.runs import Job
 from gradscope.hooks import (
@@ -59,6 +61,7 @@ _CONTAINERS = (tuple, list, dict)
 _TOLD = (*_CONTAINERS, int, float, bool, str, type(None))
 _MOST_SEARCHES = 50  # for names
 _OLD = 8  # events: what is older is of an earlier iteration
+_ABSENT = object()
 _MOST_PARTS = 64  # of a container that are looked at
 
 _PRODUCTS = ("mul", "__mul__", "__rmul__", "div", "__truediv__", "__rtruediv__", "true_divide")
@@ -82,6 +85,22 @@ class _Versioned:
         """Whether an operation has computed it, so that the place of one may have given it."""
         self.version = tensor._version
         self.tensor = tensor.detach() if tensor.requires_grad and not tensor.is_leaf else tensor
+
+
+class _Begun(NamedTuple):
+    """What there was when an evaluation began."""
+
+    time: int
+    nodes: int
+    writes: int
+    random: Any
+
+
+class _Write(NamedTuple):
+    """A change of memory that is there since ``born``; of an attribute, -1. A state has a graph."""
+
+    born: int
+    is_state: bool
 
 
 class _Numbering:
@@ -166,6 +185,12 @@ class Rehearsal(TorchFunctionMode):
         self._graph = _Numbering(self._record)
         self._kinds: dict[int, set[Kind]] = defaultdict(set)
         self._changed: dict[int, int] = {}
+        self._writes: list[_Write] = []
+        self._born: dict[int, int] = {}
+        """The evaluation since which some memory is there."""
+        self._clock = 0
+        self._moves: dict[int, tuple[bool, bool]] = {}
+        self._holders: dict[tuple[Span, str], int] = {}
         self._freed: set[int] = set()
         self._derived = WeakTensorKeyDictionary()
         """Of which calls of ``autograd.grad``, by their events, a tensor is computed."""
@@ -182,11 +207,14 @@ class Rehearsal(TorchFunctionMode):
 
     # what the marked program calls
 
-    def begin(self) -> int:
-        """Return how many nodes there are."""
-        return len(self._record.after)
+    def begin(self) -> _Begun:
+        """Return how many nodes there are, and what is random."""
+        with DisableTorchFunction():
+            state = torch.default_generator.get_state()
+        self._clock += 1
+        return _Begun(self._clock, len(self._record.after), len(self._writes), state)
 
-    def mark(self, number: int, begun: int | None, value: Any) -> Any:
+    def mark(self, number: int, begun: _Begun | None, value: Any) -> Any:
         """Return a value; a tensor of a graph behind an identity node that stands for the place.
         Note what has been built since its evaluation began.
         """
@@ -198,9 +226,24 @@ class Rehearsal(TorchFunctionMode):
             self._note_run(number, begun)
         return marked
 
-    def _note_run(self, number: int, begun: int) -> None:
-        if begun < (now := self.begin()):
-            self._record.runs.setdefault(number, []).append((begun, now))
+    def _note_run(self, number: int, begun: _Begun) -> None:
+        """Note what an evaluation has built, and whether another one would give the same."""
+        if begun.nodes == (nodes := len(self._record.after)):
+            return
+        self._record.runs.setdefault(number, []).append((begun.nodes, nodes))
+        written = [each for each in self._writes[begun.writes :] if each.born < begun.time]
+        varies = bool(written) or _is_drawn(begun.random)
+        self._moves[number] = any(each.is_state for each in written), varies
+
+    def renew(self, value: Any, owner: Any) -> Any:
+        """Note that a part of an object becomes what may be computed from what it was; that one of
+        a tensor does has a version.
+        """
+        with self._lock, DisableTorchFunction():
+            if isinstance(owner, torch.Tensor):
+                return value
+            self._writes.append(_Write(-1, any(t.requires_grad for t in _tensors_in(value))))
+        return value
 
     def _noted(self, number: int, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -242,11 +285,24 @@ class Rehearsal(TorchFunctionMode):
             self._derived[marked] = self._derived[value]
         return marked
 
-    def head(self, number: int) -> None:
+    def head(self, number: int, paths: Sequence[str]) -> None:
         """Note that a function or the body of a loop begins, and which variables there are then."""
-        self._record.begun.setdefault(number, []).append(len(self._record.after))
-        names = frozenset(sys._getframe(1).f_locals)
-        self._record.bound[number] = self._record.bound.get(number, names) & names
+        record, frame = self._record, sys._getframe(1)
+        record.begun.setdefault(number, []).append(len(record.after))
+        there: dict[str, Any] = {**frame.f_locals}
+        for name, each in frame.f_locals.items():
+            if not isinstance(each, type | ModuleType | torch.nn.Module | torch.Tensor):
+                fields = islice(_slots_of(each).items(), _MOST_PARTS)
+                there |= {f"{name}.{field}": value for field, value in fields}
+        for path in paths:  # the shorter ones come first
+            owner, _, name = path.rpartition(".")
+            held = there.get(owner, frame.f_globals.get(owner))
+            value = _slots_of(held).get(name, getattr_static(type(held), name, _ABSENT))
+            if not hasattr(type(value), "__get__"):  # a property may be set by nobody
+                there |= {} if value is _ABSENT else {path: value}
+        record.bound[number] = record.bound.get(number, frozenset(there)).intersection(there)
+        empty = {name for name, value in there.items() if value is None}
+        record.empty[number] = record.empty.get(number, frozenset()) | empty
 
     def add(self, number: int, step: str, target: Any, value: Any) -> Any:
         """Run ``target += value``; note which edge the old value of the target is."""
@@ -300,6 +356,10 @@ class Rehearsal(TorchFunctionMode):
             given = (each for each in _tensors_in((args, kwargs)) if not each.is_inference())
             before = [(each, each._version) for each in given]
         result = func(*args, **(kwargs or {}))
+        with DisableTorchFunction():
+            known = {storage_of(each) for each, _ in before}
+            made = {storage_of(each) for each in _tensors_in((result,))} - known
+            self._born.update(dict.fromkeys(made, self._clock))
         name = getattr(func, "__name__", "")
         if self._derived and torch.is_grad_enabled() and name != "detach":
             with self._lock, DisableTorchFunction():
@@ -327,6 +387,8 @@ class Rehearsal(TorchFunctionMode):
             tensors = [t for t in written if storage_of(t) not in self._stepped]
             for tensor in tensors:
                 self._changed[storage_of(tensor)] = len(self._record.events)
+                born = self._born.get(storage_of(tensor), -1)
+                self._writes.append(_Write(born, tensor.requires_grad and not tensor.is_leaf))
             by_hand = (t for t in tensors if t.is_leaf and t.requires_grad and t.grad is not None)
             if tensors:
                 self._note("change", leaves=tuple(map(self._graph.variable, by_hand)))
@@ -358,7 +420,7 @@ class Rehearsal(TorchFunctionMode):
                 here = self._record.leading(here, wanted)
             stale = self._stale(here)
             index = len(self._record.events)
-            self._learn_names(sys._getframe(1))
+            self._learn_names(frame := sys._getframe(1))
             own = (self._derived.get(root, ()) for root in roots if isinstance(root, torch.Tensor))
             clear = (n for n, ref in enumerate(self._graph.variables) if _is_clear(ref()))
             self._note(
@@ -371,6 +433,7 @@ class Rehearsal(TorchFunctionMode):
                 stale=tuple(stale),
                 cleared=tuple(clear),
             )
+            self._look_into_modules(next(iter(user_frames(frame)), frame))
             if stale or any(self._record.saves[i] for i in here & self._freed):
                 self._most_calls = min(self._most_calls, self._calls + _CALLS_AFTER)
             if not call.keep_graph:
@@ -384,6 +447,26 @@ class Rehearsal(TorchFunctionMode):
             for each in () if call.accumulates or call.create_graph else _tensors_in((results,)):
                 self._derived[each] = frozenset((index,))
         return results
+
+    def _look_into_modules(self, frame: FrameType) -> None:
+        """Note the tensors of graphs that the modules of a call's variables hold as attributes, as
+        if the call's place gave them.
+        """
+        call, places = self._record.events[-1], self._marker.places
+        known: dict[str, Any] = {**frame.f_globals, **frame.f_locals}
+        for name, root in known.items():
+            for path, module in root.named_modules() if isinstance(root, torch.nn.Module) else ():
+                owner = re.sub(r"\.(\d+)", r"[\1]", f"{name}.{path}" if path else name)
+                for key, value in vars(module).items():
+                    node: Any = value.grad_fn if isinstance(value, torch.Tensor) else None
+                    if node is not None and MARK in node.metadata:
+                        there = call.site, f"{owner}.{key}"
+                        if there not in self._holders:
+                            self._holders[there] = len(places)
+                            places.append(call.site)
+                        number, given = self._holders[there], (node.metadata[MARK],)
+                        self._kinds[number].add(_kind_of(value))
+                        self._record.held.setdefault(number, []).append((call.nodes, given))
 
     def _unmarked(self, tensor: Any) -> Any:
         """Return what the engine knows a tensor by in whose place a program has what marks it."""
@@ -489,6 +572,9 @@ class Rehearsal(TorchFunctionMode):
             leaves=[self._named.get(n, "") for n in range(len(self._graph.variables))],
             heads=[*heads, *calls],
             begun=record.begun | dict(enumerate(begun, len(heads))),
+            holders={number: path for (_, path), number in self._holders.items()},
+            moving=frozenset(n for n, (is_state, _) in self._moves.items() if is_state),
+            varying=frozenset(n for n, (_, is_other) in self._moves.items() if is_other),
             ended=ended,
         )
         self._output.write_bytes(pickle.dumps(record))
@@ -512,16 +598,20 @@ def _kind_of(value: Any, depth: int = 3) -> Kind:
 
 def _fields_of(value: Any) -> dict[str, Any]:
     """Return the fields of a named tuple, a dataclass or another object that have tensors."""
-    kind = type(value)
-    if issubclass(kind, tuple):
-        fields = zip(getattr(kind, "_fields", ()), tuple.__iter__(value), strict=False)
-    else:
-        try:
-            fields = object.__getattribute__(value, "__dict__").items()
-        except AttributeError:
-            return {}
-    found = dict(islice(fields, _MOST_PARTS)).items()  # another thread may set one
+    fields = _slots_of(value)
+    if issubclass(kind := type(value), tuple):
+        fields = dict(zip(getattr(kind, "_fields", ()), tuple.__iter__(value), strict=False))
+    found = islice(fields.items(), _MOST_PARTS)
     return {name: each for name, each in found if next(_tensors_in(each, 1), None) is not None}
+
+
+def _slots_of(value: Any) -> dict[str, Any]:
+    """Return what an object has in itself, a module's buffers among it."""
+    try:
+        fields = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return {**fields, **(fields.get("_buffers") or {})}  # another thread may set one
 
 
 def _tensors_in(value: Any, depth: int = 3) -> Iterator[Any]:
@@ -542,6 +632,15 @@ def _sums(tensor: Any) -> tuple[float, float]:
     with torch.no_grad(), DisableTorchFunction():
         every, positive = gradient.double(), gradient.relu().double()
         return float(every.sum()), float(positive.sum())
+
+
+def _is_drawn(before: Any) -> bool:
+    """Return whether random numbers were drawn on the CPU since its generator had a state."""
+    try:
+        with DisableTorchFunction():
+            return not torch.equal(before, torch.default_generator.get_state())
+    except (RuntimeError, AssertionError):  # a mode that compares no numbers is on
+        return False
 
 
 def _is_clear(tensor: Any) -> bool:
@@ -571,6 +670,7 @@ def main(job_file: str) -> NoReturn:
     _mark_sources(marker, files)
     noted = {MARK: rehearsal.mark, BEGIN: rehearsal.begin}
     vars(builtins).update(noted | {ADD: rehearsal.add, HEAD: rehearsal.head})
+    vars(builtins)[RENEW] = rehearsal.renew
     # Nothing is taken back: the process ends with the rehearsal.
     wrap_engine(rehearsal.run_engine)
     on_optimizer_step(rehearsal.step, rehearsal.stepped)

@@ -765,7 +765,7 @@ a
             REFUSED,
         ),
         ("a cut that cannot be", AGAIN.replace("net", "«ne»t"), copied, REFUSED),
-        ("random", AGAIN.replace("net", "dropout"), copied, REFUSED),
+        ("taken", AGAIN.replace("net", "next"), copied, REFUSED),
         (
             "its reader in one line with another",
             AGAIN.replace("b = g", "if c: b = g"),
@@ -1056,7 +1056,7 @@ class A:
             computed,
             REFUSED,
         ),
-        ("drawn", "w = «torch».rand(v)\ndef g():\n    «w»\n", computed, REFUSED),
+        ("taken", "w = «next»(v)\ndef g():\n    «w»\n", computed, REFUSED),
         (
             "a name that is not there",
             "def f(D, x):\n    y = «D(x)»\n    return y\n\ndef g(p):\n    return «p»\n",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.fixing.marks import ADD, BEGIN, HEAD, MARK, Marker, Span
+from gradscope.fixing.marks import ADD, BEGIN, HEAD, MARK, RENEW, Marker, Span
 from gradscope.fixing.rehearsal import Event, Option, Record, Simulation
 
 PROGRAM = """
@@ -94,7 +94,8 @@ def test_a_marked_program_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(builtins, MARK, mark, raising=False)
     monkeypatch.setattr(builtins, BEGIN, lambda: 0, raising=False)
     monkeypatch.setattr(builtins, ADD, add, raising=False)
-    monkeypatch.setattr(builtins, HEAD, lambda number: None, raising=False)
+    monkeypatch.setattr(builtins, HEAD, lambda number, paths: None, raising=False)
+    monkeypatch.setattr(builtins, RENEW, lambda value, owner: value, raising=False)
     marker = Marker()
     marked = marker.marked(ast.parse(PROGRAM), "program.py")
     assert _run(marked) == _run(ast.parse(PROGRAM))

@@ -1,0 +1,298 @@
+"""What the search offers comes from the record of a rehearsal, and the program runs with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradscope.fixing.candidates import Search
+from gradscope.fixing.patch import apply, read
+from gradscope.fixing.rehearsal import Record
+from gradscope.fixing.runs import Bounds, Program
+from gradscope.launch.interpreter import header_of
+from gradscope.model import Certainty, Finding, Fix, FixKind, Severity, Site
+from tests.command import ran_well
+from tests.zygote import python
+
+pytestmark = pytest.mark.full(but=2)
+
+LOOP = """\
+import torch
+
+torch.manual_seed(0)
+{before}
+for step in range(4):
+    {body}
+print("trained")
+"""
+
+
+def loop(before: str, body: str) -> str:
+    """A program that does something in each iteration."""
+    return LOOP.format(before=before, body=body.replace("\n", "\n    "))
+
+
+def rehearsed(program: str, folder: Path) -> Record:
+    """The record of a program, which is written to a file."""
+    (folder / "train.py").write_text(program)
+    header = header_of([str(folder / "train.py")], hooks=True)
+    return Program(header, guarded=True).rehearse(Bounds(0, 60))
+
+
+def offered(program: str, folder: Path, fails: str) -> dict[FixKind, list[Fix]]:
+    """What mends a program that fails at the last line with some text."""
+    record, file = rehearsed(program, folder), str(folder / "train.py")
+    line = max(n for n, text in enumerate(program.split("\n"), 1) if fails in text)
+    site, certainty = Site(file, line), Certainty.OBSERVED
+    finding = Finding("GS101", "it-fails", Severity.ERROR, certainty, "it fails", site)
+    search = Search(record, (file, line))
+    assert search.fails
+    return search.options(finding)
+
+
+def mended(fix: Fix, folder: Path) -> str:
+    """The program with a fix: it runs to its end."""
+    text = "".join(apply(read(str(folder / "train.py")), fix.edits).after.lines)
+    assert "trained" in ran_well(python(), "-c", text).stdout
+    return text
+
+
+STEP = "opt.zero_grad()\nloss.backward()\nopt.step()"
+SGD = "opt = torch.optim.SGD(net.parameters(), 0.1)"
+
+GATED = loop(
+    f"net, h = torch.nn.Linear(4, 4), torch.zeros(2, 4)\n{SGD}",
+    f"h = torch.tanh(net(h) + h.sin() * h)\nloss = h.square().mean()\n{STEP}",
+)
+
+
+def test_a_value_is_cut_in_all_its_uses(tmp_path: Path) -> None:
+    for fix in offered(GATED, tmp_path, "backward")[FixKind.DETACH]:
+        text = mended(fix, tmp_path)
+        cut = text.count("h.detach()")
+        assert cut in (1, 3)
+        assert cut == 3 or "    h = h.detach()\n" in text
+
+
+GRAM = loop(
+    f"net, total = torch.nn.Linear(4, 4), 0.0\n{SGD}",
+    f"""out = net(torch.ones(2, 4))
+loss = out.square().mean()
+{STEP}
+total = total + out.t() @ out""",
+)
+
+
+def test_what_lets_go_of_a_value_cuts_all_its_uses(tmp_path: Path) -> None:
+    record = rehearsed(GRAM, tmp_path)
+    search = Search(record, ("", 0))
+    line = GRAM[: GRAM.index("total + out.t()")].count("\n") + 1
+    near = [n for n in record.given if record.places[n].line == line]
+    text = {
+        n: GRAM.split("\n")[line - 1][p.column : p.end_column] for n, p in enumerate(record.places)
+    }
+    assert {text[n] for n in near if search.lets_go(n, near)} >= {"out", "out.t() @ out"}
+    assert "out.t()" not in {text[n] for n in near if search.lets_go(n, near)}
+    assert all(len(search.value(n)) == 2 for n in near if text[n] == "out")
+
+
+TWO_LOSSES = """body = torch.nn.Linear(4, 4)
+one, other = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+first = torch.optim.SGD([*body.parameters(), *one.parameters()], 0.1)
+second = torch.optim.SGD(other.parameters(), 0.1)"""
+STALE = loop(
+    TWO_LOSSES,
+    """part = torch.tanh(body(torch.ones(2, 4)))
+deep = body(part)
+a, b = one(deep).square().mean(), other(deep).square().mean()
+first.zero_grad()
+a.backward()
+first.step()
+second.zero_grad()
+b.backward()
+second.step()""",
+)
+
+
+def test_no_graph_is_kept_of_which_a_step_changes_what_it_has_saved(tmp_path: Path) -> None:
+    options = offered(STALE, tmp_path, "b.backward()")
+    assert not options[FixKind.RETAIN_GRAPH]
+    assert "deep.detach()" in mended(options[FixKind.DETACH][0], tmp_path)
+
+
+CARRIED = loop(
+    f"""
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.h, self.c = torch.nn.LSTMCell(3, 4), None, None
+
+    def forward(self, x):
+        if self.h is None:
+            self.h, self.c = torch.zeros(2, 4), torch.zeros(2, 4)
+        self.h, self.c = self.cell(x, (self.h, self.c))
+        return self.h
+
+net = Net()
+{SGD}""",
+    f"loss = net(torch.ones(2, 3)).square().mean()\n{STEP}",
+)
+
+
+OBJECT = loop(
+    """
+class State:
+    h = c = None
+
+def run(state, x):
+    if state.h is None:
+        state.h, state.c = torch.zeros(2, 4), torch.zeros(2, 4)
+    state.h, state.c = net(x, (state.h, state.c))
+    return state.h
+
+net, state = torch.nn.LSTMCell(3, 4), State()
+"""
+    + SGD,
+    f"loss = run(state, torch.ones(2, 3)).square().mean()\n{STEP}",
+)
+
+
+@pytest.mark.parametrize("program", [CARRIED, OBJECT], ids=["module", "object"])
+def test_all_that_carries_a_graph_is_cut_where_it_may_be_none(program: str, tmp_path: Path) -> None:
+    options = offered(program, tmp_path, "backward")
+    assert options[FixKind.DETACH]
+    for fix in options[FixKind.DETACH]:
+        text = mended(fix, tmp_path)
+        assert "h.detach()" in text
+        assert "c.detach()" in text
+    assert not options[FixKind.RECOMPUTE]  # another run of it would move its state
+
+
+EPOCHS = loop(
+    f"""
+class Weight(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.start, self.rnn = torch.nn.Parameter(torch.ones(1, 3, 3)), torch.nn.GRU(3, 3)
+        self.weight = None
+
+    def forward(self, x):
+        if self.weight is None:
+            self.weight = self.start.data
+        self.weight = self.rnn(self.weight)[0]
+        return x @ self.weight.squeeze(0)
+
+net = torch.nn.Sequential(Weight(), torch.nn.Linear(3, 1))
+{SGD}""",
+    f"loss = 0.0\nfor x in torch.ones(3, 2, 3):\n    loss = loss + net(x).square().mean()\n{STEP}",
+)
+
+
+def test_what_a_module_carries_is_cut_after_the_call(tmp_path: Path) -> None:
+    options = offered(EPOCHS, tmp_path, "backward")
+    first = mended(options[FixKind.DETACH][0], tmp_path)
+    assert "loss.backward()\n    net[0].weight = net[0].weight.detach()\n" in first
+    assert not options[FixKind.RECOMPUTE]  # it is computed from itself
+
+
+BUFFER = loop(
+    f"""
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.sums = torch.nn.Parameter(torch.ones(4)), torch.zeros(4)
+
+    def forward(self, x):
+        self.sums.zero_()
+        self.sums.add_(self.scale * x.square())
+        return self.sums.exp()
+
+net = Net()
+{SGD}""",
+    f"out = net(torch.ones(4))\nloss = out.mean()\n{STEP}",
+)
+
+
+def test_nothing_runs_again_that_writes_to_what_has_a_graph(tmp_path: Path) -> None:
+    options = offered(BUFFER, tmp_path, "backward")
+    assert not options[FixKind.RECOMPUTE]
+    assert options[FixKind.DETACH]
+    mended(options[FixKind.DETACH][0], tmp_path)
+
+
+CLEARED = loop(
+    f"net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())\n{SGD}\nseen = []",
+    """out = net(torch.ones(2, 4))
+probe = out.sum()
+loss = out.square().mean()
+opt.zero_grad()
+probe.backward()
+seen.append(float(net[0].weight.grad.norm()))
+opt.zero_grad()
+loss.backward()
+opt.step()""",
+)
+
+
+def test_losses_are_not_added_if_a_gradient_is_cleared_between(tmp_path: Path) -> None:
+    options = offered(CLEARED, tmp_path, "loss.backward()")
+    assert not options[FixKind.SUM_LOSSES]
+    assert "probe.backward(retain_graph=True)" in mended(options[FixKind.RETAIN_GRAPH][0], tmp_path)
+
+
+IN_PLACE = loop(
+    f"net, other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)\n{SGD}",
+    f"h = torch.sigmoid(net(torch.ones(2, 4)))\ng = other(h)\nh += 0.1 * g\nloss = h.mean()\n{STEP}",
+)
+
+
+def test_what_is_written_in_place_is_first_written_out_of_place(tmp_path: Path) -> None:
+    first, second = offered(IN_PLACE, tmp_path, "backward")[FixKind.CLONE]
+    assert "    h = h + 0.1 * g\n" in mended(first, tmp_path)
+    assert ".clone()" in mended(second, tmp_path)
+
+
+KEPT = loop(
+    f"net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())\n{SGD}",
+    """a, b, c = net(torch.ones(2, 4)).square().sum(0)[:3]
+opt.zero_grad()
+a.backward(retain_graph=True)
+b.backward()
+c.backward()
+opt.step()""",
+)
+
+
+def test_a_graph_is_kept_as_others_of_the_program_are(tmp_path: Path) -> None:
+    (fix,) = offered(KEPT, tmp_path, "c.backward()")[FixKind.RETAIN_GRAPH]
+    line = KEPT[: KEPT.index("a.backward")].count("\n") + 1
+    assert fix.reason == f"the program keeps its graphs so at line {line}"
+    assert "    b.backward(retain_graph=True)\n" in mended(fix, tmp_path)
+
+
+GAN = loop(
+    """G, D = torch.nn.Linear(4, 6), torch.nn.Sequential(
+    torch.nn.Linear(6, 8), {layer}, torch.nn.Linear(8, 1), torch.nn.Sigmoid())
+oG, oD = (torch.optim.Adam(net.parameters(), 0.01) for net in (G, D))""",
+    """fake = G(torch.randn(8, 4))
+score = D(fake)
+d_loss = score.mean() - D(torch.randn(8, 6)).log().mean()
+g_loss = -score.log().mean()
+oD.zero_grad()
+d_loss.backward(retain_graph=True)
+oD.step()
+oG.zero_grad()
+g_loss.backward()
+oG.step()""",
+)
+
+
+@pytest.mark.parametrize("layer", ["torch.nn.Tanh()", "torch.nn.Dropout()"])
+def test_a_step_between_two_losses_keeps_what_each_trains(layer: str, tmp_path: Path) -> None:
+    options = offered(GAN.replace("{layer}", layer), tmp_path, "g_loss.backward()")
+    assert not options[FixKind.REORDER]  # the discriminator would step with both losses
+    (fix,) = options[FixKind.RECOMPUTE]
+    again = "    score = D(fake)\n    g_loss = -score.log().mean()\n    g_loss.backward()\n"
+    assert again in mended(fix, tmp_path)
+    assert any("drawn anew" in effect for effect in fix.effects) == ("Dropout" in layer)

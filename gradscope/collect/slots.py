@@ -99,7 +99,7 @@ def version_then(error: RuntimeError, tensor: torch.Tensor) -> int | None:
     Of a view of several that torch refuses to use it names none: the last change came after.
     """
     if REFUSED in str(error):
-        return read_version(tensor) - 1
+        return int(read_version(tensor)) - 1
     found = versions_in(error)
     return None if found is None else found[1]
 

@@ -296,3 +296,27 @@ def test_a_step_between_two_losses_keeps_what_each_trains(layer: str, tmp_path: 
     again = "    score = D(fake)\n    g_loss = -score.log().mean()\n    g_loss.backward()\n"
     assert again in mended(fix, tmp_path)
     assert any("drawn anew" in effect for effect in fix.effects) == ("Dropout" in layer)
+
+
+SHARED = loop(
+    """body = torch.nn.Linear(4, 4)
+one, other = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
+first = torch.optim.SGD([*body.parameters(), *one.parameters()], 0.1)
+second = torch.optim.SGD([*body.parameters(), *other.parameters()], 0.1)""",
+    """deep = body(body(torch.ones(2, 4)))
+a, b = one(deep).square().mean(), other(deep).square().mean()
+first.zero_grad()
+a.backward(retain_graph=True)
+first.step()
+second.zero_grad()
+b.backward()
+second.step()""",
+)
+
+
+def test_no_step_waits_until_its_gradient_is_cleared(tmp_path: Path) -> None:
+    options = offered(SHARED, tmp_path, "b.backward()")
+    assert not options[FixKind.REORDER]
+    assert "second.zero_grad()\n    deep = body(body(" in mended(
+        options[FixKind.RECOMPUTE][0], tmp_path
+    )

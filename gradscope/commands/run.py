@@ -173,15 +173,13 @@ class _Report:
         except Exception as failure:  # the report comes all the same
             tell(_words(failure), self.streams[-1])
         findings = self.suppressor.of_findings(recording).findings
-        if not any(finding.is_to_mend for finding in findings):
+        if not (self.options.rehearse and any(finding.is_to_mend for finding in findings)):
             return recording
         took = time.time() - (self.children.header.started or 0)
         # On a busy machine all takes longer than the processor is at it, by the same factor.
         busy = min(max(took / time.process_time(), 1.0), _MOST_BUSY)
         why = ""
-        if not self.options.rehearse:
-            why = "--no-rehearsal"
-        elif took / busy > _SOON:
+        if took / busy > _SOON:
             minutes = counted(round(took / 60), "minute")
             why = f"the run takes {minutes if took > 90 else counted(round(took), 'second')}"
         elif ended.interrupted:
@@ -312,7 +310,7 @@ class _Live:
         here = console.file is self._console.file
         printed = {finding.cause: finding for finding in self._printed if here}
         known = [(f, printed[f.cause]) for f in recording.findings if f.cause in printed]
-        better = [f for f, old in known if (f.fix, f.untried) != (old.fix, old.untried)]
+        better = [f for f, old in known if f.fix != old.fix]
         print_report(recording, console, saved, printed)
         if better:
             print_tried(better, console)

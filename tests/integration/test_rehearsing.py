@@ -858,6 +858,13 @@ def test_a_rehearsal_can_be_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+def test_what_is_not_tried_says_why(tmp_path: Path) -> None:
+    report = _ran(GAN, tmp_path, "--stop-after", "9")
+    told = {finding["untried"] for finding in report["findings"]}
+    assert told == {"not tried: the run ends with --stop-after; `gradscope fix train.py` tries"}
+
+
+@pytest.mark.full
 def test_a_script_can_be_named_in_place_of_a_recording(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(GAN)
     done = rehearsed("fix", "train.py", cwd=tmp_path, executable=sys.executable)

@@ -55,9 +55,7 @@ def print_changes(plan: Plan, console: Console) -> None:
 
 
 def print_tried(findings: Iterable[Finding], console: Console) -> None:
-    """Print the fixes that were tried and held, each with its diff, or why there is none."""
-    for why in dict.fromkeys(each.untried for each in findings if each.untried):
-        _note("note", "bold cyan", why, console)
+    """Print the fixes that were tried and held, each with its diff."""
     for fix in {each.fix.edits: each.fix for each in findings if each.fix}.values():
         if fix.edits:
             print_help(with_safety(fix.message, fix), fix, console)

@@ -76,8 +76,6 @@ def print_finding(
         return
     if finding.fix is not None:
         print_help(proposed(finding.fix), finding.fix, console)
-        if finding.untried:
-            print_note(finding.untried, console)
         for other in finding.alternatives:
             print_message(Text("  or: ", style="green"), alternative(other), console)
     explain = f"{_EXPLAIN_INDENT}explain: gradscope explain {plain(finding.code, console)}"
@@ -170,7 +168,8 @@ def print_report(
         print_lines(console, [Text()])
     if recording.processes:
         print_processes(recording, console)
-    for note in recording.summary.notes:
+    why = (f"{each.code}: {each.untried}" for each in findings if each.untried)
+    for note in (*recording.summary.notes, *why):
         print_note(note, console)
     if not recording.processes:
         _outcome(recording.outcome, "the script", console)

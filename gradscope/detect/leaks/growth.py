@@ -467,8 +467,9 @@ class Growth(Observer):
 
     def _look_back(self, frames: list[FrameType]) -> None:
         """Look once more at what is still there when the program or the watch ends."""
-        if self.watch.lifting.on or self._between:
-            # No pack hook has shown what was built since the last call, or the last look.
+        if self.watch.lifting.on or self._between or self._unmet:
+            # No pack hook has shown what was built since the last call, or the last look; and what
+            # no call has met may be there to the end.
             self._look_between(frames, last=True)
         alive = self.watch.census.alive
         loops = [e for e in self._loops.values() if e.holders or alive > e.count >= _ENOUGH_AT_ONCE]

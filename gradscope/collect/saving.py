@@ -357,7 +357,7 @@ class Saving:
         if version_of(tensor) == packed.version:
             return None
         # Torch asks an input for its node first, for the sake of the error that follows.
-        unusable = why_unusable(tensor) if packed.original and not tensor.is_leaf else None
+        unusable = why_unusable(tensor) if packed.original else None
         return unusable or self._stale_message(packed)
 
     def _stale_message(self, packed: Packed) -> str:

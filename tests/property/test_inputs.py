@@ -25,6 +25,7 @@ KINDS: tuple[Kind, ...] = ("backward", "grad")
 WORDS = {
     "second time": "GS101",
     "modified by an inplace operation": "GS201",
+    "its base or another view of its base has been modified inplace": "GS201",
 }
 OPERATIONS: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda a, b: a.exp(),

@@ -378,7 +378,7 @@ class Growth(Observer):
         if not loop.done and not loop.holders and loop.grows(ended=ended):
             (first_seen, before, _), (last, now, _) = loop.alive[loop.sought], loop.alive[-1]
             loop.sought = len(loop.alive)
-            if (cycle := _find_cycle(creates=self._creates)) is not None:
+            if (cycle := _find_cycle(self.watch, creates=self._creates)) is not None:
                 loop.done = True
                 each = (now - before) / (last - first_seen)
                 yield self._tell_cycle(loop, cycle, last, each)
@@ -467,8 +467,9 @@ class Growth(Observer):
 
     def _look_back(self, frames: list[FrameType]) -> None:
         """Look once more at what is still there when the program or the watch ends."""
-        if self.watch.lifting.on or self._between:
-            # No pack hook has shown what was built since the last call, or the last look.
+        if self.watch.lifting.on or self._between or self._unmet:
+            # No pack hook has shown what was built since the last call, or the last look; and what
+            # no call has met may be there to the end.
             self._look_between(frames, last=True)
         alive = self.watch.census.alive
         loops = [e for e in self._loops.values() if e.holders or alive > e.count >= _ENOUGH_AT_ONCE]
@@ -644,13 +645,13 @@ def _bound(suspect: Suspect, *, ended: bool) -> Bound:
     return bound_of(suspect.names, store, ended=ended)
 
 
-def _find_cycle(*, creates: bool) -> tuple[str, str, Site | None] | None:
+def _find_cycle(watch: State, *, creates: bool) -> tuple[str, str, Site | None] | None:
     """Return what closes the kind of cycle that keeps most graphs alive (``ctx``, ``hook``,
-    ``grad``), its name and its line, of all that the collector tracks.
+    ``grad``), its name and its line, of all that the collector tracks and the watch has seen built.
 
     ``creates``: the program has called ``backward(create_graph=True)``.
     """
-    found = Counter(_closing(creates=creates)).most_common(1)
+    found = Counter(_closing(watch, creates=creates)).most_common(1)
     if not found or found[0][1] < _FEWEST:
         return None
     kind, what = found[0][0]
@@ -661,21 +662,26 @@ def _find_cycle(*, creates: bool) -> tuple[str, str, Site | None] | None:
     return kind, ".grad", None
 
 
-def _closing(*, creates: bool) -> Iterator[tuple[str, Any]]:
+def _closing(watch: State, *, creates: bool) -> Iterator[tuple[str, Any]]:
     """Yield what leads from a graph back to a tensor of its own: an attribute of a ``ctx``, the
     code of a hook, a ``.grad``.
     """
+
+    def is_new(tensor: Tensor) -> bool:
+        node = held_node(tensor)
+        return node is not None and watch.number_of(node) >= watch.generations.first
+
     for path, tensor in contexts():
-        if _made_by_ctx(path, tensor):
+        if _made_by_ctx(path, tensor) and is_new(tensor):
             yield "ctx", path
     for each in tracked(Tensor):
         is_leaf = is_held_leaf(each)
         with DisableTorchFunction():
             grad = each.grad if is_leaf and creates else None
             hooks = None if is_leaf else each._backward_hooks
-        if grad is not None and grad.requires_grad:
+        if grad is not None and is_new(grad):
             yield "grad", None
-        for hook in tuple(hooks.values()) if hooks else ():
+        for hook in tuple(hooks.values()) if hooks and is_new(each) else ():
             if type(hook) is FunctionType:
                 held = (*(value for _, value in closure_of(hook)), *(hook.__defaults__ or ()))
                 if any(value is each for value in held):

@@ -158,7 +158,7 @@ class Accounts(dict[int, Account]):
         return self[min(self, key=lambda known: abs(known - extra))]
 
 
-UNKNOWN_YET = -1
+_UNKNOWN_YET = -1
 
 
 class Habit:
@@ -175,7 +175,7 @@ class Habit:
         """The sequence number at which the last call ended."""
         self.old = 0
         """How many nodes of a graph at the most were older than the graphs before it."""
-        self.extra = UNKNOWN_YET
+        self.extra = _UNKNOWN_YET
         """How many nodes at the most were built between two calls that their graphs have not."""
         self.alive = (0, 0)
         """How many saved tensors and nodes of other graphs lived at the most after a call."""
@@ -184,6 +184,10 @@ class Habit:
         self._watched, self._guarded = Accounts(), Accounts()
         self._measured = self._measured_tensors = 0
         self._returned = (0, 0)  # bytes whose memory came back, and bytes freed
+
+    def begin_anew(self) -> None:
+        """Forget by what a bare walk recognizes such a call, and nothing of what was counted."""
+        self.shape, self.extra = None, _UNKNOWN_YET
 
     def bounds(self, tensors: int, nodes: int) -> bool:
         """Return whether no more saved tensors and other graphs' nodes are alive than after earlier
@@ -203,7 +207,7 @@ class Habit:
         watched.
         """
         # What was built before the first call is not built between two.
-        self.extra = 0 if self.extra == UNKNOWN_YET else max(self.extra, call.extra)
+        self.extra = 0 if self.extra == _UNKNOWN_YET else max(self.extra, call.extra)
         if not call.unhooked[0]:
             saved = call.record.saved_tensors, call.record.saved_bytes
             self._watched.of(call.extra).add(saved, counts)

@@ -98,7 +98,9 @@ class Generations:
         own thread with a smaller one was built before that.
         """
         self.first = self.newest
-        """The number of the first node that is built in the watch, in its own thread."""
+        """The number of the first node that is built in the watch; zero once other threads have
+        built some, which they count from zero.
+        """
         self.latest = 0
         """The number of that call."""
         self._begun = 0
@@ -170,6 +172,7 @@ class Generations:
             start = len(self._places) - bool(self.latest)
             thread = self._threads[bits] = _Thread(first, start, counts=counts)
             self.others.append(bits)
+            self.first = 0
         if following > thread.next:
             self.built += thread.counts * (following - thread.next)
             thread.go_on(following, len(self._places))

@@ -20,16 +20,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect import slots
-from gradscope.collect.calls import (
-    COUNTS,
-    INPUTS,
-    UNKNOWN_YET,
-    Call,
-    Habit,
-    HabitKey,
-    Reads,
-    Shape,
-)
+from gradscope.collect.calls import COUNTS, INPUTS, Call, Habit, HabitKey, Reads, Shape
 from gradscope.collect.generations import OTHER, Generations
 from gradscope.collect.look import Look
 from gradscope.collect.marks import KEY, Census, Packed, Token, Weight
@@ -142,7 +133,7 @@ class Recognizer:
     def begin_anew(self) -> None:
         """Look at each kind of call in full again before its graphs are recognized."""
         for habit in self._habits.values():
-            habit.shape, habit.extra = None, UNKNOWN_YET
+            habit.begin_anew()
 
     @property
     def reckoned(self) -> Sequence[int]:

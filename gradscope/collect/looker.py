@@ -23,6 +23,7 @@ from gradscope.collect.nodes import (
     is_foreach,
     kind_of,
     known_kinds,
+    packs_in,
     slices_were_freed,
     stale_by_engine,
     stale_inputs_of_checkpoint,
@@ -148,7 +149,7 @@ class Looker:
         elif known.saves:
             packs = self._ledger.pending.pop(token.sequence_nr, _NOTHING)
         number = token.sequence_nr
-        if number < self._generations.first and not self._generations.others:
+        if number < self._generations.first:
             self._state.census.before += 1
         if known.is_function:
             token.is_function = True
@@ -192,7 +193,7 @@ class Looker:
                 node = look.nodes[i]
                 kind = kind_of(type(node))
                 # Another thread's node that saved nothing may have the number of the one that did.
-                if not kind.names or any(data is packed for _, data in held(node, kind)):
+                if not kind.names or packed in packs_in(node, kind):
                     look.stale.append((i, Stale(tensor, packed.version)))
 
     def _tie(self, look: Look, token: Token, node: Node, kind: Kind) -> None:
@@ -227,7 +228,7 @@ class Looker:
         """Return what a node has of ours, where it can have saved more than waits for its number:
         that may wait for the number of a node that torch has built meanwhile.
         """
-        found = (data for _, data in held(node, kind) if isinstance(data, Packed))
+        found = packs_in(node, kind)
         return [weakref.ref(packed) for packed in found if packed.ledger is self._ledger]
 
     def _claim(self, token: Token, packs: Packs) -> Packs:
@@ -251,7 +252,7 @@ class Looker:
         may be another's.
         """
         pending = self._ledger.pending
-        own = [data for _, data in held(node, kind) if isinstance(data, Packed)]
+        own = packs_in(node, kind)
         if not own:
             waiting = [n for n in self._generations.alike(token.sequence_nr) if n in pending]
             is_hidden = kind.is_slices or (kind.is_unnamed and not is_foreach(node, kind))

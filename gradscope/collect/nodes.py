@@ -104,6 +104,11 @@ def held(node: Node, kind: Kind) -> list[tuple[str, Any]]:
     return found
 
 
+def packs_in(node: Node, kind: Kind) -> list[Packed]:
+    """Return what our hooks have packed of what the node saved and still has."""
+    return [data for _, data in held(node, kind) if isinstance(data, Packed)]
+
+
 def has_yet_to_save(node: Node, kind: Kind) -> bool:
     """Return whether there is an output, or may be one, that a node has not saved.
 

@@ -14,7 +14,7 @@ from gradscope.collect.ledger import Ledger
 from gradscope.collect.lifting import Lifting, Past, Recognizer
 from gradscope.collect.marks import Census, Packed, token_of
 from gradscope.collect.mutations import Mutations
-from gradscope.collect.nodes import held, kind_of
+from gradscope.collect.nodes import kind_of, packs_in
 from gradscope.collect.notes import Notes
 from gradscope.collect.observers import Observers
 from gradscope.collect.saving import DefaultHooks, Saving
@@ -148,8 +148,7 @@ class State:
         """
         token = token_of(node)
         if token is None and self.saving.other_thread:
-            saved = (data for _, data in held(node, kind_of(type(node))))
-            return [data for data in saved if isinstance(data, Packed)]
+            return packs_in(node, kind_of(type(node)))
         waiting = self.ledger.pending.get(node._sequence_nr(), ()) if token is None else token.packs
         return [packed for reference in waiting if (packed := reference()) is not None]
 

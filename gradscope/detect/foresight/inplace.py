@@ -17,8 +17,7 @@ from torch.autograd.graph import Node
 from gradscope.code import source
 from gradscope.code.statements import Statement, changed_by
 from gradscope.collect.marks import Packed, token_of
-from gradscope.collect.nodes import held as saved_in
-from gradscope.collect.nodes import kind_of
+from gradscope.collect.nodes import kind_of, packs_in
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
@@ -114,7 +113,7 @@ class StaleGraphs:
         """What a node saved: tied to it or waiting for its first look. Functions are asked."""
         kind, pending = kind_of(type(node)), self.watch.ledger.pending
         if token_of(node) is None and kind.is_function:
-            return [data for _, data in saved_in(node, kind) if isinstance(data, Packed)]
+            return packs_in(node, kind)
         if token_of(node) is None and kind.is_slices:
             number = node._sequence_nr()
             near = (pending.get(n, ()) for n in range(number - _SLICES, number + 1))

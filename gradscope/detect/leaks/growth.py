@@ -152,8 +152,7 @@ class CallLoop:
         )
 
 
-_FREE_SCANS = 24  # whatever they take, as no clock is to change what is found; later ones have to
-# be cheap
+_FREE_SCANS = 24  # whatever they take, for no clock to change what is found; later ones: cheap
 _SHARE, _SHARE_TO_CONFIRM = 0.01, 0.05  # of the run's time
 _TOUCHED = 20_000  # nodes in one scan
 _FIRST_LOOK = 8  # saved tensors
@@ -546,8 +545,8 @@ class Growth(Observer):
     def _is_cheap(self, following: dict[Key, Sightings]) -> bool:
         """Whether scans took a small share of the run's time; more to confirm a sighting."""
         share = _SHARE_TO_CONFIRM if following else _SHARE
-        left = share * (time.perf_counter() - self.watch.started) - self._seconds
-        return self._scans < _FREE_SCANS or left > 0
+        is_free = self._scans < _FREE_SCANS
+        return is_free or self._seconds < share * (time.perf_counter() - self.watch.started)
 
     def _room(self) -> int:
         """Return how many nodes the next scan may touch: each takes stack when it is destroyed.

@@ -259,8 +259,6 @@ class Spans:
 
 
 _WINDOW = 200  # iterations that a bounded deque may keep on purpose
-# The number of objects ends a walk, wherever a machine is not extremely slow: no clock is to change
-# what is found.
 _BUDGET = Budget(1_000, max_seconds=0.2, max_depth=12, max_items=100, window=_WINDOW)
 LAST = Budget(30_000, max_seconds=5, max_depth=12, max_items=10_000, window=_WINDOW)
 _FEWEST = 3  # iterations that must be seen together before anything is suspected

@@ -86,11 +86,6 @@ RULE = rule(
 )
 
 
-def is_constant(finding: Finding) -> bool:
-    """Return whether what is shared is not to be trained: no fact says so before a trial."""
-    return False
-
-
 class SharedGraph(NamedTuple):
     """What is known when ``call`` is about to free ``nodes``, which ``holder`` leads to.
 

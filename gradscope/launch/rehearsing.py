@@ -668,9 +668,8 @@ def main(job_file: str) -> NoReturn:
     rehearsal = Rehearsal(job.notes, job.stop_after, files, marker)
     overlay(job.sources, lambda path: classify(path) == USER)
     _mark_sources(marker, files)
-    noted = {MARK: rehearsal.mark, BEGIN: rehearsal.begin}
+    noted = {MARK: rehearsal.mark, BEGIN: rehearsal.begin, RENEW: rehearsal.renew}
     vars(builtins).update(noted | {ADD: rehearsal.add, HEAD: rehearsal.head})
-    vars(builtins)[RENEW] = rehearsal.renew
     # Nothing is taken back: the process ends with the rehearsal.
     wrap_engine(rehearsal.run_engine)
     on_optimizer_step(rehearsal.step, rehearsal.stepped)

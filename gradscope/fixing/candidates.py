@@ -20,6 +20,7 @@ from gradscope.fixing.edits import (
     entered_anew,
     expression_at,
     fields_of,
+    flags_at,
     functions_around,
     is_in,
     is_target,
@@ -50,7 +51,7 @@ from gradscope.fixing.pieces import Pieces, all_of, block_with, together, writte
 from gradscope.fixing.rehearsal import Kind, Option, Simulation, Spot
 from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, OTHER, TARGET, Trial
 from gradscope.model import Edit, Finding, Fix, FixKind
-from gradscope.units import lines_told, listed
+from gradscope.units import gathered, lines_told, listed
 
 _NUMBER: frozenset[Kind] = frozenset({"number"})
 _OF_THEN = "every gradient stays as it is, at the values of then"
@@ -116,38 +117,51 @@ class Search(Trial):
 
     def kept(self) -> list[Fix]:
         """Return the fix that keeps graphs, in as few calls as that takes."""
-        events = self._record.events
-        keeps = {events[i].spot for i in self._record.calls}
+        events, flags = self._record.events, self._flags
         before = {events[i].roots for i in self._record.calls if i < self._fail}
         twice = events[self._fail].accumulate and events[self._fail].roots in before
         if not self._freed or twice:
             return []  # the same loss once more: its gradients would be there twice
-        left = set(self._run(Option(keeps=frozenset(keeps))).hazards)
-        if left & self._meant:
+
+        def left(keeps: Collection[Span]) -> set[int]:
+            calls = frozenset(chain.from_iterable(flags[place] for place in keeps))
+            return set(self._run(Option(keeps=calls)).hazards)
+
+        keeps = sorted(flags, key=lambda place: (place.file, place.line, place.column))
+        least = left(keeps)
+        if least & self._meant:
             return []
-        for spot in sorted(keeps):
-            if set(self._run(Option(keeps=frozenset(keeps - {spot}))).hazards) <= left:
-                keeps.discard(spot)
-        sites = {e.spot: e.site for e in self._record.events if e.kind == "call"}
-        edits = all_of(with_flag(sites[spot], "retain_graph") for spot in sorted(keeps))
+        for place in keeps.copy():
+            rest = [other for other in keeps if other is not place]
+            keeps = rest if left(rest) <= least else keeps
+        edits = all_of(with_flag(place, "retain_graph") for place in keeps)
         calls = "call" if len(keeps) == 1 else "calls"
-        message = f"pass retain_graph=True to the {calls} at {lines_told(at for _, at in keeps)}"
+        message = f"pass retain_graph=True to the {calls} at {lines_told(p.line for p in keeps)}"
         effects = ("each of these graphs is kept until nothing refers to it",)
-        others = [e.spot[1] for e in events if e.keep and e.spot not in keeps]
+        others = [p.line for p, own in flags.items() if p not in keeps and events[own[0]].keep]
         reason = f"the program keeps its graphs so at {lines_told(others)}" if others else ""
         return (
             [Fix(FixKind.RETAIN_GRAPH, message, edits, CHANGES, effects, reason)] if edits else []
         )
 
+    @cached_property
+    def _flags(self) -> dict[Span, list[int]]:
+        """The calls by where their options are written."""
+        events = self._record.events
+        return gathered(self._record.calls, lambda i: flags_at(events[i].levels))
+
     def differentiated(self) -> list[Fix]:
         """Return the fix that trains through the gradients of which the loss is computed."""
-        events = self._record.events
-        calls = {i: events[i] for fail in self._meant for i in events[fail].uses}
-        sites = {each.spot: each.site for each in calls.values() if not each.keep}
-        if not sites or not self._mends(self._run(Option(keeps=frozenset(sites)))):
+        events, ran = self._record.events, self._base.ran
+        used = {i for event in events for i in event.uses if ran[i] & self._freed}
+        used |= {i for fail in self._meant for i in events[fail].uses}
+        flags = ((p, own) for p, own in self._flags.items() if not events[own[0]].keep)
+        sites = {place: own for place, own in flags if used.intersection(own)}
+        kept = frozenset(chain.from_iterable(sites.values()))
+        if not sites or not self._mends(self._run(Option(keeps=kept))):
             return []
-        edits = all_of(with_flag(site, "create_graph") for site in sites.values())
-        lines = lines_told(line for _, line in sites)
+        edits = all_of(with_flag(place, "create_graph") for place in sites)
+        lines = lines_told(place.line for place in sites)
         message = f"pass create_graph=True at {lines}: the later loss is computed from its result"
         effects = ("the later loss trains through the gradient as well, which it does not now",)
         return [Fix(FixKind.CREATE_GRAPH, message, edits, CHANGES, effects)] if edits else []
@@ -163,7 +177,8 @@ class Search(Trial):
             between = record.events[first + 1 : second]
             trained = record.leaves_of(self._base.ran[first])
             is_apart = any(each.leaves for each in between) or trained & set(other.cleared)
-            if is_apart or not self._mends(self._run(Option(keeps=frozenset({one.spot})))):
+            kept = frozenset(i for i in record.calls if record.events[i].spot == one.spot)
+            if is_apart or not self._mends(self._run(Option(keeps=kept))):
                 continue
             if one.spot == other.spot:
                 loop, steps = loop_around(other.site), (e for e in record.events if e.leaves)
@@ -401,7 +416,8 @@ class Search(Trial):
         """Yield the fixes that run, at the head of a loop or of a function, what comes before it or
         what it stores if there is none yet.
         """
-        beside = ((file, e) for file, node in self._built_at for e in block_with(file, node))
+        built = dict.fromkeys((*self._built_at, *self._ran))
+        beside = ((file, e) for file, node in built for e in block_with(file, node))
         for file, owner in dict.fromkeys(beside):
             block = block_with(file, owner)
             nodes = self._building(file, block, owner)
@@ -423,13 +439,14 @@ class Search(Trial):
         """Yield the fix that runs statements each time that a loop or a function begins."""
         edits = written(*pieces)
         head = next((h for h, p in enumerate(self._record.heads) if region_of(p) is owner), -1)
-        if head < 0 or not edits:
+        if head < 0 or not edits or self._are_in(file, nodes, self._record.moving):
             return
         changed = self._run(Option(again=self._all_built(file, nodes), head=head))
         if self._mends(changed) and not self._harm(changed):
             lines = lines_told(node.lineno for node in nodes)
             where = f"call of `{owner.name}`" if isinstance(owner, FUNCTIONS) else "iteration"
-            yield self._fix(FixKind.RECOMPUTE, f"run {lines} in each {where}", edits, changed)
+            message, varies = f"run {lines} in each {where}", self._varies(file, nodes)
+            yield self._fix(FixKind.RECOMPUTE, message, edits, changed, varies=varies)
 
     def _copied(self) -> Iterator[Fix]:
         """Yield the fixes that run statements again before the call that fails needs their values,
@@ -503,10 +520,10 @@ class Search(Trial):
             if edits:
                 yield edits, also, changed
 
-    def _are_in(self, file: str, nodes: Sequence[ast.stmt], places: Iterable[int]) -> bool:
+    def _are_in(self, file: str, nodes: Sequence[ast.AST], places: Iterable[int]) -> bool:
         return any(is_in(self._record.places[n], file, each) for n in places for each in nodes)
 
-    def _varies(self, file: str, nodes: Sequence[ast.stmt]) -> bool:
+    def _varies(self, file: str, nodes: Sequence[ast.AST]) -> bool:
         """Return whether statements may give something else when they run once more."""
         return self._are_in(file, nodes, self._record.varying)
 

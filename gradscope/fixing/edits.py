@@ -282,6 +282,24 @@ def call_at(place: Span) -> ast.Call | None:
     return calls[0] if len(calls) == 1 else None
 
 
+def flags_at(levels: Sequence[Span]) -> Span:
+    """Return where the options of an engine's call are written, of the lines that led there: in the
+    call or, where that hands on the ``**options`` of its function, in the call of the function.
+    """
+    place, call = levels[0], call_at(levels[0])
+    for caller in levels[1:]:
+        handed = [each.value for each in call.keywords if each.arg is None] if call else []
+        function = functions_around(place.file, call)[-1:] if handed and call else []
+        own = function[0].args.kwarg if function else None
+        if own is None or [ast.unparse(each) for each in handed] != [own.arg]:
+            break
+        inside = source.calls_in(statement_around(caller)[1])
+        calls = [each for each in inside if source.called_name(each) == function[0].name]
+        if len(calls) == 1:  # the first level has the call's own line once more
+            place, call = Span.of(caller.file, calls[0]), calls[0]
+    return place
+
+
 def with_flag(place: Span, name: str, value: str = "True") -> Pieces:
     """Return the edit that passes ``name=value`` in a call, in the place of what it passes now."""
     call = call_at(place)
@@ -521,15 +539,18 @@ def with_followers(block: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -> list
 
 
 def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
-    """Return the edit that moves statements to the head of the loop or the function behind them."""
+    """Return the edit that moves statements to the head of the loop or the function behind them:
+    what binds variables or, into a loop, what is called and keeps its result itself.
+    """
     block = block_with(file, owner)
     names = {name for node in nodes for name in stored_names(node)}
     before_it = block[block.index(nodes[0]) : block.index(owner)]
     between = [each for each in before_it if each not in nodes]
     needed = {name for node in nodes for name in _read_names(node)} - names
     is_bound = any(_targets(each) & needed for each in (*between, owner))
-    only_bind = all(isinstance(node, ast.Assign | ast.AnnAssign) for node in nodes)
-    if not before_it or not names or is_bound or not only_bind or any(map(_draws, nodes)):
+    kinds = (ast.Assign, ast.AnnAssign, *(() if isinstance(owner, FUNCTIONS) else (ast.Expr,)))
+    may_move = all(isinstance(node, kinds) and not _takes(node) for node in nodes)
+    if not before_it or is_bound or not may_move:
         return ()
     if isinstance(owner, FUNCTIONS):  # the names become its own: nobody else may see them
         is_seen = bool(names & _arguments(owner)) or _is_seen_outside(file, names, nodes, owner)
@@ -580,7 +601,7 @@ def unguarded(file: str, node: ast.Assign) -> Pieces:
         texts = {ast.unparse(e) for e in ast.walk(each.test) if isinstance(e, ast.expr)}
         return bool(texts & stored) or name in texts
 
-    if isinstance(target, ast.Name) or _draws(node):
+    if isinstance(target, ast.Name) or _takes(node):
         return ()
     around = source.enclosing(file, node.lineno)[-2:-1]
     if around and asks(around[0]) and node in around[0].body:
@@ -699,7 +720,7 @@ def entered_anew(file: str, node: ast.With) -> Pieces:
     is_apart = not any(
         stored_names(each) & _read_names(over) or _read_names(each) & bound for each in node.items
     )
-    if not is_apart or any(map(_draws, node.items)) or not all(h.endswith(":") for h in heads):
+    if not is_apart or any(map(_takes, node.items)) or not all(h.endswith(":") for h in heads):
         return ()
     return tuple(
         Piece(file, start_of(each), (each.lineno, len(line.encode())), head)

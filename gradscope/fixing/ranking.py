@@ -66,8 +66,6 @@ def _with(finding: Finding, record: Record) -> Finding:
         if not search.fails:  # in the rehearsal nothing went wrong: there is nothing to mend
             return finding
         found = search.options(finding)
-        if search.is_only_read:  # no step trains by it, nor by a derivative
-            found[FixKind.CREATE_GRAPH] = []
         if search.is_only_read or search.is_shared:  # it is to be kept, and not built again
             found[FixKind.RECOMPUTE] *= not found[FixKind.RETAIN_GRAPH]
         if search.is_shared and found[FixKind.REORDER]:  # calls keep the graph for one another

@@ -204,14 +204,14 @@ class Option(NamedTuple):
 
     ``cuts``: places whose value is detached. ``head`` and ``names``: at the head of a function or
     loop, the places that read some variables are detached the first time that they give what was
-    built before. ``keeps``: calls, by their lines, that keep their graph. ``again``: these nodes
+    built before. ``keeps``: calls, by their events, that keep their graph. ``again``: these nodes
     are built anew, each time that the head begins or else for some calls, by their events, and then
     without the cuts in them or, ``late``, with those that their first run is without. ``clones``:
     places whose value is cloned.
     """
 
     cuts: frozenset[int] = frozenset()
-    keeps: frozenset[Spot] = frozenset()
+    keeps: frozenset[int] = frozenset()
     head: int = -1
     names: frozenset[int] = frozenset()
     clones: frozenset[int] = frozenset()
@@ -346,7 +346,7 @@ class Simulation:
             self.hazards.append(index)
         if self._is_fruitless(event, self.ran[index]):
             self.fruitless.append(index)
-        if not event.keep and event.spot not in change.keeps:
+        if not event.keep and index not in change.keeps:
             self._freed |= here - new
         for leaf in event.cleared:
             self._since[leaf].clear()

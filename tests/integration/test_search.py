@@ -320,3 +320,60 @@ def test_no_step_waits_until_its_gradient_is_cleared(tmp_path: Path) -> None:
     assert "second.zero_grad()\n    deep = body(body(" in mended(
         options[FixKind.RECOMPUTE][0], tmp_path
     )
+
+
+HANDED_ON = loop(
+    f"""net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+{SGD}
+
+
+def slope(out, x, **options):
+    return torch.autograd.grad(out.sum(), x, **options)[0]
+
+""",
+    f"""x, t = torch.rand(2, 6, 1).requires_grad_().unbind()
+u = net(torch.cat([x, t], 1))
+u_t = slope(u, t)
+u_x = slope(u, x, create_graph=True)
+loss = (u_t - slope(u_x, x, create_graph=True)).square().mean()
+{STEP}""",
+)
+
+
+def test_a_flag_is_written_where_the_options_of_a_function_are(tmp_path: Path) -> None:
+    """Each caller has its own; what the loss is computed from is differentiated, too."""
+    options = offered(HANDED_ON, tmp_path, "grad(out.sum()")
+    (trained,), (kept,) = options[FixKind.CREATE_GRAPH], options[FixKind.RETAIN_GRAPH]
+    assert "u_t = slope(u, t, create_graph=True)" in mended(trained, tmp_path)
+    text = mended(kept, tmp_path)
+    assert "u_t = slope(u, t, retain_graph=True)" in text
+    assert text.count("retain_graph") == 1
+
+
+BUILT = loop(
+    f"""class Sampled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean = torch.nn.Parameter(torch.zeros(4, 4))
+
+    def resample(self):
+        self.weight = self.mean.exp() * {{noise}}
+
+    def forward(self, x):
+        return x @ self.weight
+
+net = Sampled()
+{SGD}""",
+    f"""net.resample()
+for batch in torch.ones(2, 3, 4):
+    loss = net(batch).square().mean()
+    {STEP.replace(chr(10), chr(10) + "    ")}""",
+)
+
+
+@pytest.mark.parametrize("noise", ["torch.ones(4, 4)", "torch.randn(4, 4)"])
+def test_what_is_called_to_build_it_is_called_in_the_inner_loop(noise: str, tmp_path: Path) -> None:
+    options = offered(BUILT.replace("{noise}", noise), tmp_path, "loss.backward()")
+    fixes = [fix for fix in options[FixKind.RECOMPUTE] if "in each iteration" in fix.message]
+    assert "(2, 3, 4):\n        net.resample()\n" in mended(fixes[0], tmp_path)
+    assert any("drawn anew" in effect for effect in fixes[0].effects) == ("randn" in noise)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 27_967
+CODE = 27_991
 FILES = 168
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

@@ -645,8 +645,7 @@ a
         ),
         ("read between", "«w = f»(v)\nprint(w)\n«for »i in r:\n    use(w)\n", inside, REFUSED),
         ("in one line", "«w = f»(v)\n«for »i in r: use(w)\n", inside, REFUSED),
-        ("random", "«w =» torch.randn(3)\n«for »i in r:\n    use(w)\n", inside, REFUSED),
-        ("of nothing", "«f(v)»\n«for »i in r:\n    use(w)\n", inside, REFUSED),
+        ("taken", "«w =» next(v)\n«for »i in r:\n    use(w)\n", inside, REFUSED),
         ("behind the loop", "«for »i in r:\n    use(w)\n«w = f»(v)\n", swapped(inside), REFUSED),
         (
             "what the loop runs over",
@@ -712,7 +711,14 @@ a
             inside,
             REFUSED,
         ),
-        ("drawn", "«w =» torch.rand(v)\n«def g»():\n    return w\n", inside, REFUSED),
+        ("taken", "«w =» next(v)\n«def g»():\n    return w\n", inside, REFUSED),
+        ("called, before a function", "«a.build»(v)\n«def g»():\n    return a\n", inside, REFUSED),
+        (
+            "called, before a loop",
+            "«a.build»(v)\n«for x» in y:\n    use(a, x)\n",
+            inside,
+            "for x in y:\n    a.build(v)\n    use(a, x)\n",
+        ),
     ),
     "what is stored once is stored each time": (
         (
@@ -741,7 +747,7 @@ a
         ),
         ("another condition", "if step % 9 == 0:\n    «self.w» = g()\n", each_time, REFUSED),
         ("else", "if not a.w:\n    «a.w = g»()\nelse:\n    use(a)\n", each_time, REFUSED),
-        ("drawn", "if a.w is None:\n    «a.w = t»orch.randn(3)\n", each_time, REFUSED),
+        ("taken", "if a.w is None:\n    «a.w = n»ext(b)\n", each_time, REFUSED),
         ("a variable", "if w is None:\n    «w = g»()\n", each_time, REFUSED),
     ),
     "a statement is copied": (

@@ -1,0 +1,289 @@
+"""Answers from a rehearsal which ways lead from a loss to parameters, and where they are cut."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from gradscope.fixing.origins import CutReason, EngineUse, Mode, Origin, Origins, Route
+from gradscope.model import Site
+from gradscope.units import gathered
+
+_MOST_LINES = 40  # of a way
+
+
+class Cut(NamedTuple):
+    """A place where the way was cut: what goes in has a graph, what comes out has none.
+
+    ``behind`` are the leaves that require grad and that the way would lead to. ``back`` is where
+    numbers that have left torch came back; ``times`` how many operations of the line have cut it.
+    """
+
+    reason: CutReason
+    route: Route
+    how: str
+    behind: frozenset[int]
+    value: int
+    mode: Mode | None = None
+    mode_site: Site | None = None
+    back: Route = ()
+    times: int = 1
+
+    @property
+    def site(self) -> Site | None:
+        """The line."""
+        return next(iter(self.route), None)
+
+
+class State(StrEnum):
+    """What becomes of a parameter in the rehearsal."""
+
+    ARRIVES = "arrives"
+    ZERO = "zero"
+    FROZEN = "frozen"
+    CUT = "cut"
+    ASIDE = "aside"
+    """Something was computed from it, and no loss from that."""
+    UNUSED = "unused"
+
+
+class Way(NamedTuple):
+    """A way from a call to a leaf, as the program's lines, the call's first."""
+
+    lines: tuple[Site, ...]
+
+
+class Answer(NamedTuple):
+    """What is known of some leaves that have the same state, and the same cuts."""
+
+    state: State
+    leaves: tuple[int, ...]
+    given: int
+    of: int
+    cuts: tuple[Cut, ...] = ()
+
+
+class Ways:
+    """Asks a rehearsal."""
+
+    def __init__(self, record: Origins) -> None:
+        self.record = record
+        self._after: dict[int, frozenset[int]] = {}
+
+    # calls
+
+    @property
+    def losses(self) -> list[EngineUse]:
+        """The calls of ``backward``, and the others if there is none."""
+        calls = [call for call in self.record.calls if call.accumulates]
+        return calls or [*self.record.calls]
+
+    def calls_at(self, file: str, line: int) -> list[EngineUse]:
+        """Return the calls that a line has made, or that were made in what it called."""
+        found = []
+        for call in self.record.calls:
+            sites = self.record.routes[call.route]
+            if any((site.file, site.line) == (file, line) for site in sites):
+                found.append(call)
+        return found
+
+    def cuts(self, roots: Iterable[int], wanted: Collection[int] | None = None) -> list[Cut]:
+        """Return where the ways from some values to leaves are cut, the nearest to them first: to
+        the ``wanted`` leaves, or to all parameters that require grad.
+        """
+        record = self.record
+        if wanted is None:
+            wanted = self._trained
+        found: dict[object, Cut] = {}
+        seen = set[int]()
+        waiting: list[tuple[int, int]] = [(root, -1) for root in roots]
+        for value, by in waiting:
+            behind = record.leaves_behind[value] & frozenset(wanted)
+            if value in seen or not behind:
+                continue
+            seen.add(value)
+            origin = record.origins[value]
+            if origin.cut in (None, CutReason.INNER):
+                waiting += [(parent, value) for parent in origin.parents]
+                continue
+            cut = self._cut(value, origin, behind, by)
+            key = (cut.reason, cut.site, cut.back[:1])
+            if key in found:
+                old = found[key]
+                found[key] = old._replace(behind=old.behind | behind, times=old.times + 1)
+            else:
+                found[key] = cut
+        return [*found.values()]
+
+    def _cut(self, value: int, origin: Origin, behind: frozenset[int], by: int) -> Cut:
+        record, reason = self.record, origin.cut
+        assert reason is not None
+        mode = record.modes[origin.mode] if origin.mode >= 0 else None
+        site = record.site(mode.route) if mode is not None else None
+        back: Route = ()
+        if reason is CutReason.LEFT and by >= 0:
+            back = record.routes[record.origins[by].route]
+        route = record.routes[origin.route]
+        return Cut(reason, route, origin.how, behind, value, mode, site, back)
+
+    @property
+    def _trained(self) -> frozenset[int]:
+        leaves = enumerate(self.record.leaves)
+        return frozenset(n for n, leaf in leaves if leaf.requires_grad and leaf.is_parameter)
+
+    def frozen_behind(self, roots: Iterable[int]) -> list[int]:
+        """Return the parameters that values were computed from and that require no grad."""
+        record = self.record
+        behind = frozenset[int]().union(*(record.leaves_behind[root] for root in roots))
+        leaves = ((n, record.leaves[n]) for n in sorted(behind))
+        return [n for n, leaf in leaves if leaf.is_parameter and not leaf.requires_grad]
+
+    def left_unseen(self, roots: Iterable[int]) -> list[tuple[Cut, Route]]:
+        """Return where numbers may have left torch that came back, after something that was not
+        seen, as data that some values are computed from; each with where that was.
+        """
+        record = self.record
+        born = [
+            number
+            for number in record.before(roots)
+            if not record.origins[number].parents and record.origins[number].leaf < 0
+        ]
+        found: list[tuple[Cut, Route]] = []
+        for number in born:
+            route = record.routes[record.origins[number].route]
+            before = range(number - 1, -1, -1)
+            gone = (n for n in before if record.origins[n].cut is CutReason.LEFT)
+            for value in gone:
+                behind = record.leaves_behind[value] & self._trained
+                if behind and route:
+                    cut = self._cut(value, record.origins[value], behind, -1)
+                    found.append((cut._replace(back=route), route))
+                    break
+        return found
+
+    # leaves
+
+    def named(self, name: str) -> list[int]:
+        """Return the leaves that a name means: a parameter, a module or a prefix of names."""
+        leaves = [(n, leaf.name) for n, leaf in enumerate(self.record.leaves) if leaf.name]
+        for matches in (
+            lambda known: known == name,
+            lambda known: known.startswith((f"{name}.", f"{name}[")),
+            lambda known: known.endswith(f".{name}"),
+            lambda known: f".{name}." in known,
+        ):
+            if found := [n for n, known in leaves if matches(known)]:
+                return found
+        return []
+
+    def descendants(self, value: int) -> frozenset[int]:
+        """Return what was computed from a value."""
+        if value not in self._after:
+            seen, waiting = set[int](), [value]
+            for each in waiting:
+                for after in self.record.after[each]:
+                    if after not in seen:
+                        seen.add(after)
+                        waiting.append(after)
+            self._after[value] = frozenset(seen)
+        return self._after[value]
+
+    def value_of(self, leaf: int) -> int:
+        """Return the value that is a leaf."""
+        return self._values[leaf]
+
+    @property
+    def _values(self) -> dict[int, int]:
+        return {o.leaf: n for n, o in enumerate(self.record.origins) if o.leaf >= 0}
+
+    def of_leaves(self, leaves: Iterable[int]) -> list[Answer]:
+        """Return what is known of some leaves, those with the same state and cuts together."""
+        answers = [self._of_leaf(leaf) for leaf in leaves]
+
+        def alike(answer: Answer) -> object:
+            cuts = tuple((cut.reason, cut.site) for cut in answer.cuts)
+            return answer.state, answer.given, answer.of, cuts
+
+        found = []
+        for same in gathered(answers, alike).values():
+            every = tuple(n for answer in same for n in answer.leaves)
+            cuts = gathered((c for a in same for c in a.cuts), lambda c: (c.reason, c.site))
+            merged = (
+                own[0]._replace(behind=frozenset().union(*(c.behind for c in own)))
+                for own in cuts.values()
+            )
+            found.append(same[0]._replace(leaves=every, cuts=tuple(merged)))
+        return found
+
+    def _of_leaf(self, leaf: int) -> Answer:
+        record, own = self.record, self.record.leaves[leaf]
+        steps = [step for step in record.steps if step.optimizer == own.optimizer]
+        if own.optimizer >= 0 and steps:
+            given, of = sum(leaf in step.given for step in steps), len(steps)
+        else:
+            given = sum(leaf in call.reached for call in self.losses)
+            of = len(self.losses)
+        if not own.requires_grad:
+            return Answer(State.FROZEN, (leaf,), given, of)
+        if given or any(leaf in call.reached for call in self.losses):
+            zero = [leaf in step.zero for step in steps if leaf in step.given]
+            state = State.ZERO if zero and all(zero) else State.ARRIVES
+            return Answer(state, (leaf,), given, of, tuple(self._cuts_to(leaf)))
+        cuts = self._cuts_to(leaf)
+        if cuts:
+            return Answer(State.CUT, (leaf,), given, of, tuple(cuts))
+        used = self.descendants(self.value_of(leaf))
+        return Answer(State.ASIDE if used else State.UNUSED, (leaf,), given, of)
+
+    def _cuts_to(self, leaf: int) -> list[Cut]:
+        roots = dict.fromkeys(root for call in self.losses for root in call.roots)
+        return self.cuts(roots, {leaf})
+
+    # lines
+
+    def between(self, roots: Iterable[int], value: int) -> list[Site]:
+        """Return the program's lines from some values down to what they were computed from."""
+        record = self.record
+        came: dict[int, int] = {}
+        waiting = [*roots]
+        came |= dict.fromkeys(waiting, -1)
+        for each in waiting:
+            if each == value:
+                break
+            for parent in record.origins[each].parents:
+                if parent not in came:
+                    came[parent] = each
+                    waiting.append(parent)
+        if value not in came:
+            return []
+        path = [value]
+        while (each := came[path[-1]]) >= 0:
+            path.append(each)
+        sites = (record.site(record.origins[n].route) for n in reversed(path))
+        found: list[Site] = []
+        for site in sites:
+            if site is not None and (not found or (site.file, site.line) != _spot(found[-1])):
+                found.append(site)
+        return found[:_MOST_LINES]
+
+    def unreached(self) -> dict[int, list[int]]:
+        """Return by optimizer its parameters that require grad and never had a gradient at a step
+        of its own, and that no call has reached.
+        """
+        record = self.record
+        given = frozenset[int]().union(*(step.given for step in record.steps))
+        reached = frozenset[int]().union(*(c.reached for c in record.calls if c.accumulates))
+        stepped = Counter(step.optimizer for step in record.steps)
+        found = {}
+        for number, holder in enumerate(record.optimizers):
+            own = [n for n in holder.leaves if n >= 0 and record.leaves[n].requires_grad]
+            if missing := [n for n in own if n not in given | reached]:
+                if stepped[number]:
+                    found[number] = missing
+        return found
+
+
+def _spot(site: Site) -> tuple[str, int]:
+    return site.file, site.line

@@ -80,7 +80,9 @@ class Related:
     """Another place that a finding names.
 
     ``role`` is one of created, freed_by, next_read, held_by, modified_by, retained_by, linked_by,
-    failing_node.
+    failing_node. Where no gradient arrives it is one of cut (what goes in requires grad, and what
+    comes out does not), mode (what switched grad mode off, or froze), left and back (numbers or
+    arrays left torch, and were taken up again), and made (a layer, an optimizer, a value).
     """
 
     role: str
@@ -155,6 +157,9 @@ class Finding(Printed):
     call did, and ``withdrawn`` why it did not. ``alternatives`` are what else could be done than
     ``fix``, the better first. ``suppression`` is set for a view, not in a recording. ``processes``
     are those that met it, of several. ``untried`` says why no fix is shown that was tried.
+    ``parameters`` are those that it is about, as the program knows them
+    (``model.encoder.0.weight``), and ``step`` is the optimizer's step that shows it, wherever
+    ``site`` is.
     """
 
     code: str
@@ -181,6 +186,15 @@ class Finding(Printed):
     suppression: Suppression | None = None
     processes: tuple[str, ...] = ()
     untried: str = ""
+    parameters: tuple[str, ...] = ()
+    step: Site | None = None
+
+    @property
+    def anchor(self) -> Site | None:
+        """The step or call that shows it: that stays the same, however much is known of the cause
+        and of the line to edit.
+        """
+        return self.step or self.site
 
     @property
     def counts(self) -> bool:
@@ -217,7 +231,12 @@ class Finding(Printed):
 
     @property
     def cause(self) -> Cause:
-        """Two findings with the same cause are one finding met twice."""
+        """Two findings with the same cause are one finding met twice.
+
+        What a step shows of its parameters is one, be its cause known or not.
+        """
+        if self.step is not None:
+            return (self.code, "", self.step, tuple((name, None) for name in self.parameters))
         roles = ("created", "freed_by", "modified_by", "held_by")
         made = tuple((one.role, one.site) for one in self.related if one.role in roles)
         return (self.code, self.severity.value, self.site, made)

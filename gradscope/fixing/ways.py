@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -127,6 +127,47 @@ class Ways:
             back = record.routes[record.origins[by].route]
         route = record.routes[origin.route]
         return Cut(reason, route, origin.how, behind, value, mode, site, back)
+
+    def cuts_of_values(self, roots: Iterable[int], values: Iterable[int]) -> list[Cut]:
+        """Return where the ways from some values to others are cut."""
+        record, found = self.record, []
+        leads = {n for value in values for n in (value, *self.descendants(value))}
+        seen, waiting = set[int](), [(root, -1) for root in roots if root in leads]
+        for value, by in waiting:
+            if value in seen:
+                continue
+            seen.add(value)
+            origin = record.origins[value]
+            if origin.cut not in (None, CutReason.INNER):
+                found.append(self._cut(value, origin, record.leaves_behind[value], by))
+                continue
+            waiting += [(parent, value) for parent in origin.parents if parent in leads]
+        return found
+
+    def last_of_values(self, values: Iterable[int], function: str = "") -> Site | None:
+        """Return the line where what was computed from values ends: in some function, if it can."""
+        ends = [n for v in values for n in self.descendants(v) if not self.record.after[n]]
+        if not ends:
+            return None
+        route = self.record.routes[self.record.origins[max(ends)].route]
+        within = (site for site in route if site.function == function)
+        return next(within, next(iter(route), None))
+
+    def bare_lines(self, roots: Sequence[int], value: int) -> list[Site]:
+        """Return the lines on the way from some values down to one that was cut off, of which all
+        that they make is without a graph.
+        """
+        record, found = self.record, dict[tuple[str, int], Site]()
+        leads = {value, *self.descendants(value)}
+        with_graph = set[tuple[str, int]]()
+        for each in record.before(roots):
+            site = record.site(record.origins[each].route)
+            if each in leads and site is not None:
+                found.setdefault(_spot(site), site)
+                if record.origins[each].has_graph:
+                    with_graph.add(_spot(site))
+        own = record.site(record.origins[value].route)
+        return [s for at, s in found.items() if at not in with_graph and own != s]
 
     @property
     def _trained(self) -> frozenset[int]:
@@ -279,9 +320,9 @@ class Ways:
         found = {}
         for number, holder in enumerate(record.optimizers):
             own = [n for n in holder.leaves if n >= 0 and record.leaves[n].requires_grad]
-            if missing := [n for n in own if n not in given | reached]:
-                if stepped[number]:
-                    found[number] = missing
+            missing = [n for n in own if n not in given | reached]
+            if missing and stepped[number]:
+                found[number] = missing
         return found
 
 

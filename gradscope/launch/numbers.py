@@ -5,7 +5,6 @@ What is computed from them knows it as well, as far as it is computed by Python 
 
 from __future__ import annotations
 
-import operator
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -65,7 +64,7 @@ def origins_of(value: object) -> tuple[int, ...]:
     if array_class is not None and isinstance(value, _plain_array):
         while value is not None:
             if type(value) is array_class:
-                return value.origins  # type: ignore[attr-defined, no-any-return]
+                return value.origins  # type: ignore[no-any-return]
             value = getattr(value, "base", None)
     return ()
 

@@ -50,7 +50,6 @@ from gradscope.program.sites import (
     USER,
     Route,
     Routes,
-    frames_from,
     owner_of,
     user_frames,
 )
@@ -147,7 +146,7 @@ class Following(TorchFunctionMode):
         self._leaves: list[weakref.ref[Any]] = []
         self._leaf_facts: list[tuple[str, int, bool]] = []
         self._requires: dict[int, bool] = {}
-        self._frozen: dict[int, int] = {}
+        self._frozen: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._made: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._calls: list[EngineUse] = []
         self._steps: list[StepUse] = []
@@ -300,9 +299,8 @@ class Following(TorchFunctionMode):
         if name.endswith("_") and args:
             outs += [t for t in _tensors_in((args[0],)) if id(t) in changed]
         for out in {id(t): t for t in outs}.values():
-            if id(out) not in given:
-                yield out
-            elif id(out) in changed and not (out.is_leaf and out.requires_grad):
+            is_leaf = out.is_leaf and out.requires_grad
+            if id(out) not in given or (id(out) in changed and not is_leaf):
                 yield out
 
     def _note(self, out: Any, own: Origin, *, needed: bool, given: Sequence[Any]) -> None:
@@ -332,10 +330,8 @@ class Following(TorchFunctionMode):
         if name == "data":
             return CutReason.DATA, -1
         if not torch.is_grad_enabled():
-            if mode >= 0 and self._modes[mode].kind is ModeKind.LIBRARY:
-                if self._modes[mode].function == "sample":
-                    return CutReason.SAMPLE, -1
-            return CutReason.MODE, mode
+            is_sample = mode >= 0 and self._modes[mode].function == "sample"
+            return (CutReason.SAMPLE, -1) if is_sample else (CutReason.MODE, mode)
         if not (out.is_floating_point() or out.is_complex()):
             return CutReason.INTEGERS, -1
         if name in _FROM_DATA:
@@ -455,17 +451,12 @@ class Following(TorchFunctionMode):
         tensor = args[0]
         is_on = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
         if isinstance(tensor, torch.Tensor) and tensor.is_leaf:
-            key = id(tensor)
             if is_on:
-                self._frozen.pop(key, None)
-                self._known.pop(key, None) if self._is_plain(tensor) else None
+                self._frozen.pop(id(tensor), None)
             else:
-                self._number(tensor) if isinstance(tensor, torch.nn.Parameter) else None
-                self._frozen[key] = self._route(frame)
-
-    def _is_plain(self, tensor: Any) -> bool:
-        known = self._known.get(id(tensor))
-        return known is not None and not self._origins[known[1]].parents
+                if isinstance(tensor, torch.nn.Parameter):
+                    self._number(tensor)
+                self._frozen[id(tensor)] = weakref.ref(tensor), self._route(frame)
 
     def made_parameter(self, parameter: Any, frame: FrameType) -> None:
         """Note where a parameter was made."""
@@ -580,13 +571,14 @@ class Following(TorchFunctionMode):
                 tensor, facts = ref(), self._leaf_facts[number]
                 key = id(tensor)
                 made, route = self._made.get(key, (None, -1))
+                froze, frozen = self._frozen.get(key, (None, -1))
                 leaf = Leaf(
                     self._named.get(number, ""),
                     facts[0],
                     facts[1],
                     self._requires[number] if tensor is None else tensor.requires_grad,
                     facts[2],
-                    self._frozen.get(key, -1) if tensor is not None else -1,
+                    frozen if froze is not None and froze() is tensor else -1,
                     route if made is not None and made() is tensor else -1,
                     optimizers.get(number, -1),
                 )
@@ -634,7 +626,8 @@ def _follow_all(following: Following) -> None:
     wrap_engine(following.run_engine)
     on_optimizer_step(following.step, following.stepped)
     _on_new_parameters(following.meet)
-    on_thread_start(following.__enter__, lambda: following.__exit__(None, None, None))
+    leave: Any = following.__exit__
+    on_thread_start(following.__enter__, lambda: leave(None, None, None))
     function: Any = torch.autograd.Function
     raw = getattr_static(function, "apply")
 

@@ -40,6 +40,7 @@ class FixKind(StrEnum):
     SUM_LOSSES = "sum_losses"
     RETAIN_GRAPH = "retain_graph"
     CREATE_GRAPH = "create_graph"
+    ATTACH = "attach"
     REMOVE_RETAIN = "remove_retain"
     ITEM = "item"
     NO_GRAD = "no_grad"
@@ -200,6 +201,11 @@ class Finding(Printed):
     def counts(self) -> bool:
         """Whether it stands: it was neither withdrawn nor suppressed."""
         return not self.withdrawn and self.suppression is None
+
+    @property
+    def is_born(self) -> bool:
+        """Whether it is about a graph that was never made, or was cut: a rehearsal shows where."""
+        return self.code in ("GS501", "GS502", "GS505")
 
     @property
     def is_to_mend(self) -> bool:

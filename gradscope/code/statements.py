@@ -284,6 +284,39 @@ def stored_names(node: ast.AST) -> set[str]:
     return {each.id for each in names if not isinstance(each.ctx, ast.Load)}
 
 
+def binding(site: Site, name: str) -> ast.expr | None:
+    """Return what the last statement before a site gives a variable, in its function and on every
+    way to it.
+    """
+    around = source.enclosing(site.file, site.line)
+    functions = (
+        each for each in around if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    scope = max(functions, key=lambda each: each.lineno, default=source.tree(site.file))
+    found = None
+    for each in source.statements_of(scope):
+        is_before = each.lineno < site.line and each not in around
+        if is_before and name in _bound_by(each) and (found is None or each.lineno > found.lineno):
+            found = each
+    if found is None:
+        return None
+    branches = (ast.If, ast.Try, ast.Match, ast.For, ast.While)
+    over = source.enclosing(site.file, found.lineno)
+    if any(isinstance(each, branches) and each not in around for each in over):
+        return None
+    return getattr(found, "value", None)
+
+
+def _bound_by(statement: ast.stmt) -> set[str]:
+    """Return the variables that an assignment binds."""
+    match statement:
+        case ast.Assign(targets=targets):
+            return set().union(*map(stored_names, targets))
+        case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+            return stored_names(target)
+    return set()
+
+
 def _with_data(node: ast.AST, aliases: set[str]) -> frozenset[str]:
     """Return what the code takes ``.data`` of, and the aliases in it, without gradients."""
     nodes = [*ast.walk(node)]

@@ -50,6 +50,7 @@ class FixKind(StrEnum):
     DONATED_BUFFER_OFF = "donated_buffer_off"
     SMALLER_BATCH = "smaller_batch"
     REPORT = "report"
+    ALLOW_UNUSED = "allow_unused"
     OTHER = "other"
 
 
@@ -296,4 +297,4 @@ class Hazards(Listing[Finding]):
     """What would make a backward call fail now; empty if it would run."""
 
     __slots__ = ()
-    nothing = "backward would run: no saved tensor that it needs was freed or modified"
+    nothing = "backward would run: it has a graph, and nothing that it needs was freed or modified"

@@ -75,7 +75,7 @@ from typing import NamedTuple
 
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import head, is_grad, rule
-from gradscope.units import listed
+from gradscope.units import listed, short_path
 
 RULE = rule(__doc__, "GS501", "backward-without-graph", Severity.ERROR, Certainty.CERTAIN)
 
@@ -130,8 +130,8 @@ def where(site: Site | None, script: str) -> str:
     if site is None or not script:
         say = "print requires_grad of the tensors on the way to it"
         return f"{say}: the first that says False is the place"
-    line = f"{site.line}" if site.file == script else f"{site.file}:{site.line}"
-    return f"to see where it was lost: gradscope why {script} --line {line}"
+    line = f"{site.line}" if site.file == script else f"{short_path(site.file)}:{site.line}"
+    return f"to see where it was lost: gradscope why {short_path(script)} --line {line}"
 
 
 def _says(bare: Bare) -> bool:

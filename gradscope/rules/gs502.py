@@ -74,7 +74,7 @@ from typing import NamedTuple
 from gradscope.model import Certainty, Finding, Fix, FixKind, Severity, Site
 from gradscope.rules.base import Way, rule
 from gradscope.rules.parameters import share, short_names, told
-from gradscope.units import counted
+from gradscope.units import counted, short_path
 
 RULE = rule(__doc__, "GS502", "parameter-not-reached", Severity.WARNING, Certainty.OBSERVED)
 
@@ -130,4 +130,4 @@ def _where(facts: NotReached) -> str:
     name = short[0].removesuffix(".*") if short and "*" not in short[0].removesuffix(".*") else ""
     if not facts.script or not (name or facts.names):
         return "print requires_grad of what is computed from them: it says False behind a cut"
-    return f"to see why: gradscope why {facts.script} {name or facts.names[0]}"
+    return f"to see why: gradscope why {short_path(facts.script)} {name or facts.names[0]}"

@@ -86,6 +86,7 @@ class Input(NamedTuple):
 class Unused(NamedTuple):
     """What is known when ``call`` is about to ask for gradients of ``inputs`` that its ``outputs``
     were not computed from. ``needs_grad``: these do not require grad, whatever leads to them.
+    ``led_to``: a graph leads to them, and the engine has raised nevertheless.
     """
 
     call: BackwardCall
@@ -93,6 +94,7 @@ class Unused(NamedTuple):
     outputs: tuple[str, ...] = ()
     of: int = 1
     needs_grad: bool = False
+    led_to: bool = False
 
 
 def finding(facts: Unused) -> Finding:
@@ -107,18 +109,22 @@ def finding(facts: Unused) -> Finding:
         label = f"{places} {do} not require grad: the engine will raise"
         before = f"call requires_grad_(True) on {it} before the outputs are computed"
         fixes = [Fix(FixKind.OTHER, f"{before}, or leave {it} out of the inputs")]
+    elif facts.led_to:
+        message = f"no gradient came to {inputs} that a graph leads to"
+        label = f"no derivative gave a gradient to {places}"
+        look = f"look for a backward() on the way to {it} that returns nothing for an argument"
+        fixes = [Fix(FixKind.OTHER, f"{look}: it says that no output depends on that")]
     else:
         outputs = listed(f"`{name}`" for name in facts.outputs) or "the outputs"
         were = "was" if len(facts.outputs) == 1 else "were"
         message = f"gradients are asked for of {inputs} that {outputs} {were} not computed from"
         label = f"{places} {is_} unused: the engine will raise"
         use = f"use {it} in what is differentiated, or leave {it} out of the inputs"
-        skip = "allow_unused=True gives None for what is unused, which the program must then skip"
-        fixes = [Fix(FixKind.OTHER, use), Fix(FixKind.OTHER, skip)]
+        skip = "it gives None for what is unused, which the program must then skip"
+        fixes = [Fix(FixKind.OTHER, use), Fix(FixKind.ALLOW_UNUSED, skip)]
     more = f", and {count - len(some)} more" if count > len(some) else ""
     note = Related("made", None, ", ".join(each.text for each in some) + more)
     named = (each.name or each.written for each in facts.inputs)
-    return replace(
-        RULE.finding(message, facts.call, label=label, related=(note,), fixes=fixes),
-        parameters=tuple(filter(None, named)),
-    )
+    found = RULE.finding(message, facts.call, label=label, related=(note,), fixes=fixes)
+    certainty = Certainty.OBSERVED if facts.led_to else RULE.certainty
+    return replace(found, certainty=certainty, parameters=tuple(filter(None, named)))

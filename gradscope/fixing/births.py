@@ -359,47 +359,34 @@ def _spot(site: Site) -> tuple[str, int]:
 def _tried(
     recording: Recording, program: Program, end: float, tell: Callable[[str], None]
 ) -> Recording:
-    """Return the recording with the fixes of its findings tried, those that held first."""
-    results: dict[int, list[Fix]] = {}
-    why: dict[int, str] = {}
+    """Return the recording with the fixes of its findings tried, with those that held."""
+    results: dict[int, Finding] = {}
     for proposal in plan(recording).proposals:
-        if not proposal.finding.is_born or proposal.finding.severity is Severity.ADVICE:
+        finding = proposal.finding
+        if not finding.is_born or finding.severity is Severity.ADVICE:
             continue
-        held: list[Fix] = []
-        failed: list[Fix] = []
-        own = [c for c in proposal.candidates if c.can_be_tried]
-        for candidate in own[:_MOST_TRIED]:
+        held, why, tried = list[Fix](), "", 0
+        for candidate in [c for c in proposal.candidates if c.can_be_tried][:_MOST_TRIED]:
             if end - time.monotonic() < _LEAST_SECONDS:
-                why[id(proposal.finding)] = "no time was left"
+                why = "not tried: no time was left"
                 break
             tell(f"tries fix {candidate.number}")
+            tried += 1
             alone = proposal._replace(chosen=candidate, problem="")
             with_it = replanned(recording, Plan((alone,), ()), [candidate.number])
-            works = _works(proposal.finding, with_it, program, end)
-            fix = candidate.fix
-            if works:
-                held.append(
-                    replace(fix, proof=Proof.HELD, applicability=Applicability.MAYBE_INCORRECT)
-                )
+            if _works(finding, with_it, program, end):
+                fix = replace(candidate.fix, applicability=Applicability.MACHINE_APPLICABLE)
+                held.append(replace(fix, proof=Proof.HELD))
                 break
-            failed.append(fix)
-        words = [fix for fix in proposal.finding.fixes if not fix.edits]
-        rest = [
-            c.fix
-            for c in own
-            if c.fix not in failed and not any(c.fix.edits == h.edits for h in held)
-        ]
-        for finding in proposal.findings:
-            results[id(finding)] = [*held, *rest, *words]
-            if not held and id(finding) not in why and failed:
-                why[id(finding)] = f"of {counted(len(failed), 'edit')} that were tried, none held"
-
-    def settled(finding: Finding) -> Finding:
-        if id(finding) not in results:
-            return finding
-        return replace(finding.with_fixes(results[id(finding)]), untried=why.get(id(finding), ""))
-
-    return replace(recording, findings=tuple(map(settled, recording.findings)))
+        if tried and not (held or why):
+            is_one = tried == 1
+            why = f"of {counted(tried, 'edit')} that {'was' if is_one else 'were'} tried, none held"
+        for each in proposal.findings:
+            words = [fix for fix in each.fixes if not fix.edits]
+            others = [] if held else [fix for fix in each.fixes if fix.edits][tried:]
+            changed = each.with_fixes([*held, *others[:1], *words])
+            results[id(each)] = replace(changed, untried=why)
+    return replace(recording, findings=tuple(results.get(id(f), f) for f in recording.findings))
 
 
 def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> bool:

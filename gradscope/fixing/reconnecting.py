@@ -34,13 +34,8 @@ _CASTS = ("to", "float", "type_as", "type", "double", "half")
 _WORDS = {
     CutReason.INTEGERS: "train on what has a derivative, as F.cross_entropy(logits, target) or a"
     " softmax; report the other one beside it",
-    CutReason.LEFT: "keep tensors: compute what is trained with torch, and take numbers of it only"
-    " to report them",
-    CutReason.MODE: "compute what is trained where grad mode is on",
     CutReason.SAMPLE: "use rsample(), where the distribution has it, or the log_prob of the sample",
-    CutReason.MARKED: "do not call mark_non_differentiable on what is trained through",
     CutReason.FUNCTION: "hand the parameters to the Function as arguments of its own",
-    CutReason.CREATE_GRAPH: "pass create_graph=True",
     CutReason.CHECKPOINT: "checkpoint(..., use_reentrant=False), or"
     " model.enable_input_require_grads() where the model has it",
 }
@@ -53,8 +48,8 @@ def fixes_of(cut: Cut, ways: Ways, roots: Iterable[int]) -> list[Fix]:
         for kind, message, pieces in _proposed(cut, ways, [*roots])
         if (edits := written(*pieces))
     ]
-    words = _WORDS.get(cut.reason, "use the value itself, with its graph")
-    return [*found, Fix(FixKind.ATTACH, words)]
+    words = _WORDS.get(cut.reason, "" if found else "use the value itself, with its graph")
+    return [*found, *([Fix(FixKind.ATTACH, words)] if words else [])]
 
 
 _Proposed = Iterator[tuple[FixKind, str, Pieces]]
@@ -159,8 +154,8 @@ def _not_copied(site: Site) -> Iterator[tuple[str, Pieces]]:
         if not call.args:
             continue
         given = text_of(call.args[0], site.file)
+        text = f"torch.stack({given})"
         if isinstance(call.args[0], ast.List | ast.ListComp | ast.Name):
-            text = f"torch.stack({given})"
             yield text, (instead_of(call, site.file, text),)
         if not isinstance(call.args[0], ast.List | ast.ListComp):
             yield given, (instead_of(call, site.file, given),)

@@ -11,8 +11,6 @@ from gradscope.fixing.origins import CutReason, EngineUse, Mode, Origin, Origins
 from gradscope.model import Site
 from gradscope.units import gathered
 
-_MOST_LINES = 40  # of a way
-
 
 class Cut(NamedTuple):
     """A place where the way was cut: what goes in has a graph, what comes out has none.
@@ -49,10 +47,25 @@ class State(StrEnum):
     UNUSED = "unused"
 
 
-class Way(NamedTuple):
-    """A way from a call to a leaf, as the program's lines, the call's first."""
+class LineState(StrEnum):
+    """What a line on the way from a loss to a parameter has to do with its gradient."""
 
-    lines: tuple[Site, ...]
+    GRADIENT = "gradient"
+    BARE = "no graph"
+    """It computes what the loss is made of, and that has no graph: the way is cut further down."""
+    CUT = "cut"
+    BEHIND = "no gradient"
+    """It builds a graph that no gradient enters."""
+
+
+class Row(NamedTuple):
+    """A line on a way, in the order in which a gradient comes; ``is_last``: the leaf is used in
+    it.
+    """
+
+    site: Site
+    state: LineState
+    is_last: bool = False
 
 
 class Answer(NamedTuple):
@@ -286,28 +299,100 @@ class Ways:
 
     def between(self, roots: Iterable[int], value: int) -> list[Site]:
         """Return the program's lines from some values down to what they were computed from."""
+        return [row.site for row in self._rows(self._path(roots, value), LineState.BARE)]
+
+    def way_to(self, leaf: int) -> list[Row]:
+        """Return the shortest way on which the last loss that trains a leaf does so."""
+        for call in reversed(self.losses):
+            if leaf in call.reached:
+                path = self._path(call.roots, self.value_of(leaf), with_graph=True)
+                return self._ended(self._rows(path, LineState.GRADIENT))
+        return []
+
+    def also_by(self, leaf: int) -> list[Site]:
+        """Return the other lines by which gradients of the last loss that trains a leaf come."""
+        record, goal = self.record, self.value_of(leaf)
+        shown = {_spot(row.site) for row in self.way_to(leaf)}
+        call = next((c for c in reversed(self.losses) if leaf in c.reached), None)
+        found: dict[tuple[str, int], Site] = {}
+        leads = {goal, *self.descendants(goal)}
+        seen, waiting = set[int](), [*(call.roots if call else ())]
+        for value in waiting:
+            origin = record.origins[value]
+            if value in seen or value not in leads or not origin.has_graph:
+                continue
+            seen.add(value)
+            waiting += origin.parents
+            site = record.site(origin.route)
+            if site is not None and _spot(site) not in shown:
+                found.setdefault(_spot(site), site)
+        return [*found.values()]
+
+    def cut_way(self, cut: Cut, roots: Iterable[int], leaf: int | None = None) -> list[Row]:
+        """Return a way from some values through a cut to one of the leaves behind it."""
+        record, roots = self.record, [*roots]
+        down = self._path(roots, cut.value)
+        # By a line that has no other way: that is what the cut spoils.
+        for line in self.bare_lines(roots, cut.value)[-1:]:
+            last = self._last_at(line, cut.value)
+            through = self._path(roots, last)
+            down = [*through[:-1], *self._path([last], cut.value)] if through else down
+        above = [
+            row._replace(state=LineState.CUT) if _spot(row.site) == _spot(cut.site) else row
+            for row in self._rows(down, LineState.BARE)
+        ]
+        if cut.site is not None and not any(row.state is LineState.CUT for row in above):
+            above.append(Row(cut.site, LineState.CUT))
+        leaf = min(cut.behind) if leaf is None or leaf not in cut.behind else leaf
+        rest = self._path(record.origins[cut.value].parents, self.value_of(leaf))
+        behind = [
+            row for row in self._rows(rest, LineState.BEHIND) if _spot(row.site) != _spot(cut.site)
+        ]
+        return self._ended([*above, *behind])
+
+    def _last_at(self, line: Site, value: int) -> int:
+        """Return the last value that a line has computed from a value."""
         record = self.record
-        came: dict[int, int] = {}
-        waiting = [*roots]
-        came |= dict.fromkeys(waiting, -1)
+        at = (n for n in self.descendants(value) if record.site(record.origins[n].route) == line)
+        return max(at, default=value)
+
+    @staticmethod
+    def _ended(rows: list[Row]) -> list[Row]:
+        return [*rows[:-1], rows[-1]._replace(is_last=True)] if rows else []
+
+    def _path(self, roots: Iterable[int], value: int, *, with_graph: bool = False) -> list[int]:
+        """Return the shortest way from some values to one that they were computed from."""
+        record, waiting = self.record, [*roots]
+        came: dict[int, int] = dict.fromkeys(waiting, -1)
         for each in waiting:
             if each == value:
                 break
             for parent in record.origins[each].parents:
-                if parent not in came:
+                if parent not in came and (record.origins[parent].has_graph or not with_graph):
                     came[parent] = each
                     waiting.append(parent)
         if value not in came:
             return []
         path = [value]
-        while (each := came[path[-1]]) >= 0:
-            path.append(each)
-        sites = (record.site(record.origins[n].route) for n in reversed(path))
-        found: list[Site] = []
-        for site in sites:
-            if site is not None and (not found or (site.file, site.line) != _spot(found[-1])):
-                found.append(site)
-        return found[:_MOST_LINES]
+        while (before := came[path[-1]]) >= 0:
+            path.append(before)
+        return path[::-1]
+
+    def _rows(self, path: Iterable[int], bare: LineState) -> list[Row]:
+        """Return the lines of values on a way; those that have a graph, before a cut, have a
+        gradient.
+        """
+        rows: list[Row] = []
+        for value in path:
+            origin = self.record.origins[value]
+            site = self.record.site(origin.route)
+            if site is None or origin.leaf >= 0:
+                continue
+            is_fed = origin.has_graph and bare is LineState.BARE
+            state = LineState.GRADIENT if is_fed else bare
+            if not rows or _spot(rows[-1].site) != _spot(site):
+                rows.append(Row(site, state))
+        return rows
 
     def unreached(self) -> dict[int, list[int]]:
         """Return by optimizer its parameters that require grad and never had a gradient at a step
@@ -326,5 +411,5 @@ class Ways:
         return found
 
 
-def _spot(site: Site) -> tuple[str, int]:
-    return site.file, site.line
+def _spot(site: Site | None) -> tuple[str, int]:
+    return ("", 0) if site is None else (site.file, site.line)

@@ -22,7 +22,7 @@ from gradscope.fixing.pieces import (
     under,
     written,
 )
-from gradscope.fixing.ways import Cut, Ways
+from gradscope.fixing.ways import Cut, Ways, is_switch, switching_decorator
 from gradscope.model import Fix, FixKind, Site
 
 _LEAVING = ("item", "tolist", "numpy")
@@ -198,25 +198,17 @@ def _in_grad_mode(cut: Cut, site: Site) -> _Proposed:
     mode, at = cut.mode, cut.mode_site
     if mode is None or at is None:
         return
-    around = source.enclosing(at.file, at.line)
     if mode.kind is ModeKind.DECORATOR:
-        function = around[-1] if around else None
-        for each in getattr(function, "decorator_list", ()):
-            if any(word in ast.unparse(each) for word in ("no_grad", "inference_mode", "grad_en")):
-                name = ast.unparse(each.func if isinstance(each, ast.Call) else each)
-                line = Piece(at.file, (each.lineno, 0), (each.lineno + 1, 0), "")
-                yield FixKind.ATTACH, f"leave out @{name}()", (line,)
+        if (each := switching_decorator(at)) is not None:
+            name = ast.unparse(each.func if isinstance(each, ast.Call) else each)
+            line = Piece(at.file, (each.lineno, 0), (each.lineno + 1, 0), "")
+            yield FixKind.ATTACH, f"leave out @{name}()", (line,)
         return
+    around = source.enclosing(at.file, at.line)
     block = next((each for each in reversed(around) if isinstance(each, ast.With)), None)
     if mode.kind is ModeKind.WITH and block is not None and first_line(block) == at.line:
-        item = next(
-            (
-                each.context_expr
-                for each in block.items
-                if any(w in ast.unparse(each) for w in ("no_grad", "inference_mode", "grad_en"))
-            ),
-            None,
-        )
+        items = (each.context_expr for each in block.items)
+        item = next(filter(is_switch, items), None)
         if item is None:
             return
         for module in _modules_called(site):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from gradscope.fixing.origins import CutReason, EngineUse, Mode, Origin, Origins, Route
+from gradscope.code import source
+from gradscope.fixing.origins import CutReason, EngineUse, Mode, ModeKind, Origin, Origins, Route
 from gradscope.model import Site
 from gradscope.units import gathered
 
@@ -135,6 +138,9 @@ class Ways:
         assert reason is not None
         mode = record.modes[origin.mode] if origin.mode >= 0 else None
         site = record.site(mode.route) if mode is not None else None
+        if mode is not None and site is not None and mode.kind is ModeKind.DECORATOR:
+            decorator = switching_decorator(site)
+            site = site if decorator is None else replace(site, line=decorator.lineno)
         back: Route = ()
         if reason is CutReason.LEFT and by >= 0:
             back = record.routes[record.origins[by].route]
@@ -409,6 +415,23 @@ class Ways:
             if missing and stepped[number]:
                 found[number] = missing
         return found
+
+
+def switching_decorator(site: Site) -> ast.expr | None:
+    """Return the decorator that switches grad mode off, of the function whose decorators begin, or
+    one of them stands, at a site.
+    """
+    for node, _, _ in source.parsed(site.file).nodes:
+        own = getattr(node, "decorator_list", ())
+        if any(each.lineno == site.line for each in own):
+            return next((each for each in own if is_switch(each)), None)
+    return None
+
+
+def is_switch(node: ast.expr) -> bool:
+    """Return whether an expression makes a context of those that switch grad mode."""
+    text = ast.unparse(node)
+    return any(name in text for name in ("no_grad", "inference_mode", "set_grad_enabled"))
 
 
 def _spot(site: Site | None) -> tuple[str, int]:

@@ -143,6 +143,8 @@ def main(given: str, improved_file: str) -> None:
     from gradscope.fixing import ranking
     from gradscope.launch import rehearsing, trial  # noqa: F401 - once, for all copies
 
+    with suppress(Exception):  # what torch imports with the first optimizer takes seconds
+        importlib.import_module("torch._dynamo")
     recording, seconds, guarded = pickle.loads(Path(given).read_bytes())
     how = [started] if hasattr(os, "fork") else []
     tell = partial(print, flush=True)

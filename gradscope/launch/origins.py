@@ -41,7 +41,7 @@ from gradscope.hooks import on_optimizer_step, on_thread_start, replace, wrap_en
 from gradscope.launch.guard import keep_inside
 from gradscope.launch.numbers import origins_of, traced
 from gradscope.launch.runner import prepare
-from gradscope.launch.trial import overlay, target_of
+from gradscope.launch.trial import overlay, run_eagerly, target_of
 from gradscope.model import Site
 from gradscope.program.names import Names, names_in
 from gradscope.program.sites import (
@@ -175,7 +175,8 @@ class Following(TorchFunctionMode):
         if number < 0:
             number = self._unknown(value)
         origin, requires = self._origins[number], value.requires_grad
-        if origin.leaf < 0 and (value.is_leaf and requires):
+        is_leaf = value.is_leaf and requires and len([*_levels(value)]) == 1
+        if origin.leaf < 0 and is_leaf:
             number = self._as_leaf(value, (number,), origin.route)
         elif requires and origin.cut is not None and not value.is_leaf:
             # The forward of a Function gave it, or a write into its base.
@@ -219,7 +220,9 @@ class Following(TorchFunctionMode):
         inner = origin.cut is CutReason.INNER or origin.how in ("memory", "wrapped")
         would = inner and any(self._would[parent] for parent in origin.parents)
         self._would.append(origin.has_graph or would)
-        for each in _levels(value) if isinstance(value, torch.Tensor) else ():
+        # What `torch.func` wraps in an operation's result is that result, too.
+        own = [*_levels(value)] if isinstance(value, torch.Tensor) else []
+        for each in own[:1] if origin.how in ("wrapped", "leaf") else own:
             self._known[id(each)] = weakref.ref(each), number
         if number > _MOST_VALUES:
             self.finish("enough")
@@ -305,7 +308,7 @@ class Following(TorchFunctionMode):
 
     def _note(self, out: Any, own: Origin, *, needed: bool, given: Sequence[Any]) -> None:
         has_graph = _requires_grad(out)
-        if out.is_leaf and out.requires_grad:  # made so: its own beginning
+        if out.is_leaf and out.requires_grad and len([*_levels(out)]) == 1:  # its own beginning
             self._as_leaf(out, own.parents, own.route)
             return
         cut, mode, route = None, -1, own.route
@@ -676,7 +679,7 @@ def _on_inference(following: Following, name: str) -> None:
 def main(job_file: str) -> NoReturn:
     """Do the job: the record goes where its notes would."""
     job: Job = pickle.loads(Path(job_file).read_bytes())
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    run_eagerly()
     sys.dont_write_bytecode = True
     following = Following(job.notes, job.stop_after)
     overlay(job.sources)

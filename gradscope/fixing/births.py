@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from gradscope.code import source
+from gradscope.code import places, source
 from gradscope.code.statements import stored_names
 from gradscope.errors import GradscopeError
 from gradscope.fixing import reconnecting
@@ -98,8 +99,9 @@ def _names_behind(finding: Finding, ways: Ways) -> tuple[str, ...]:
     call = _call_of(finding, ways)
     if call is None:
         return ()
-    cuts = ways.cuts(call.roots) or [cut for cut, _ in ways.left_unseen(call.roots)]
-    leaves = {n for cut in cuts for n in cut.behind} or {*ways.frozen_behind(call.roots)}
+    cuts, frozen = ways.cuts(call.roots), ways.frozen_behind(call.roots)
+    cuts = cuts or ([] if frozen else ways.left_unseen(call))
+    leaves = {n for cut in cuts for n in cut.behind} or {*frozen}
     names = (ways.record.leaves[n].name for n in sorted(leaves))
     return tuple(name for name in names if name)
 
@@ -109,12 +111,13 @@ def without_graph(finding: Finding, ways: Ways) -> Way | None:
     call = _call_of(finding, ways)
     if call is None or finding.site is None:
         return None
-    cuts = ways.cuts(call.roots) or [cut for cut, _ in ways.left_unseen(call.roots)]
+    cuts, frozen = ways.cuts(call.roots), ways.frozen_behind(call.roots)
+    cuts = cuts or ([] if frozen else ways.left_unseen(call))
     notes: list[Related] = []
     if cuts:
         notes = [*_notes_of(cuts[0], ways, called=finding.site)]
         fixes = reconnecting.fixes_of(cuts[0], ways, call.roots)
-    elif frozen := ways.frozen_behind(call.roots):
+    elif frozen:
         notes = [*_frozen_notes(frozen, ways)]
         fixes = reconnecting.thawed(frozen, ways)
     else:
@@ -147,7 +150,8 @@ def _cut_way(cut: Cut, others: Sequence[Cut], ways: Ways) -> Way | None:
         return None
     whom = names_of(cut.behind, ways.record)
     notes = [*_mode_notes(cut), *_back_note(cut)]
-    after = _made_from(cut, ways)
+    roots = [root for call in ways.losses for root in call.roots]
+    after = next(iter(ways.bare_lines(roots, cut.value)[-1:]), None)
     if after is not None and not notes:
         said = f"{_assigned(after)} is made from it, so it trains nothing behind the cut"
         notes.append(Related("made", after, said))
@@ -155,7 +159,6 @@ def _cut_way(cut: Cut, others: Sequence[Cut], ways: Ways) -> Way | None:
         lines = lines_told(c.site.line for c in others if c.site is not None)
         ways_more = counted(len(others), "more way")
         notes.append(Related("cut", None, f"{ways_more} cut, at {lines}"))
-    roots = [root for call in ways.losses for root in call.roots]
     fixes = reconnecting.fixes_of(cut, ways, roots)
     return Way(cut.site, label_of(cut, whom), notes[:_MOST_NOTES], fixes)
 
@@ -173,7 +176,23 @@ def _unused_way(leaves: Sequence[int], state: State, ways: Ways) -> Way | None:
     if site is None:
         return None
     use = Fix(FixKind.OTHER, "use it in what is trained, or remove it")
-    return Way(site, label, (), (use,), is_unused=True)
+    notes = [*_not_read(made)] if made is not None and state is State.UNUSED else []
+    return Way(site, label, notes, (use,), is_unused=True)
+
+
+def _not_read(made: Site) -> Iterator[Related]:
+    """Yield a note on the ``forward`` of a class whose ``__init__`` makes what it does not read."""
+    around = source.enclosing(made.file, made.line)
+    owner = next((each for each in reversed(around) if isinstance(each, ast.ClassDef)), None)
+    if owner is None or not isinstance(around[-1], ast.Assign):
+        return
+    name = ast.unparse(around[-1].targets[0])
+    for each in owner.body:
+        if isinstance(each, ast.FunctionDef) and each.name == "forward":
+            reads = {ast.unparse(read) for read in source.reads_of(each)}
+            if name not in reads:
+                at = places.of_node(each, made.file, f"{owner.name}.forward")
+                yield Related("made", at, "`forward` does not read it")
 
 
 def unused_inputs(finding: Finding, ways: Ways) -> Way | None:
@@ -334,14 +353,6 @@ def _frozen_notes(frozen: Sequence[int], ways: Ways) -> Iterator[Related]:
             yield Related("made", made, f"{which} require no grad since they were made here")
 
 
-def _made_from(cut: Cut, ways: Ways) -> Site | None:
-    """Return the next line on the way to the loss that has another statement than the cut's."""
-    roots = [root for call in ways.losses for root in call.roots]
-    lines = ways.between(roots, cut.value)
-    before = [site for site in lines if cut.site is None or _spot(site) != _spot(cut.site)]
-    return before[-1] if before else None
-
-
 def _assigned(site: Site) -> str:
     """Return the variable that a line binds, in backticks; ``what this line makes`` if none."""
     statement = source.statement_at(site)
@@ -375,8 +386,7 @@ def _tried(
             alone = proposal._replace(chosen=candidate, problem="")
             with_it = replanned(recording, Plan((alone,), ()), [candidate.number])
             if _works(finding, with_it, program, end):
-                fix = replace(candidate.fix, applicability=Applicability.MACHINE_APPLICABLE)
-                held.append(replace(fix, proof=Proof.HELD))
+                held.append(_proven(candidate.fix))
                 break
         if tried and not (held or why):
             is_one = tried == 1
@@ -387,6 +397,12 @@ def _tried(
             changed = each.with_fixes([*held, *others[:1], *words])
             results[id(each)] = replace(changed, untried=why)
     return replace(recording, findings=tuple(results.get(id(f), f) for f in recording.findings))
+
+
+def _proven(fix: Fix) -> Fix:
+    is_sure = fix.applicability is Applicability.UNSPECIFIED
+    surest = Applicability.MACHINE_APPLICABLE if is_sure else fix.applicability
+    return replace(fix, proof=Proof.HELD, applicability=surest)
 
 
 def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> bool:

@@ -98,6 +98,8 @@ class EngineUse(NamedTuple):
     reached: frozenset[int]
     accumulates: bool
     unused: tuple[int, ...] = ()
+    values: int = 0
+    """How many values there were then."""
 
 
 class StepUse(NamedTuple):

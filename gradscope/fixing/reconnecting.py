@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from gradscope.code import places, source
 from gradscope.code.statements import stored_names
@@ -23,7 +24,7 @@ from gradscope.fixing.pieces import (
     written,
 )
 from gradscope.fixing.ways import Cut, Ways, is_switch, switching_decorator
-from gradscope.model import Fix, FixKind, Site
+from gradscope.model import Applicability, Fix, FixKind, Site
 
 _LEAVING = ("item", "tolist", "numpy")
 _COPYING = ("tensor", "as_tensor", "asarray", "FloatTensor", "Tensor", "from_numpy")
@@ -49,6 +50,11 @@ def fixes_of(cut: Cut, ways: Ways, roots: Iterable[int]) -> list[Fix]:
         if (edits := written(*pieces))
     ]
     words = _WORDS.get(cut.reason, "" if found else "use the value itself, with its graph")
+    if found and cut.reason is CutReason.INTEGERS:
+        found = [replace(each, applicability=Applicability.MAYBE_INCORRECT) for each in found]
+        words = "multiply what is chosen by the probability of it"
+    elif found and cut.reason is CutReason.CHECKPOINT:
+        words = "model.enable_input_require_grads(), where the model has it"
     return [*found, *([Fix(FixKind.ATTACH, words)] if words else [])]
 
 

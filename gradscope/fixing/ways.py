@@ -14,6 +14,9 @@ from gradscope.fixing.origins import CutReason, EngineUse, Mode, ModeKind, Origi
 from gradscope.model import Site
 from gradscope.units import gathered
 
+_DATA = ("", "tensor", "as_tensor", "asarray", "from_numpy")
+"""How a tensor is made of what torch has no part in."""
+
 
 class Cut(NamedTuple):
     """A place where the way was cut: what goes in has a graph, what comes out has none.
@@ -200,26 +203,20 @@ class Ways:
         leaves = ((n, record.leaves[n]) for n in sorted(behind))
         return [n for n, leaf in leaves if leaf.is_parameter and not leaf.requires_grad]
 
-    def left_unseen(self, roots: Iterable[int]) -> list[tuple[Cut, Route]]:
+    def left_unseen(self, call: EngineUse) -> list[Cut]:
         """Return where numbers may have left torch that came back, after something that was not
-        seen, as data that some values are computed from; each with where that was.
+        seen, as data that the roots of a call are computed from: since the call before.
         """
-        record = self.record
-        born = [
-            number
-            for number in record.before(roots)
-            if not record.origins[number].parents and record.origins[number].leaf < 0
-        ]
-        found: list[tuple[Cut, Route]] = []
-        for number in born:
-            route = record.routes[record.origins[number].route]
-            before = range(number - 1, -1, -1)
-            gone = (n for n in before if record.origins[n].cut is CutReason.LEFT)
-            for value in gone:
+        record, found = self.record, list[Cut]()
+        begin = max((c.values for c in record.calls if c.values < call.values), default=0)
+        for number in record.before(call.roots):
+            origin = record.origins[number]
+            is_data = origin.how in _DATA and not origin.parents and origin.leaf < 0
+            for value in range(number - 1, begin - 1, -1) if is_data else ():
                 behind = record.leaves_behind[value] & self._trained
-                if behind and route:
+                if behind and record.origins[value].cut is CutReason.LEFT:
                     cut = self._cut(value, record.origins[value], behind, -1)
-                    found.append((cut._replace(back=route), route))
+                    found.append(cut._replace(back=record.routes[origin.route]))
                     break
         return found
 

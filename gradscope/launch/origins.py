@@ -490,7 +490,8 @@ class Following(TorchFunctionMode):
             has_graph = any(_requires_grad(t) for t in tensors) or len(tensors) < len(roots)
             route = self._route(frame)
             use = EngineUse(
-                *(route, numbers, has_graph, asked, leaves, call.accumulates, tuple(unused))
+                *(route, numbers, has_graph, asked, leaves, call.accumulates, tuple(unused)),
+                len(self._origins),
             )
             self._calls.append(use)
             self._learn_names(frame)

@@ -534,7 +534,7 @@ def test_it_says_why_a_call_has_no_graph(
     assert "does not require grad" in ways.record.ended
     call = ways.record.calls[-1]
     assert not call.has_graph
-    cuts = ways.cuts(call.roots) or [cut for cut, _ in ways.left_unseen(call.roots)]
+    cuts = ways.cuts(call.roots) or ways.left_unseen(call)
     assert names(ways, cuts[0]) == behind
     check(program, cuts[0], reason)
 

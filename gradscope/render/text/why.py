@@ -78,8 +78,8 @@ def print_call(call: EngineUse, ways: Ways, script: str, console: Console) -> No
             _say(f"inputs {listed(f'[{p}]' for p in call.unused)} are not reached", console)
         return
     cuts = ways.cuts(call.roots)
-    unseen = [] if cuts else [cut for cut, _ in ways.left_unseen(call.roots)]
     frozen = ways.frozen_behind(call.roots)
+    unseen = [] if cuts or frozen else ways.left_unseen(call)
     if not (cuts or unseen) and frozen:
         _say(
             f"the call at {where} starts from what has no graph: "

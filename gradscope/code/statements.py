@@ -289,12 +289,8 @@ def binding(site: Site, name: str) -> ast.expr | None:
     way to it.
     """
     around = source.enclosing(site.file, site.line)
-    functions = (
-        each for each in around if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-    )
-    scope = max(functions, key=lambda each: each.lineno, default=source.tree(site.file))
     found = None
-    for each in source.statements_of(scope):
+    for each in _scope(site):
         is_before = each.lineno < site.line and each not in around
         if is_before and name in _bound_by(each) and (found is None or each.lineno > found.lineno):
             found = each
@@ -305,6 +301,40 @@ def binding(site: Site, name: str) -> ast.expr | None:
     if any(isinstance(each, branches) and each not in around for each in over):
         return None
     return getattr(found, "value", None)
+
+
+def sets_requires_grad(site: Site, name: str) -> Site | None:
+    """Return the last place before a site that sets ``requires_grad`` of a variable, in its
+    function.
+    """
+    found = [each for each in _scope(site) if each.lineno < site.line and _sets(each, name)]
+    if not found:
+        return None
+    last = max(found, key=lambda each: each.lineno)
+    return places.of_node(last, site.file, site.function)
+
+
+def _sets(statement: ast.stmt, name: str) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(ast.Name(id=owner), "requires_grad_"))):
+            return owner == name
+        case ast.Assign(targets=[ast.Attribute(ast.Name(id=owner), "requires_grad")]):
+            return owner == name
+        case ast.Assign(value=value) if name in _bound_by(statement):
+            calls = [*source.calls_in(value)]
+            given = (keyword.arg for call in calls for keyword in call.keywords)
+            sets = any(source.called_name(call) == "requires_grad_" for call in calls)
+            return sets or "requires_grad" in given
+    return False
+
+
+def _scope(site: Site) -> Iterator[ast.stmt]:
+    """Yield the statements of the innermost function around a site, or of its module."""
+    around = source.enclosing(site.file, site.line)
+    functions = [
+        each for each in around if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return source.statements_of(functions[-1] if functions else source.tree(site.file))
 
 
 def _bound_by(statement: ast.stmt) -> set[str]:

@@ -5,9 +5,8 @@ of inputs that nothing reaches.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import FrameType
-from typing import Any
 
 import torch
 
@@ -15,14 +14,12 @@ from gradscope.code import places, statements
 from gradscope.collect.backward import Evidence
 from gradscope.collect.calls import EngineCall
 from gradscope.model import Site
-from gradscope.program.layouts import is_exactly
-from gradscope.program.names import names_in
+from gradscope.program.names import entries_of, names_in
 from gradscope.program.sites import USER, classify, user_frames
 from gradscope.program.tensors import describe
 from gradscope.program.variables import variables
 from gradscope.rules import gs501, gs505
 
-_MOST_ENTRIES = 1_000  # of a container of the program's that an input is looked for in
 _MOST_NAMED = 1_000
 
 
@@ -83,18 +80,10 @@ def _written(frames: Sequence[FrameType]) -> dict[int, str]:
     """
     found: dict[int, str] = {}
     for name, value in (pair for frame in frames for pair in variables(frame)):
-        for text, each in ((name, value), *_entries(name, value)):
+        for text, each in ((name, value), *entries_of(name, value)):
             if issubclass(type(each), torch.Tensor):
                 found.setdefault(id(each), text)
     return found
-
-
-def _entries(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if is_exactly(value, list, tuple, dict) and len(value) <= _MOST_ENTRIES:
-        entries = value.items() if type(value) is dict else enumerate(value)
-        yield from (
-            (f"{name}[{key!r}]", each) for key, each in entries if is_exactly(key, int, str)
-        )
 
 
 def script() -> str:

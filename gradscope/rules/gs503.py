@@ -80,7 +80,9 @@ class NeverUsed(NamedTuple):
     """Parameters, ``names``, that calls have reached in all ``steps`` of an optimizer, and that
     never changed; ``others`` are those that one holds.
 
-    ``instead``: the optimizer holds so many parameters of the same sizes that no gradient reaches.
+    ``instead``: the optimizer holds so many parameters that no gradient reaches, which have the
+    same sizes, or are in no module of the program any more. ``is_listed``: their modules are in a
+    list that is no ``nn.ModuleList``.
     ``is_beside``: it was given other submodules only. ``nbytes`` are those of their gradients.
     """
 
@@ -91,6 +93,7 @@ class NeverUsed(NamedTuple):
     step: Site | None
     after: int = 0
     instead: int = 0
+    is_listed: bool = False
     is_beside: bool = False
     nbytes: int = 0
 
@@ -103,9 +106,9 @@ def finding(facts: NeverUsed, way: Way | None = None) -> Finding:
     notes = [] if way is None else [*way.notes]
     label = f"does not hold {named}" if way is None else way.label
     if facts.instead and way is None:
-        same = f"{counted(facts.instead, 'parameter')} of the same sizes"
-        it = f"{who} holds {same} that no gradient reaches"
-        notes.append(Related("made", None, f"{it}: these were copied, or replaced"))
+        it = f"{who} holds {counted(facts.instead, 'parameter')} that no gradient reaches"
+        before = "it was probably built before these were made, or copied"
+        notes.append(Related("made", None, f"{it}: {before}"))
     found = RULE.finding(
         f"in {counted(facts.steps, 'step')}, nothing used the gradients of {parameters}",
         site=facts.step if way is None else way.site,
@@ -124,6 +127,9 @@ def _fix(facts: NeverUsed, who: str) -> Fix:
         spares = f"spares their gradients ({nbytes(facts.nbytes)}) and their part of backward"
         freeze = f"if they are not to be trained, requires_grad_(False) {spares}"
         return Fix(FixKind.OTHER, f"{freeze}; else give them to {who}")
+    if facts.is_listed:
+        keep = "keep their modules in an nn.ModuleList or nn.ModuleDict"
+        return Fix(FixKind.OTHER, f"{keep}, so that parameters() gives them to {who}")
     if facts.instead:
         return Fix(FixKind.REORDER, f"build {who} from the parameters that the forward pass uses")
     return Fix(FixKind.OTHER, f"give them to {who}, which must see them when it is built")

@@ -88,7 +88,7 @@ class NotReset(NamedTuple):
 def finding(facts: NotReset, way: Way | None = None) -> Finding:
     """Return the finding; a ``way`` names the line that resets the others."""
     who = f"`{facts.optimizer}`" if facts.optimizer else "an optimizer"
-    named = told(facts.names, facts.others) if facts.others else "each of its parameters"
+    named = told(facts.names, facts.others) if facts.others else "each parameter"
     still = "still hold" if facts.others and len(facts.names) > 1 else "still holds"
     owner = facts.optimizer or "optimizer"
     fix = Fix(FixKind.OTHER, f"reset what the optimizer steps: {owner}.zero_grad() once a step")

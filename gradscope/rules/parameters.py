@@ -25,10 +25,10 @@ def told(names: Sequence[str], others: Collection[str] = (), most: int = _MOST_N
 
 
 def share(part: int, whole: int) -> str:
-    """Return ``2 of the 6 parameters``, ``the only parameter``, ``all 6 parameters``."""
-    if part == whole:
-        return f"all {counted(whole, 'parameter')}" if whole > 1 else "the only parameter"
-    return f"{part:,} of the {counted(whole, 'parameter')}"
+    """Return ``2 of the 6 parameters``, ``any of the 6 parameters``, ``the only parameter``."""
+    if part == whole == 1:
+        return "the only parameter"
+    return f"{'any' if part == whole else f'{part:,}'} of the {counted(whole, 'parameter')}"
 
 
 def _module_or_name(name: str, others: Collection[str]) -> str:

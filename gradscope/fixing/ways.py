@@ -188,8 +188,8 @@ class Ways:
                 found.setdefault(_spot(site), site)
                 if record.origins[each].has_graph:
                     with_graph.add(_spot(site))
-        own = record.site(record.origins[value].route)
-        return [s for at, s in found.items() if at not in with_graph and own != s]
+        own = _spot(record.site(record.origins[value].route))
+        return [site for at, site in found.items() if at not in with_graph and at != own]
 
     @property
     def _trained(self) -> frozenset[int]:

@@ -51,6 +51,7 @@ from gradscope.program.sites import (
     Route,
     Routes,
     owner_of,
+    place_in,
     user_frames,
 )
 from gradscope.program.tensors import describe, leaves_of, storage_of
@@ -446,7 +447,27 @@ class Following(TorchFunctionMode):
         elif owner_of(at.f_code) in (HIDDEN, LIBRARY):
             kind, own = ModeKind.LIBRARY, at.f_code.co_name
         self._modes.append(Mode(route, kind, name, own))
+        if kind is ModeKind.CALL:
+            self._look_for_skipped(len(self._modes) - 1, at)
         return len(self._modes) - 1
+
+    def _look_for_skipped(self, mode: int, frame: FrameType) -> None:
+        """Note the exception by which the function that has switched grad mode off is left."""
+        if sys.gettrace() is not None or frame.f_code.co_name == "<module>":
+            return
+        raised: list[Site] = []
+
+        def trace(own: FrameType, event: str, given: Any) -> Any:
+            if event == "exception":
+                raised.append(place_in(own).site)
+            elif event == "return":
+                sys.settrace(None)
+                if given is None and raised and self._local.mode == mode:
+                    self._modes[mode] = self._modes[mode]._replace(skipped=raised[-1])
+            return trace
+
+        frame.f_trace = trace
+        sys.settrace(lambda *given: None)
 
     # leaves
 

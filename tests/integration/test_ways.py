@@ -406,6 +406,22 @@ LOUD: dict[str, tuple[str, str, list[str]]] = {
     ),
 }
 
+SKIPPED = """
+def features(x):
+    torch.set_grad_enabled(False)  # mode
+    if x.shape[0] > 4:
+        raise ValueError("too many")  # raised
+    torch.set_grad_enabled(True)
+    return x
+
+def loss_of(x, y):
+    try:
+        x = features(x)
+    except ValueError:
+        pass
+    return F.mse_loss(head(enc(x)), y)  # cut
+"""
+
 HEALTHY = {
     "a target network": """
         import copy
@@ -546,3 +562,42 @@ def test_it_says_nothing_of_what_is_trained(body: str, tmp_path: Path) -> None:
     assert not ways.unreached()
     assert {answer.state for answer in ways.of_leaves(ways.named("enc"))} == {State.ARRIVES}
     assert all(call.has_graph for call in ways.record.calls)
+
+
+def test_it_says_which_exception_left_grad_mode_off(tmp_path: Path) -> None:
+    program = written(SKIPPED)
+    ways = Ways(followed(program, tmp_path))
+    cut = ways.cuts(ways.record.calls[-1].roots)[0]
+    check(program, cut, "mode")
+    assert cut.mode is not None
+    assert line(cut.mode.skipped) == marked(program, "raised")
+
+
+def test_it_goes_on_to_the_call_that_is_asked_for(tmp_path: Path) -> None:
+    later = "head.requires_grad_(False)\nenc.requires_grad_(False)\nloss_of(x, y).backward()\n"
+    program = written("def loss_of(x, y):\n    return F.mse_loss(head(enc(x)), y)\n") + later
+    assert followed(program, tmp_path).ended == "enough"
+    ways = Ways(followed(program, tmp_path, calls=4))
+    call = ways.record.calls[-1]
+    assert not call.has_graph
+    assert not ways.cuts(call.roots)
+    frozen = [ways.record.leaves[n] for n in ways.frozen_behind(call.roots)]
+    assert sorted(leaf.name for leaf in frozen) == BOTH
+    lines = program.splitlines()
+    assert {lines[(line(ways.record.site(leaf.frozen)) or 0) - 1] for leaf in frozen} == {
+        "head.requires_grad_(False)",
+        "enc.requires_grad_(False)",
+    }
+
+
+def test_an_input_that_is_not_reached_is_known_by_its_place(tmp_path: Path) -> None:
+    body = """
+    def loss_of(x, y):
+        loss = F.mse_loss(head(enc(x)), y)
+        torch.autograd.grad(loss, [enc.weight, x.requires_grad_(), head.bias], retain_graph=True)
+        return loss
+    """
+    record = followed(
+        written(body.replace("x.requires_grad_()", "torch.ones(1).requires_grad_()")), tmp_path
+    )
+    assert record.calls[-1].unused == (1,)

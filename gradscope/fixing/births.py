@@ -67,6 +67,11 @@ def full(finding: Finding, ways: Ways) -> Finding:
             way = not_reached(finding, ways)
         case "GS505":
             way = unused_inputs(finding, ways)
+        case "GS503":
+            way = never_used(finding, ways)
+        case "GS504" if finding.step is not None:
+            fixes = reconnecting.reset(finding.step)
+            return finding.with_fixes([*fixes, *finding.fixes])
         case _:
             return finding
     if way is None:
@@ -76,7 +81,9 @@ def full(finding: Finding, ways: Ways) -> Finding:
         names = finding.parameters or _names_behind(finding, ways)
         changed = replace(finding, related=tuple(way.notes), parameters=names)
         return changed.with_fixes(fixes or [*finding.fixes])
-    severity = Severity.ADVICE if way.is_unused else Severity.WARNING
+    severity = finding.severity
+    if finding.code == "GS502":
+        severity = Severity.ADVICE if way.is_unused else Severity.WARNING
     changed = replace(
         *(finding,), site=way.site, label=way.label, related=tuple(way.notes), severity=severity
     )
@@ -178,6 +185,29 @@ def _unused_way(leaves: Sequence[int], state: State, ways: Ways) -> Way | None:
     use = Fix(FixKind.OTHER, "use it in what is trained, or remove it")
     notes = [*_not_read(made)] if made is not None and state is State.UNUSED else []
     return Way(site, label, notes, (use,), is_unused=True)
+
+
+def never_used(finding: Finding, ways: Ways) -> Way | None:
+    """Return where parameters were made that no optimizer holds, and where that was."""
+    record, step = ways.record, finding.step
+    leaves = [n for name in finding.parameters for n in ways.named(name)[:1]]
+    numbers = (s.optimizer for s in record.steps if _spot(record.site(s.route)) == _spot(step))
+    number = next(numbers, -1)
+    if not leaves or number < 0:
+        return None
+    holder = record.optimizers[number]
+    fixes = reconnecting.given_to(holder, leaves, ways)
+    first = record.leaves[leaves[0]]
+    made, built = ways.line_beside(first.made, holder.made), record.site(holder.made)
+    if made is None or built is None or finding.site is None:
+        return None
+    who = f"`{holder.name}`" if holder.name else "the optimizer"
+    if first.turn > holder.turn:
+        label = f"{names_of(leaves, record)} {'are' if len(leaves) > 1 else 'is'} made after {who}"
+        said = f"{who} was built here, and does not hold {'them' if len(leaves) > 1 else 'it'}"
+        return Way(made, label, (Related("made", built, said),), fixes or finding.fixes)
+    note = Related("made", made, "they are made here" if len(leaves) > 1 else "it is made here")
+    return Way(built, finding.label, (note,), [*fixes, *finding.fixes])
 
 
 def _not_read(made: Site) -> Iterator[Related]:
@@ -360,8 +390,8 @@ def _assigned(site: Site) -> str:
     return f"`{names[0]}`" if len(names) == 1 else "what this line makes"
 
 
-def _spot(site: Site) -> tuple[str, int]:
-    return site.file, site.line
+def _spot(site: Site | None) -> tuple[str, int]:
+    return ("", 0) if site is None else (site.file, site.line)
 
 
 # trying
@@ -413,7 +443,7 @@ def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> boo
     ran = program.run(with_it.changes, Bounds(100, max(left / 2, _LEAST_SECONDS)))
     if ran.exit_status in (None, REFUSED) or ran.exception:
         return False
-    if any(each.severity is Severity.ERROR for each in ran.findings):
+    if any(e.severity is Severity.ERROR or e.code == finding.code for e in ran.findings):
         return False
     with suppress(GradscopeError):
         calls = finding.backward_call if finding.severity is Severity.ERROR else 0
@@ -422,8 +452,11 @@ def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> boo
         after = Ways(record)
         if record.stopped or any(not call.has_graph for call in record.calls):
             return False
-        if not finding.parameters:
+        if not finding.parameters or finding.code == "GS504":
             return bool(record.calls)
+        if finding.code == "GS503":
+            held = [n for name in finding.parameters for n in after.named(name)[:1]]
+            return bool(held) and all(record.leaves[n].optimizer >= 0 for n in held)
         reached = [n for name in finding.parameters for n in after.named(name)[:1]]
         states = [answer.state for answer in after.of_leaves(reached)]
         return State.ARRIVES in states and {*states} <= {State.ARRIVES, State.ZERO}

@@ -74,7 +74,9 @@ class Mode(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A leaf as it was at the end; ``frozen`` and ``made`` are numbers of routes, or -1."""
+    """A leaf as it was at the end; ``frozen`` and ``made`` are numbers of routes, or -1, and
+    ``turn`` counts the parameters and optimizers in the order in which they were made.
+    """
 
     name: str
     shape: str
@@ -84,6 +86,7 @@ class Leaf(NamedTuple):
     frozen: int = -1
     made: int = -1
     optimizer: int = -1
+    turn: int = -1
 
 
 class EngineUse(NamedTuple):
@@ -112,11 +115,13 @@ class StepUse(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """An optimizer: its name, its class, and its leaves."""
+    """An optimizer: its name, its class, its leaves, where it was made, and when, as of leaves."""
 
     name: str
     kind: str
     leaves: tuple[int, ...]
+    made: int = -1
+    turn: int = -1
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,17 @@ from dataclasses import replace
 
 from gradscope.code import places, source
 from gradscope.code.statements import stored_names
-from gradscope.fixing.edits import computed_at, with_flag
+from gradscope.fixing.edits import computed_at, with_flag, with_followers
 from gradscope.fixing.marks import Span
-from gradscope.fixing.origins import CutReason, ModeKind
+from gradscope.fixing.origins import CutReason, Holder, ModeKind
 from gradscope.fixing.pieces import (
     Piece,
     Pieces,
     after,
+    block_with,
     first_line,
     instead_of,
+    lines_of,
     removed,
     text_of,
     together,
@@ -25,6 +27,7 @@ from gradscope.fixing.pieces import (
 )
 from gradscope.fixing.ways import Cut, Ways, is_switch, switching_decorator
 from gradscope.model import Applicability, Fix, FixKind, Site
+from gradscope.units import common_module
 
 _LEAVING = ("item", "tolist", "numpy")
 _COPYING = ("tensor", "as_tensor", "asarray", "FloatTensor", "Tensor", "from_numpy")
@@ -297,3 +300,66 @@ def thawed(frozen: Sequence[int], ways: Ways) -> list[Fix]:
                 found.append(Fix(FixKind.ATTACH, message, edits))
     words = Fix(FixKind.ATTACH, "requires_grad_(True) at what is to be trained")
     return [*found[:3], words]
+
+
+# who steps them
+
+
+def given_to(holder: Holder, leaves: Sequence[int], ways: Ways) -> list[Fix]:
+    """Return what has an optimizer hold parameters that it does not."""
+    record, found = ways.record, list[tuple[FixKind, str, Pieces]]()
+    first, built = record.leaves[leaves[0]], record.site(holder.made)
+    made = ways.line_beside(first.made, holder.made)
+    if built is None or made is None:
+        return []
+    name = holder.name or "the optimizer"
+    if first.turn > holder.turn and built.file == made.file:
+        pieces = _built_behind(_one(built), made)
+        found.append((FixKind.REORDER, f"build `{name}` behind line {made.line}", pieces))
+    for site in record.routes[first.made] if first.made >= 0 else ():
+        statement = source.statement_at(site)
+        value = getattr(statement, "value", None)
+        if isinstance(value, ast.List | ast.ListComp) and isinstance(statement, ast.Assign):
+            text = f"torch.nn.ModuleList({text_of(value, site.file)})"
+            message = f"keep the modules of line {site.line} in an nn.ModuleList"
+            found.append((FixKind.ATTACH, message, (instead_of(value, site.file, text),)))
+    owner = common_module(record.leaves[n].name for n in leaves)
+    if owner and holder.name and (later := _one(max(made, built, key=lambda s: s.line))):
+        is_one = len(leaves) == 1 and owner == first.name
+        what = f"[{owner}]" if is_one else f"{owner}.parameters()"
+        line = f'{holder.name}.add_param_group({{"params": {what}}})'
+        found.append((FixKind.ATTACH, line, after(later, made.file, [line])))
+    edits = ((kind, message, written(*pieces)) for kind, message, pieces in found)
+    return [Fix(kind, message, own) for kind, message, own in edits if own]
+
+
+def _built_behind(statement: ast.stmt, made: Site) -> Pieces:
+    """Move a statement, and what is computed from what it binds, behind that around a place."""
+    file = made.file
+    block = block_with(file, statement)
+    goal = next((each for each in block if source.spans(each, made.line)), None)
+    if goal is None:
+        return ()
+    before = block[: block.index(goal)]
+    own = with_followers(before, [statement])
+    if any(isinstance(each, ast.For | ast.While) for each in own):
+        return ()
+    lines = [line for each in own for line in lines_of(each, file)]
+    return together(*(removed(each, file) for each in own), after(goal, file, lines))
+
+
+def _one(site: Site) -> ast.stmt:
+    return source.statement_at(site) or ast.Pass()
+
+
+def reset(step: Site) -> list[Fix]:
+    """Return what resets the gradients that a step has used."""
+    statement = source.statement_at(step)
+    call = source.call_at(step)
+    if statement is None or call is None or not isinstance(call.func, ast.Attribute):
+        return []
+    owner = call.args[0] if call.args and source.called_name(call) == "step" else call.func.value
+    line = f"{text_of(owner, step.file)}.zero_grad()"
+    edits = written(*after(statement, step.file, [line]))
+    message = f"reset what the optimizer steps, once a step: {line}"
+    return [Fix(FixKind.ATTACH, message, edits)] if edits else []

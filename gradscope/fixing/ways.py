@@ -397,6 +397,14 @@ class Ways:
                 rows.append(Row(site, state))
         return rows
 
+    def line_beside(self, route: int, other: int) -> Site | None:
+        """Return the line of a route in the function of another one, or else its own."""
+        if route < 0 or other < 0:
+            return None
+        function = next((site.function for site in self.record.routes[other]), "")
+        sites = self.record.routes[route]
+        return next((site for site in sites if site.function == function), next(iter(sites), None))
+
     def unreached(self) -> dict[int, list[int]]:
         """Return by optimizer its parameters that require grad and never had a gradient at a step
         of its own, and that no call has reached.

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import getattr_static
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
@@ -148,7 +148,8 @@ class Following(TorchFunctionMode):
         self._leaf_facts: list[tuple[str, int, bool]] = []
         self._requires: dict[int, bool] = {}
         self._frozen: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._made: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._made: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self._turns = count()
         self._calls: list[EngineUse] = []
         self._steps: list[StepUse] = []
         self._optimizers: list[weakref.ref[Any]] = []
@@ -485,7 +486,8 @@ class Following(TorchFunctionMode):
     def made_parameter(self, parameter: Any, frame: FrameType) -> None:
         """Note where a parameter was made."""
         with self._lock:
-            self._made[id(parameter)] = weakref.ref(parameter), self._route(frame)
+            made = weakref.ref(parameter), self._route(frame), next(self._turns)
+            self._made[id(parameter)] = made
 
     # the engine and the optimizers
 
@@ -530,7 +532,9 @@ class Following(TorchFunctionMode):
         if known is None:
             known = len(self._optimizers)
             self._optimizers.append(weakref.ref(optimizer))
-            self._holders.append(Holder("", type(optimizer).__name__, ()))
+            route = self._route(sys._getframe(1))
+            kind = type(optimizer).__name__
+            self._holders.append(Holder("", kind, (), route, next(self._turns)))
         return known
 
     def step(self, optimizer: Any) -> None:
@@ -546,7 +550,7 @@ class Following(TorchFunctionMode):
             names = (names_in(each, [optimizer])[0] for each in frames)
             name = self._holders[number].name or next(filter(None, names), "")
             name = name or self._attribute(frames, optimizer)
-            self._holders[number] = Holder(name, type(optimizer).__name__, leaves)
+            self._holders[number] = self._holders[number]._replace(name=name, leaves=leaves)
             self._learn_names(frame)
             own = frozenset(map(self._leaf, given)), frozenset(map(self._leaf, zero))
             self._steps.append(StepUse(number, self._route(frame), *own))
@@ -595,7 +599,8 @@ class Following(TorchFunctionMode):
             for number, ref in enumerate(self._leaves):
                 tensor, facts = ref(), self._leaf_facts[number]
                 key = id(tensor)
-                made, route = self._made.get(key, (None, -1))
+                made, route, turn = self._made.get(key, (None, -1, -1))
+                is_known = made is not None and made() is tensor
                 froze, frozen = self._frozen.get(key, (None, -1))
                 leaf = Leaf(
                     self._named.get(number, ""),
@@ -604,8 +609,9 @@ class Following(TorchFunctionMode):
                     self._requires[number] if tensor is None else tensor.requires_grad,
                     facts[2],
                     frozen if froze is not None and froze() is tensor else -1,
-                    route if made is not None and made() is tensor else -1,
+                    route if is_known else -1,
                     optimizers.get(number, -1),
+                    turn if is_known else -1,
                 )
                 leaves.append(leaf)
             record = Origins(

@@ -205,8 +205,10 @@ class Finding(Printed):
 
     @property
     def is_born(self) -> bool:
-        """Whether it is about a graph that was never made, or was cut: a rehearsal shows where."""
-        return self.code in ("GS501", "GS502", "GS505")
+        """Whether it is about gradients that do not arrive or are not used: a rehearsal of where
+        each tensor comes from shows why.
+        """
+        return self.code in ("GS501", "GS502", "GS503", "GS504", "GS505")
 
     @property
     def is_to_mend(self) -> bool:

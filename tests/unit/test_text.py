@@ -185,10 +185,10 @@ def test_an_error_that_came_out_of_a_backward_call_is_said_to_have() -> None:
     elsewhere = replace(ended, outcome=replace(outcome, exception="ValueError: other"))
     assert "\nno finding explains ValueError; nothing was found" in report(elsewhere)
     error = finding(None, message="it will raise")
-    assert "\n1 error in 500 backward calls; the script ended with it" in report(
+    assert "\n1 error in 500 backward calls; the script ended with that error" in report(
         replace(ended, findings=(error,))
     )
-    assert "ended with it" not in report(replace(elsewhere, findings=(error,)))
+    assert "ended with that error" not in report(replace(elsewhere, findings=(error,)))
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def _outcome(outcome: Outcome, who: str, console: Console) -> None:
 def _headline(recording: Recording, console: Console) -> None:
     """Print the result in one line."""
     words, style, made = ", ".join(tally(recording.findings)), "bold", _made(recording)
-    rest = f" in {made}{'; the script ended with it' if _is_explained(recording) else ''}"
+    rest = f" in {made}{'; the script ended with that error' if _is_explained(recording) else ''}"
     if recording.findings:
         found = [finding.severity for finding in recording.findings if finding.counts]
         style = SEVERITIES[min(found, key=lambda one: one.rank)].terminal if found else style

@@ -98,6 +98,7 @@ class Session:
     ) -> None:
         hooks = hooks and Part.HOOKS not in off
         self.scopes: list[Scope] = []
+        self.sees_steps = not {Part.STEPS, Part.WATCH} & off
         self.process = os.getpid()
         allowed = None if budget is None else Budget(budget)
         self.state = state = State(self.report, notes, hooked=hooks, budget=allowed)
@@ -179,8 +180,8 @@ class Session:
         if self.state.generations.is_own:
             self.state.lifting.leave()  # it is shown all of its own beginning
         growth = Growth(self.state)
-        scope.trained = trained = Trained(self.state)
-        scope.leaks = growth, Unused(self.state, growth, trained), Waste(self.state, growth)
+        unused = Unused(self.state, growth, scope.trained)
+        scope.leaks = growth, unused, Waste(self.state, growth)
         observers.add(
             *scope.leaks, scope.trained, report=lambda finding: unprofiled(scope.report)(finding)
         )
@@ -382,6 +383,7 @@ class Scope:
     def join(self, session: Session) -> None:
         """Begin to take what a session of watches sees."""
         self._session = session
+        self.trained = Trained(session.state, sees_steps=session.sees_steps)
         self.writer.follow(lambda: self.with_predictions(session.summary()), session.begun)
         self.writer.amend(clock=session.state.clock)
         self._first_call = session.state.calls
@@ -510,7 +512,8 @@ class Scope:
         made = counted(self._asked.stop_after or 0, "backward call")
         stopped = f"the program was stopped after {made}, as --stop-after asked"
         notes = (*summary.notes, *([stopped] if self.is_stopped else []))
-        return replace(summary, predicted=len(predicted), came_true=came_true, notes=notes)
+        summary = replace(summary, training=self.trained.summary(), notes=notes)
+        return replace(summary, predicted=len(predicted), came_true=came_true)
 
     def refusal(self, finding: Finding) -> BaseException | None:
         """Return the exception to raise in the engine's place, where the user asked for that."""

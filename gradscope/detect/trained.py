@@ -25,9 +25,9 @@ from gradscope.collect.look import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.asking import script
-from gradscope.model import BackwardCall, Finding, Site
+from gradscope.model import BackwardCall, Finding, Site, Training
 from gradscope.program.layouts import is_exactly
-from gradscope.program.names import attributes_of, names_in, parameter_names
+from gradscope.program.names import attributes_of, names_in, parameters_in
 from gradscope.program.sites import Place, place_in, site_of, user_frames
 from gradscope.program.tensors import (
     PLAIN,
@@ -41,6 +41,7 @@ from gradscope.program.tensors import (
 )
 from gradscope.program.variables import local_variables, variables
 from gradscope.rules import gs502, gs503, gs504
+from gradscope.rules.parameters import counts
 
 _NAMED = 2  # steps, at which the program's names for the parameters are read
 _LOOKED_AT = 32  # steps, of which is known whether they used gradients again
@@ -193,8 +194,9 @@ class _Optimizer:
 class Trained(Observer):
     """Announces GS502, GS503 and GS504 when the watch ends."""
 
-    def __init__(self, watch: State) -> None:
+    def __init__(self, watch: State, *, sees_steps: bool = True) -> None:
         self.watch = watch
+        self._sees_steps = sees_steps
         self._optimizers: dict[int, _Optimizer] = {}
         self._gone: list[_Optimizer] = []
         self._unheld: dict[int, _Unheld] = {}
@@ -204,6 +206,8 @@ class Trained(Observer):
         self._silenced: tuple[Site, str] | None = None
         self._guarded = False
         self._script = ""
+        self._frozen: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        self._not_yet: tuple[str, ...] = ()
 
     # at steps
 
@@ -237,8 +241,14 @@ class Trained(Observer):
     def _learn(self, known: _Optimizer, optimizer: Any) -> None:
         """Learn the names that the program has for an optimizer and for parameters."""
         frames = user_frames(sys._getframe(1))
-        names = parameter_names(frames)
+        written = parameters_in(frames)
+        names = {key: name for key, (name, _) in written.items()}
         self._names |= names
+        self._frozen |= {
+            key: (weakref.ref(tensor), name)
+            for key, (name, tensor) in written.items()
+            if isinstance(tensor, Parameter) and not requires_grad(tensor)
+        }
         self._script = self._script or script()
         if frames:
             known.place = known.place or place_in(frames[0])
@@ -247,8 +257,8 @@ class Trained(Observer):
         for i, group in enumerate(optimizer.param_groups):
             for j, each in enumerate(group["params"]):
                 if requires_grad(each):
-                    written = names.get(id(each)) or self.watch.names.of_tensor(each)
-                    known.names[id(each)] = written or f"{of}[{i}]['params'][{j}]"
+                    name = names.get(id(each)) or self.watch.names.of_tensor(each)
+                    known.names[id(each)] = name or f"{of}[{i}]['params'][{j}]"
         known.owners = {
             id(p): name
             for name, module in self.watch.names.named_modules
@@ -299,7 +309,7 @@ class Trained(Observer):
                 often.append(known)
         if often:  # the variables may be gone when the watch ends
             frames = user_frames(frame)
-            self._names |= parameter_names(frames)
+            self._names |= {key: name for key, (name, _) in parameters_in(frames).items()}
             self._forget_those_held(dict(variables(each)) for each in frames)
             listed = self._in_plain_lists()
             for each in often:
@@ -355,6 +365,28 @@ class Trained(Observer):
             yield from self._not_reached(known, replaced)
             yield from self._not_reset(known)
 
+    def summary(self) -> Training:
+        """Return how many parameters had gradients, and which had none on purpose."""
+        stepped = [each for each in self._all if each.steps]
+        if not stepped or self.watch.passes:
+            return Training(known=self._sees_steps and not self.watch.passes)
+        names = {key: name for each in stepped for key, name in each.names.items()}
+        waiting = set[int]().union(*(each.waiting.keys() for each in stepped))
+        frozen = [
+            name
+            for ref, name in self._frozen.values()
+            if (tensor := ref()) is None or not requires_grad(tensor)
+        ]
+        return Training(
+            len(stepped),
+            min(each.steps for each in stepped),
+            (stepped[0].name or "") if len(stepped) == 1 else "",
+            len(names),
+            len(names.keys() - waiting),
+            counts(self._not_yet, {*names.values()} - {*self._not_yet}),
+            counts(frozen, {*names.values()}),
+        )
+
     @property
     def unreached_modules(self) -> set[str]:
         """The names of the modules with parameters that an optimizer steps and no gradient
@@ -385,7 +417,9 @@ class Trained(Observer):
         known.wait()
         never = known.waiting.keys() - self._reached - replaced
         if known.steps < _STEPS_TO_CHOOSE:
-            never -= self._may_be_chosen(never)
+            later = self._may_be_chosen(never)
+            self._not_yet += known.named(later)[0]
+            never -= later
         names, others = known.named(never)
         if not names:
             return

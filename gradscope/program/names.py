@@ -153,11 +153,12 @@ def names_in(frame: FrameType, objects: Sequence[object]) -> list[str | None]:
     return [found.get(id(each)) for each in objects]
 
 
-def parameter_names(frames: Sequence[FrameType]) -> dict[int, str]:
-    """Return by identity how the outermost of these frames write parameters and other leaves: of a
-    module in a variable, in a container or in an attribute of an object, in this order.
+def parameters_in(frames: Sequence[FrameType]) -> dict[int, tuple[str, torch.Tensor]]:
+    """Return by identity the parameters and other leaves that frames lead to, each as the outermost
+    frame writes it: of a module in a variable, in a container or in an attribute of an object, in
+    this order.
     """
-    found: dict[int, str] = {}
+    found: dict[int, tuple[str, torch.Tensor]] = {}
     held = [pair for frame in reversed(frames) for pair in variables(frame) if pair[0][0] != "_"]
     inside = [each for pair in held for each in entries_of(*pair)]
     attributes = [each for pair in held for each in attributes_of(*pair) if each[0][0] != "_"]
@@ -165,9 +166,9 @@ def parameter_names(frames: Sequence[FrameType]) -> dict[int, str]:
     for name, value in (*held, *inside, *attributes, *beyond):
         if issubclass(type(value), Module):
             for key, parameter in _parameters(value):
-                found.setdefault(id(parameter), f"{name}.{key}")
+                found.setdefault(id(parameter), (f"{name}.{key}", parameter))
         elif issubclass(type(value), torch.Tensor) and is_held_leaf(value):
-            found.setdefault(id(value), name)
+            found.setdefault(id(value), (name, value))
     return found
 
 

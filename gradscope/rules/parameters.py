@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from fnmatch import fnmatchcase
 
 from gradscope.units import counted, gathered, listed
 
@@ -16,6 +17,12 @@ def short_names(names: Sequence[str], others: Collection[str] = ()) -> tuple[str
     found = dict.fromkeys(_module_or_name(name, others) for name in names)
     alike = gathered(found, _without_numbers)
     return tuple(_shorter(alike, others))
+
+
+def counts(names: Sequence[str], others: Collection[str] = ()) -> dict[str, int]:
+    """Return the patterns, each with how many of the names it matches."""
+    short = short_names(names, others)
+    return {each: sum(fnmatchcase(name, each) for name in names) for each in short}
 
 
 def told(names: Sequence[str], others: Collection[str] = (), most: int = _MOST_NAMED) -> str:

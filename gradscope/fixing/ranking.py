@@ -158,8 +158,8 @@ def improved(
     end = time.monotonic() + seconds
     if any(each.is_born and each.counts for each in recording.findings):
         recording = births.improved(recording, program, end, tell)
-    if not any(each.is_to_mend and not each.is_born for each in recording.findings):
-        return recording, None
+        if all(each.is_born for each in recording.findings):
+            return recording, None
     tell("rehearses the run, to find a fix")
     try:
         record = program.rehearse(Bounds(0, seconds))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from functools import cached_property
 from typing import NamedTuple
 
 from gradscope.code import source
@@ -113,13 +114,12 @@ class Ways:
         the ``wanted`` leaves, or to all parameters that require grad.
         """
         record = self.record
-        if wanted is None:
-            wanted = self._trained
+        aims = self._trained if wanted is None else frozenset(wanted)
         found: dict[object, Cut] = {}
         seen = set[int]()
         waiting: list[tuple[int, int]] = [(root, -1) for root in roots]
         for value, by in waiting:
-            behind = record.leaves_behind[value] & frozenset(wanted)
+            behind = record.leaves_behind[value] & aims
             if value in seen or not behind:
                 continue
             seen.add(value)
@@ -191,7 +191,7 @@ class Ways:
         own = _spot(record.site(record.origins[value].route))
         return [site for at, site in found.items() if at not in with_graph and at != own]
 
-    @property
+    @cached_property
     def _trained(self) -> frozenset[int]:
         leaves = enumerate(self.record.leaves)
         return frozenset(n for n, leaf in leaves if leaf.requires_grad and leaf.is_parameter)
@@ -251,13 +251,21 @@ class Ways:
         """Return the value that is a leaf."""
         return self._values[leaf]
 
-    @property
+    @cached_property
     def _values(self) -> dict[int, int]:
         return {o.leaf: n for n, o in enumerate(self.record.origins) if o.leaf >= 0}
 
     def of_leaves(self, leaves: Iterable[int]) -> list[Answer]:
         """Return what is known of some leaves, those with the same state and cuts together."""
-        answers = [self._of_leaf(leaf) for leaf in leaves]
+        asked = [*leaves]
+        roots = dict.fromkeys(root for call in self.losses for root in call.roots)
+        cuts_there = self.cuts(roots, asked)
+        answers = [
+            self._of_leaf(
+                leaf, [c._replace(behind=frozenset({leaf})) for c in cuts_there if leaf in c.behind]
+            )
+            for leaf in asked
+        ]
 
         def alike(answer: Answer) -> object:
             cuts = tuple((cut.reason, cut.site) for cut in answer.cuts)
@@ -274,7 +282,7 @@ class Ways:
             found.append(same[0]._replace(leaves=every, cuts=tuple(merged)))
         return found
 
-    def _of_leaf(self, leaf: int) -> Answer:
+    def _of_leaf(self, leaf: int, cuts: Sequence[Cut]) -> Answer:
         record, own = self.record, self.record.leaves[leaf]
         steps = [step for step in record.steps if step.optimizer == own.optimizer]
         if own.optimizer >= 0 and steps:
@@ -287,16 +295,11 @@ class Ways:
         if given or any(leaf in call.reached for call in self.losses):
             zero = [leaf in step.zero for step in steps if leaf in step.given]
             state = State.ZERO if zero and all(zero) else State.ARRIVES
-            return Answer(state, (leaf,), given, of, tuple(self._cuts_to(leaf)))
-        cuts = self._cuts_to(leaf)
+            return Answer(state, (leaf,), given, of, tuple(cuts))
         if cuts:
             return Answer(State.CUT, (leaf,), given, of, tuple(cuts))
         used = self.descendants(self.value_of(leaf))
         return Answer(State.ASIDE if used else State.UNUSED, (leaf,), given, of)
-
-    def _cuts_to(self, leaf: int) -> list[Cut]:
-        roots = dict.fromkeys(root for call in self.losses for root in call.roots)
-        return self.cuts(roots, {leaf})
 
     # lines
 

@@ -38,10 +38,10 @@ IN_WORDS = {"objective_registry", "char_transformer", "maml_sinusoid"}
 def found(file: Path) -> list[Finding]:
     """The findings about births in a program, as after a run that was rehearsed."""
     program = Program(header_of([str(file)], hooks=True), True, started)
-    recording = program.run((), Bounds(200, 100)).recording
+    recording = program.run((), Bounds(200, 500)).recording
     assert recording is not None
     if any(each.is_born for each in recording.findings):
-        end = time.monotonic() + 100
+        end = time.monotonic() + 500
         recording = births.improved(recording, program, end, lambda doing: None)
     return [each for each in recording.findings if each.is_born]
 

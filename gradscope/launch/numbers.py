@@ -6,6 +6,7 @@ What is computed from them knows it as well, as far as it is computed by Python 
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,6 +17,12 @@ _MOST_KEPT = 10_000
 _bare: dict[int, tuple[object, tuple[int, ...]]] = {}
 """What ``float(x)`` gave, which Python makes a plain number: by its identity, as long as it is
 kept.
+"""
+
+
+_owned: dict[int, tuple[weakref.ref[Any], tuple[int, ...]]] = {}
+"""What arrays were computed from, by the identity of the one whose memory it is: ``np.asarray``
+gives a plain view of that.
 """
 
 
@@ -62,11 +69,19 @@ def origins_of(value: object) -> tuple[int, ...]:
         kept, origins = _bare.get(id(value), (None, ()))
         return origins if kept is value else ()
     if array_class is not None and isinstance(value, _plain_array):
-        while value is not None:
-            if type(value) is array_class:
-                return value.origins  # type: ignore[no-any-return]
-            value = getattr(value, "base", None)
+        if kind is array_class:
+            return value.origins  # type: ignore[no-any-return]
+        owner = _owner(value)
+        ref, origins = _owned.get(id(owner), (None, ()))
+        return origins if ref is not None and ref() is owner else ()
     return ()
+
+
+def _owner(array: Any) -> Any:
+    """Return the array whose memory an array shows."""
+    while isinstance(array.base, _plain_array):
+        array = array.base
+    return array
 
 
 def _merged(values: Iterable[object]) -> tuple[int, ...]:
@@ -88,6 +103,8 @@ def traced(value: Any, origins: tuple[int, ...], *, is_bare: bool = False) -> An
     if array_class is not None and type(value) is _plain_array:
         view = value.view(array_class)
         view.origins = origins
+        owner = _owner(value)
+        _owned[id(owner)] = weakref.ref(owner), origins
         return view
     return value
 

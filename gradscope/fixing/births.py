@@ -166,8 +166,9 @@ def _cut_way(cut: Cut, others: Sequence[Cut], ways: Ways) -> Way | None:
         lines = lines_told(c.site.line for c in others if c.site is not None)
         ways_more = counted(len(others), "more way")
         notes.append(Related("cut", None, f"{ways_more} cut, at {lines}"))
+    notes = [*notes[:_MOST_NOTES], *_silenced(ways.losses[-1], ways)]
     fixes = reconnecting.fixes_of(cut, ways, roots)
-    return Way(cut.site, label_of(cut, whom), notes[:_MOST_NOTES], fixes)
+    return Way(cut.site, label_of(cut, whom), notes, fixes)
 
 
 def _unused_way(leaves: Sequence[int], state: State, ways: Ways) -> Way | None:
@@ -336,10 +337,18 @@ def _notes_of(cut: Cut, ways: Ways, called: Site | None = None) -> Iterator[Rela
         so = f", as {reason}" if reason else ""
         yield from _mode_notes(cut)
         yield Related("cut", cut.site, f"the way was cut here{so}; behind it {are} {whom}")
+        if cut.reason is CutReason.CHECKPOINT and (froze := _frozen_before(cut, ways)) is not None:
+            yield Related("mode", froze, "what its inputs come from was frozen here")
     caller = next((s for s in cut.route[1:] if called is None or _spot(s) != _spot(called)), None)
     if caller is not None and cut.site is not None and caller.function != cut.site.function:
         name = cut.site.function.rpartition(".")[2]
         yield Related("made", caller, f"`{name}` was called here")
+
+
+def _frozen_before(cut: Cut, ways: Ways) -> Site | None:
+    frozen = ways.frozen_behind([cut.value])
+    sites = (ways.record.site(ways.record.leaves[n].frozen) for n in frozen)
+    return next(filter(None, sites), None)
 
 
 def _mode_notes(cut: Cut) -> Iterator[Related]:

@@ -121,3 +121,4 @@ def test_a_loss_that_is_made_a_leaf_is_named(tmp_path: Path) -> None:
     assert finding.severity is Severity.WARNING
     assert finding.site is not None
     assert finding.site.line == 8
+    assert "only silences the error" in finding.related[-1].message

@@ -23,7 +23,7 @@ class Cut(NamedTuple):
     """A place where the way was cut: what goes in has a graph, what comes out has none.
 
     ``behind`` are the leaves that require grad and that the way would lead to. ``back`` is where
-    numbers that have left torch came back; ``times`` how many operations of the line have cut it.
+    numbers that have left torch came back.
     """
 
     reason: CutReason
@@ -34,7 +34,6 @@ class Cut(NamedTuple):
     mode: Mode | None = None
     mode_site: Site | None = None
     back: Route = ()
-    times: int = 1
 
     @property
     def site(self) -> Site | None:
@@ -131,7 +130,7 @@ class Ways:
             key = (cut.reason, cut.site, cut.back[:1])
             if key in found:
                 old = found[key]
-                found[key] = old._replace(behind=old.behind | behind, times=old.times + 1)
+                found[key] = old._replace(behind=old.behind | behind)
             else:
                 found[key] = cut
         return [*found.values()]

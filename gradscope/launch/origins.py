@@ -72,12 +72,13 @@ _LEAVE = frozenset(
 )
 """Methods that give numbers or arrays for a tensor."""
 _FROM_DATA = frozenset({"tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor"})
+_LINEAR = "grad of what is linear"
+"""What ``autograd.grad`` is called that builds a graph, where the result has none."""
 _ASKS = frozenset({"requires_grad", "grad_fn", "shape", "is_leaf", "grad", "backward", "_base"})
 """What is asked of a tensor, and computes nothing."""
 
 _GRAD_MODE = os.path.join("torch", "autograd", "grad_mode.py")
 _DECORATORS = os.path.join("torch", "utils", "_contextlib.py")
-_DISTRIBUTIONS = os.path.join("torch", "distributions", "")
 
 
 def _tensors_in(value: Any, depth: int = 3) -> Iterator[Any]:
@@ -281,15 +282,17 @@ class Following(TorchFunctionMode):
             route = self._route(sys._getframe(1))
             if name in _LEAVE:
                 return self._left(name, result, parents, route)
+            if name == "grad" and (kwargs.get("create_graph") or any(args[4:5])):
+                name = _LINEAR
             own = Origin(parents, name, route, False)
             memory = {storage_of(t): t for t in tensors}
             for out in self._outs(name, result, args, versions):
                 base = memory.get(storage_of(out)) if id(out) not in map(id, tensors) else None
                 if base is not None and storage_of(out):  # a view, of this one alone
                     view = own._replace(parents=self._parents([base]))
-                    self._note(out, view, needed=_requires_grad(base), given=given)
+                    self._note(out, view, needed=_requires_grad(base))
                 else:
-                    self._note(out, own, needed=needed, given=given)
+                    self._note(out, own, needed=needed)
         return result
 
     def _outs(
@@ -308,23 +311,21 @@ class Following(TorchFunctionMode):
             if id(out) not in given or (id(out) in changed and not is_leaf):
                 yield out
 
-    def _note(self, out: Any, own: Origin, *, needed: bool, given: Sequence[Any]) -> None:
+    def _note(self, out: Any, own: Origin, *, needed: bool) -> None:
         has_graph = _requires_grad(out)
         if out.is_leaf and out.requires_grad and len([*_levels(out)]) == 1:  # its own beginning
             self._as_leaf(out, own.parents, own.route)
             return
-        cut, mode, route = None, -1, own.route
+        cut, mode = None, -1
         if not has_graph and (needed or any(self._would[p] for p in own.parents)):
-            cut, mode = self._reason(own.how, out, given)
+            cut, mode = self._reason(own.how, out)
             if cut is not CutReason.INNER and not needed:
                 cut = None  # within a Function's forward and out of it again
-        number = self._add(out, own._replace(has_graph=has_graph, cut=cut, mode=mode, route=route))
-        if not out.is_leaf or storage_of(out):
-            is_write = own.how.endswith("_") or own.how == "__setitem__"
-            if is_write and (memory := storage_of(out)):
-                self._written[memory] = StorageWeakRef(out.untyped_storage()), number
+        number = self._add(out, own._replace(has_graph=has_graph, cut=cut, mode=mode))
+        if own.how.endswith("_") and (memory := storage_of(out)):
+            self._written[memory] = StorageWeakRef(out.untyped_storage()), number
 
-    def _reason(self, name: str, out: Any, given: Sequence[Any]) -> tuple[CutReason, int]:
+    def _reason(self, name: str, out: Any) -> tuple[CutReason, int]:
         """Return why a result has no graph, and which switch made it so."""
         mode = self._local.mode
         inside = self._local.inside
@@ -341,6 +342,8 @@ class Following(TorchFunctionMode):
             return CutReason.INTEGERS, -1
         if name in _FROM_DATA:
             return CutReason.COPY, -1
+        if name == _LINEAR:
+            return CutReason.CONSTANT, -1
         if name == "grad":
             return CutReason.CREATE_GRAPH, -1
         return CutReason.OTHER, -1
@@ -389,7 +392,7 @@ class Following(TorchFunctionMode):
                 would = needed or any(self._would[p] for p in inner)
                 has_graph, cut, mode, at = _requires_grad(out), None, -1, route
                 if would and not has_graph and not (out.is_leaf and out.requires_grad):
-                    cut, mode = self._reason(function.__name__, out, given)
+                    cut, mode = self._reason(function.__name__, out)
                     if cut is CutReason.OTHER:
                         is_checkpoint = function.__name__ == "CheckpointFunction"
                         cut = CutReason.CHECKPOINT if is_checkpoint else CutReason.FUNCTION

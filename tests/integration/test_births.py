@@ -17,6 +17,7 @@ import torch._dynamo  # noqa: F401 - torch imports it with the first optimizer: 
 
 from gradscope.fixing import births
 from gradscope.fixing.runs import Bounds, Program
+from gradscope.launch import origins, trial  # noqa: F401 - once, for all forks
 from gradscope.launch.improvement import started
 from gradscope.launch.interpreter import header_of
 from gradscope.model import Finding, Proof, Severity

@@ -34,6 +34,7 @@ from gradscope.units import counted, gathered, lines_told
 _LEAST_SECONDS = 2.0
 _MOST_TRIED = 5
 _MOST_NOTES = 3
+_ATTACHED = Fix(FixKind.ATTACH, "use the value itself, with its graph")
 
 
 def improved(
@@ -424,7 +425,11 @@ def _tried(
             tried += 1
             alone = proposal._replace(chosen=candidate, problem="")
             with_it = replanned(recording, Plan((alone,), ()), [candidate.number])
-            if _works(finding, with_it, program, end):
+            works = _works(finding, with_it, program, end)
+            if works is None:
+                tried, why = tried - 1, "not tried: the run took too long"
+                break
+            if works:
                 held.append(_proven(candidate.fix))
                 break
         if tried and not (held or why):
@@ -433,7 +438,8 @@ def _tried(
         for each in proposal.findings:
             words = [fix for fix in each.fixes if not fix.edits]
             others = [] if held else [fix for fix in each.fixes if fix.edits][tried:]
-            changed = each.with_fixes([*held, *others[:1], *words])
+            left = [*held, *others[:1], *words] or [_ATTACHED]
+            changed = each.with_fixes(left)
             results[id(each)] = replace(changed, untried=why)
     return replace(recording, findings=tuple(results.get(id(f), f) for f in recording.findings))
 
@@ -444,13 +450,15 @@ def _proven(fix: Fix) -> Fix:
     return replace(fix, proof=Proof.HELD, applicability=surest)
 
 
-def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> bool:
+def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> bool | None:
     """Return whether a change mends a finding: the parameters that it names get gradients that are
-    not all zero, all others get theirs as before, and nothing fails.
+    not all zero, and nothing fails; None where no time was left to see that.
     """
     left = end - time.monotonic()
     ran = program.run(with_it.changes, Bounds(100, max(left / 2, _LEAST_SECONDS)))
-    if ran.exit_status in (None, REFUSED) or ran.exception:
+    if ran.exit_status is None:
+        return None
+    if ran.exit_status == REFUSED or ran.exception:
         return False
     if any(e.severity is Severity.ERROR or e.code == finding.code for e in ran.findings):
         return False
@@ -469,4 +477,4 @@ def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> boo
         reached = [n for name in finding.parameters for n in after.named(name)[:1]]
         states = [answer.state for answer in after.of_leaves(reached)]
         return State.ARRIVES in states and {*states} <= {State.ARRIVES, State.ZERO}
-    return False
+    return None

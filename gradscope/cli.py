@@ -374,6 +374,35 @@ def fix(
 
 
 @app.command()
+def why(
+    script: Annotated[Path, _argument("A script.", "SCRIPT")],
+    name: Annotated[
+        str | None, _argument("A parameter, a module, or how their names begin.", "NAME")
+    ] = None,
+    args: Annotated[list[str] | None, _argument("The script's own arguments.", "ARGS")] = None,
+    line: Annotated[
+        int | None, _count("Ask for what the backward call at line N starts from; without NAME.")
+    ] = None,
+    timeout: Annotated[float, _count("End after S seconds.", metavar="S")] = 120,
+    yes: Annotated[
+        bool, _option("Let the rehearsal write files and connect, as the program does.", "--yes")
+    ] = False,
+    format: FormatOption = Format.TEXT,  # noqa: A002
+) -> Job:
+    """
+    Say whether a gradient arrives at a parameter, by which lines, and if not, where it is cut.
+
+    The script is run once more, up to the second step of each optimizer; that ends before it would
+    change a file. The exit status is 0 if a gradient arrives or requires_grad is off, 1 if none
+    arrives, and 2 if that cannot be said.
+    """
+    from gradscope.commands import why as command
+
+    options = command.WhyOptions(line, timeout, not yes, format)
+    return partial(command.why, script, name, tuple(args or ()), options)
+
+
+@app.command()
 def explain(
     code: Annotated[str, _argument("A finding's code, as GS101, or name.", "CODE")],
 ) -> Job:

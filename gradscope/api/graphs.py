@@ -32,7 +32,7 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.nodes import held, kind_of, whole_kinds
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
-from gradscope.collect.walk import StackLimit, Walker, root_node
+from gradscope.collect.walk import StackLimit, Walker, may_have_gradient, root_node
 from gradscope.detect import hazards
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, Hazards, Node, NodeState, Root, SavedState, SavedTensors, Site
@@ -152,25 +152,27 @@ def check(
 
     It is empty when backward would run. The call meant is ``torch.autograd.backward`` or, with
     ``kind="grad"``, ``torch.autograd.grad``, which does not run the nodes of ``inputs``; all other
-    arguments are those of that call. What is wrong with arguments themselves, as an input that
-    nothing leads to, is not looked for. Nothing is run and nothing is changed. Without a watch it
-    is not known which call freed a graph, nor which line built it.
+    arguments are those of that call; one that says ``allow_unused=True`` raises nothing for an
+    input that nothing leads to. Nothing is run and nothing is changed. Without a watch it is not
+    known which call freed a graph, nor which line built it.
 
-    Raises GradscopeError for a root that has no graph, and for ``grad`` without inputs.
+    Raises GradscopeError for a root that is a leaf, and for ``grad`` without inputs.
 
     Example::
 
         gradscope.check(loss, inputs=[hidden], kind="grad")   # autograd.grad(loss, hidden)
     """
-    nodes = start_nodes(roots)
-    wanted = _inputs(inputs, kind)
+    _refuse_others(roots, torch.Tensor | GradientEdge)
+    has_graph = all(map(may_have_gradient, roots))
+    nodes = start_nodes(roots) if has_graph else []
+    wanted, is_backward = _inputs(inputs, kind), kind == "backward"
     asked = EngineCall.of(
         *(roots, (), create_graph if retain_graph is None else retain_graph, create_graph),
-        *(wanted, True, kind == "backward"),
+        *(wanted, is_backward, is_backward),
     )
     session = current()
     with Uncollected():  # torch makes objects that live with the graph
-        if session is None and not wanted:
+        if session is None and not wanted and has_graph:
             walked = Walker(room(0), room).walk(nodes)
             if whole_kinds(walked).issuperset(map(type, walked)):
                 return Hazards()

@@ -31,6 +31,7 @@ from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.observer import Foresight
 from gradscope.detect.leaks.growth import Growth
 from gradscope.detect.leaks.unused import Unused, Waste
+from gradscope.detect.trained import Trained
 from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
 from gradscope.hooks import (
     DefaultHookFunctions,
@@ -97,6 +98,7 @@ class Session:
     ) -> None:
         hooks = hooks and Part.HOOKS not in off
         self.scopes: list[Scope] = []
+        self.sees_steps = not {Part.STEPS, Part.WATCH} & off
         self.process = os.getpid()
         allowed = None if budget is None else Budget(budget)
         self.state = state = State(self.report, notes, hooked=hooks, budget=allowed)
@@ -178,15 +180,18 @@ class Session:
         if self.state.generations.is_own:
             self.state.lifting.leave()  # it is shown all of its own beginning
         growth = Growth(self.state)
-        scope.leaks = growth, Unused(self.state, growth), Waste(self.state, growth)
-        observers.add(*scope.leaks, report=lambda finding: unprofiled(scope.report)(finding))
+        unused = Unused(self.state, growth, scope.trained)
+        scope.leaks = growth, unused, Waste(self.state, growth)
+        observers.add(
+            *scope.leaks, scope.trained, report=lambda finding: unprofiled(scope.report)(finding)
+        )
         self.scopes.append(scope)
         self.books.regroup()  # no row has calls of before
 
     def leave(self, scope: Scope) -> None:
         """Tell what only the end of a watch shows; the last one takes every hook out."""
         observers = self.state.observers
-        observers.end(*scope.leaks)
+        observers.end(*scope.leaks, scope.trained)
         if self.scopes == [scope]:
             observers.tell(Observer.at_end)
         self.scopes.remove(scope)
@@ -213,7 +218,8 @@ class Session:
 
     def _before_step(self, optimizer: Any) -> None:
         def look() -> None:
-            self.state.mutations.note_gradients(optimizer)
+            for scope in self.scopes:
+                scope.trained.stepping(optimizer)
             self.state.mutations.before_step(optimizer, looks=not self._is_idle())
 
         if not self._is_passed():
@@ -230,7 +236,8 @@ class Session:
             return
 
         def look() -> None:
-            self.state.mutations.note_gradients(optimizer)  # a closure may have made them
+            for scope in self.scopes:
+                scope.trained.stepped(optimizer)
             if self._is_idle():
                 return
             frame = user_frame(sys._getframe(1))
@@ -328,7 +335,6 @@ class Session:
             nodes_destroyed=census.destroyed,
             nodes_unmet=max(0, built - met),
             nodes_before=census.before,
-            without_gradient=0 if passed else self.state.mutations.without_gradient,
             **self.state.totals,
             live_bytes=ledger.live_bytes + census.kept_bytes,
             exact=not (ledger.estimated_calls or uncounted or passed),
@@ -366,6 +372,8 @@ class Scope:
         """How the program ended, once that is known; the watch ends with its ``with`` block."""
         self.leaks: tuple[Growth, Unused, Waste]
         """What looks for leaks in the time of this watch, and reports to no other."""
+        self.trained: Trained
+        """What follows the parameters that get gradients, in the same way."""
         self._session: Session | None = None
         self._first_call = 0
         self.is_stopped = False
@@ -375,6 +383,7 @@ class Scope:
     def join(self, session: Session) -> None:
         """Begin to take what a session of watches sees."""
         self._session = session
+        self.trained = Trained(session.state, sees_steps=session.sees_steps)
         self.writer.follow(lambda: self.with_predictions(session.summary()), session.begun)
         self.writer.amend(clock=session.state.clock)
         self._first_call = session.state.calls
@@ -503,7 +512,8 @@ class Scope:
         made = counted(self._asked.stop_after or 0, "backward call")
         stopped = f"the program was stopped after {made}, as --stop-after asked"
         notes = (*summary.notes, *([stopped] if self.is_stopped else []))
-        return replace(summary, predicted=len(predicted), came_true=came_true, notes=notes)
+        summary = replace(summary, training=self.trained.summary(), notes=notes)
+        return replace(summary, predicted=len(predicted), came_true=came_true)
 
     def refusal(self, finding: Finding) -> BaseException | None:
         """Return the exception to raise in the engine's place, where the user asked for that."""

@@ -284,6 +284,69 @@ def stored_names(node: ast.AST) -> set[str]:
     return {each.id for each in names if not isinstance(each.ctx, ast.Load)}
 
 
+def binding(site: Site, name: str) -> ast.expr | None:
+    """Return what the last statement before a site gives a variable, in its function and on every
+    way to it.
+    """
+    around = source.enclosing(site.file, site.line)
+    found = None
+    for each in _scope(site):
+        is_before = each.lineno < site.line and each not in around
+        if is_before and name in _bound_by(each) and (found is None or each.lineno > found.lineno):
+            found = each
+    if found is None:
+        return None
+    branches = (ast.If, ast.Try, ast.Match, ast.For, ast.While)
+    over = source.enclosing(site.file, found.lineno)
+    if any(isinstance(each, branches) and each not in around for each in over):
+        return None
+    return getattr(found, "value", None)
+
+
+def sets_requires_grad(site: Site, name: str) -> Site | None:
+    """Return the last place before a site that sets ``requires_grad`` of a variable, in its
+    function.
+    """
+    found = [each for each in _scope(site) if each.lineno < site.line and _sets(each, name)]
+    if not found:
+        return None
+    last = max(found, key=lambda each: each.lineno)
+    return places.of_node(last, site.file, site.function)
+
+
+def _sets(statement: ast.stmt, name: str) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Attribute(ast.Name(id=owner), "requires_grad_"))):
+            return owner == name
+        case ast.Assign(targets=[ast.Attribute(ast.Name(id=owner), "requires_grad")]):
+            return owner == name
+        case ast.Assign(value=value) if name in _bound_by(statement):
+            calls = [*source.calls_in(value)]
+            given = (keyword.arg for call in calls for keyword in call.keywords)
+            sets = any(source.called_name(call) == "requires_grad_" for call in calls)
+            return sets or "requires_grad" in given
+    return False
+
+
+def _scope(site: Site) -> Iterator[ast.stmt]:
+    """Yield the statements of the innermost function around a site, or of its module."""
+    around = source.enclosing(site.file, site.line)
+    functions = [
+        each for each in around if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return source.statements_of(functions[-1] if functions else source.tree(site.file))
+
+
+def _bound_by(statement: ast.stmt) -> set[str]:
+    """Return the variables that an assignment binds."""
+    match statement:
+        case ast.Assign(targets=targets):
+            return set().union(*map(stored_names, targets))
+        case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+            return stored_names(target)
+    return set()
+
+
 def _with_data(node: ast.AST, aliases: set[str]) -> frozenset[str]:
     """Return what the code takes ``.data`` of, and the aliases in it, without gradients."""
     nodes = [*ast.walk(node)]

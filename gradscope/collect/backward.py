@@ -340,20 +340,20 @@ class Backward:
             call.habit = state.recognizer.habit_of((place, asked.kind, above is not None))
             if call.plain and above is not None:
                 above.within += 1
-            if not (state.lifting.on and self._guard(call, roots)):
+            if not (state.lifting.on and self._guard(call, asked, roots)):
                 with Uncollected():  # of the many objects of a look none is garbage
                     self._look(call, asked, roots, frame)
             del roots  # no node is held while the engine runs
         return call
 
-    def _guard(self, call: Call, roots: list[Node]) -> bool:
+    def _guard(self, call: Call, asked: EngineCall, roots: list[Node]) -> bool:
         """Begin a call on a graph that is known; put the hooks back where it is not."""
         state, lifting = self._state, self._state.lifting
         is_known = False
         if call.plain and not lifting.blocked:
             with Uncollected():  # a walk leaves no garbage, and may make enough to set it off
                 is_known = state.recognizer.look(
-                    call, roots, lifting.since, guarded=lifting.theirs_entered
+                    call, asked, roots, lifting.since, guarded=lifting.theirs_entered
                 )
                 if is_known and len(call.numbers) >= _MANY:
                     # Torch keeps a Python object for each node and tensor that was read.

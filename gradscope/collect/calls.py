@@ -6,7 +6,7 @@ A call has what later calls need to know of it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add, attrgetter
 from types import FrameType
@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 from torch.autograd.graph import Node
 
-from gradscope.collect.walk import root_node
+from gradscope.collect.walk import edge_of, may_have_gradient, root_node
 from gradscope.hooks import carry
 from gradscope.model import BackwardCall, Finding, Graph
 from gradscope.program.sites import Place
+from gradscope.program.tensors import leaves_of
 from gradscope.program.undisturbed import Allowance
 from gradscope.torch_private import CALL
 
@@ -245,13 +246,16 @@ INPUTS = 4
 
 
 class EngineCall(NamedTuple):
-    """What a backward call asks of the engine. ``accumulates`` is False for ``autograd.grad``."""
+    """What a backward call asks of the engine. ``accumulates`` is False for ``autograd.grad``;
+    ``allows_unused``: an input that nothing reaches is no error.
+    """
 
     outputs: Sequence[Any]
     keep_graph: bool
     create_graph: bool
     inputs: Sequence[Any]
     accumulates: bool
+    allows_unused: bool = True
 
     @classmethod
     def of(
@@ -265,14 +269,39 @@ class EngineCall(NamedTuple):
         accumulate_grad: bool = True,
     ) -> EngineCall:
         """Read the arguments of ``_engine_run_backward`` (torch/autograd/graph.py)."""
-        return cls(
-            t_outputs, bool(keep_graph), bool(create_graph), inputs or (), bool(accumulate_grad)
-        )
+        asked = t_outputs, bool(keep_graph), bool(create_graph), inputs or ()
+        return cls(*asked, bool(accumulate_grad), bool(allow_unreachable))
 
     @property
     def roots(self) -> list[Node]:
         """The nodes that it starts from."""
         return [node for node in map(root_node, self.outputs) if node is not None]
+
+    @property
+    def bare(self) -> list[int]:
+        """Which of the outputs have no graph: the engine refuses to start from them."""
+        return [i for i, each in enumerate(self.outputs) if not may_have_gradient(each)]
+
+    @property
+    def constant(self) -> list[int]:
+        """Which of the inputs do not require grad: the engine refuses to differentiate by them."""
+        return [i for i, each in enumerate(self.inputs) if not may_have_gradient(each)]
+
+    def unused(self, nodes: Iterable[Node]) -> list[int]:
+        """Return which of the inputs no edge of the graph with these nodes leads to, where that is
+        an error.
+        """
+        if self.allows_unused or not self.inputs:
+            return []
+        nodes = tuple(nodes)
+        leaves = {id(each) for each in (*leaves_of(nodes), *self.outputs)}
+        wanted = [edge_of(each) for each in self.inputs]
+        edges: set[Any] = {edge_of(each) for each in self.outputs}
+        if any(wanted):
+            edges.update(edge for node in nodes for edge in node.next_functions)
+        pairs = zip(wanted, self.inputs, strict=True)
+        reached = [id(it) in leaves if edge is None else edge in edges for edge, it in pairs]
+        return [i for i, is_reached in enumerate(reached) if not is_reached]
 
     @property
     def kind(self) -> int:

@@ -20,7 +20,16 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect import slots
-from gradscope.collect.calls import COUNTS, INPUTS, Call, Habit, HabitKey, Reads, Shape
+from gradscope.collect.calls import (
+    COUNTS,
+    INPUTS,
+    Call,
+    EngineCall,
+    Habit,
+    HabitKey,
+    Reads,
+    Shape,
+)
 from gradscope.collect.generations import OTHER, Generations
 from gradscope.collect.look import Look
 from gradscope.collect.marks import KEY, Census, Packed, Token, Weight
@@ -55,8 +64,8 @@ of a leaf, which has none.
 """
 
 
-_Read = tuple[list[type], list[int], Mapping[int, int], int, int]
-"""What a bare walk has read of a graph: kinds and sequence numbers of its nodes in depth-first
+_Read = tuple[set[Node], list[type], list[int], Mapping[int, int], int, int]
+"""What a bare walk has read of a graph: its nodes, their kinds and sequence numbers in depth-first
 order, which of them other threads have built, and how many tensors and bytes they saved.
 """
 
@@ -80,20 +89,25 @@ class Recognizer:
         self._known: dict[tuple[Habit, tuple[type, ...]], Shape] = {}
         self._reckoned: Sequence[int] = (0,) * len(COUNTS)  # of habits that are forgotten
 
-    def look(self, call: Call, roots: Sequence[Node], lifted: int, *, guarded: bool) -> bool:
+    def look(
+        self, call: Call, asked: EngineCall, roots: Sequence[Node], lifted: int, *, guarded: bool
+    ) -> bool:
         """Note in a call what a bare walk finds, and return whether nothing of it is new, freed or
         stale; the hooks were lifted at number ``lifted``. ``guarded``: hooks of the program's may
         be on what the graph saved.
         """
         self.is_mixed = False
         habit = call.habit
-        if habit.shape is None or habit.shape.record is None or not roots:
+        known = habit.shape
+        if known is None or known.record is None or not roots or asked.bare or asked.constant:
             return False
         oldest = self._generations.oldest_of(habit.ended)
         read = self._read(roots, habit, oldest, lifted, guarded)
         if read is None:
             return False
-        kinds, numbers, elsewhere, tensors, nbytes = read
+        seen, kinds, numbers, elsewhere, tensors, nbytes = read
+        if asked.unused(seen):
+            return False
         for i, bits in elsewhere.items():
             numbers[i] += bits
             self._generations.see_built(numbers[i], counts=True)
@@ -107,7 +121,7 @@ class Recognizer:
         )
         shape = self._known.get((habit, tuple(kinds)))
         call.of_new_shape = shape is None or shape.record is None
-        call.shape = shape or habit.shape
+        call.shape = shape or known
         call.size = habit.scaled(tensors, nbytes)
         call.guarded, call.exact = True, False
         call.numbers, call.lowest = array("Q", numbers), min(lowest, newest)
@@ -327,7 +341,7 @@ class Recognizer:
         if older:
             self.is_mixed = min(older) >= oldest
             return None
-        return kinds, numbers, elsewhere, tensors, nbytes
+        return seen, kinds, numbers, elsewhere, tensors, nbytes
 
 
 def _windows(kinds: tuple[type, ...], reach: int) -> list[_Window]:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from torch.autograd.graph import Node
 
-from gradscope.collect.calls import BEFORE_WATCH, Signature
+from gradscope.collect.calls import BEFORE_WATCH, EngineCall, Signature
 from gradscope.collect.generations import OTHER
 from gradscope.collect.marks import Stale, Token
 from gradscope.collect.nodes import kind_of
@@ -24,6 +24,8 @@ class Look:
     order, and where it was made. ``unhooked`` has address and bytes of what new nodes saved while
     the hooks were lifted, which the ledger does not know; ``foreign`` says that hooks of the
     program's own packed what some nodes saved. ``left`` counts the edges that were not followed.
+    What the call has ``asked`` for are roots that are ``bare`` of a graph, inputs that are
+    ``constant``, and ones that are ``unused``: each by its place among them.
     """
 
     def __init__(self) -> None:
@@ -40,11 +42,16 @@ class Look:
         self.runs: list[bool] | None = None
         self.unhooked: list[tuple[int, int]] = []
         self.foreign = False
+        self.asked: EngineCall | None = None
+        self.bare: list[int] = []
+        self.constant: list[int] = []
+        self.unused: list[int] = []
 
     @property
     def is_wrong(self) -> bool:
         """Whether the engine may refuse to run the graph."""
-        return bool(self.freed or self.stale or self.compiled)
+        asked = self.bare or self.constant or self.unused
+        return bool(self.freed or self.stale or self.compiled or asked)
 
     @cached_property
     def targets(self) -> Targets:

@@ -332,6 +332,8 @@ class Looker:
     def look_for(self, asked: EngineCall, roots: Sequence[Node], place: Place | None) -> Look:
         """Look at the graph of a call, and find out which nodes it will run."""
         look = self.look(roots, place)
+        look.asked, look.bare, look.constant = asked, asked.bare, asked.constant
+        look.unused = [] if look.left else asked.unused(look.nodes)
         if not asked.inputs:
             return look
         known: dict[Any, int] = look.index

@@ -17,7 +17,6 @@ from gradscope.model import BackwardCall, Site
 from gradscope.program.sites import Place, site_of
 from gradscope.program.tensors import storage_of
 from gradscope.rules.gs201 import Modified
-from gradscope.torch_private import DisableTorchFunction
 
 if TYPE_CHECKING:
     from gradscope.collect.marks import Packed, Stale, Token
@@ -66,23 +65,6 @@ class Mutations:
         self._step: _OptimizerStep | None = None
         self._steps: deque[_OptimizerStep] = deque(maxlen=_MOST_STEPS)
         self._seen: weakref.WeakKeyDictionary[Packed, Site] = weakref.WeakKeyDictionary()
-        self._waiting: dict[int, list[weakref.ref[torch.Tensor]]] = {}
-        """By the id of an optimizer, those of its parameters that had no gradient at any step."""
-
-    def note_gradients(self, optimizer: Any) -> None:
-        """Note which parameters have a gradient, before a step or after it."""
-        if (waiting := self._waiting.get(id(optimizer))) == []:
-            return  # so it is at nearly every step
-        if waiting is None:
-            waiting = [weakref.ref(p) for p in _parameters(optimizer) if p.requires_grad]
-        with DisableTorchFunction():
-            left = [r for r in waiting if (p := r()) is not None and p.grad is None]
-        self._waiting[id(optimizer)] = left
-
-    @property
-    def without_gradient(self) -> int:
-        """How many parameters, of those that live, had no gradient at any step."""
-        return len({id(p) for w in self._waiting.values() for r in w if (p := r()) is not None})
 
     def before_step(self, optimizer: Any, *, looks: bool) -> None:
         """Note the versions of all parameters of an optimizer that is about to step; without

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from typing import Any
 
 from torch.autograd.graph import Node
 
@@ -170,7 +171,7 @@ class State:
         return self.budget is not None and self.budget.passed > 0
 
     @property
-    def totals(self) -> dict[str, int]:
+    def totals(self) -> dict[str, Any]:
         """What was saved, freed and dropped in all; what guarded calls did is reckoned."""
         both = zip(COUNTS, self.ledger.counts(), self.recognizer.reckoned, strict=True)
         return {name: counted + reckoned for name, counted, reckoned in both}

@@ -11,9 +11,10 @@ from contextlib import ExitStack
 from graphlib import TopologicalSorter
 from typing import Any
 
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from gradscope.program.tensors import node_of
+from gradscope.program.tensors import node_of, requires_grad
 
 if sys.platform == "linux":
     import resource
@@ -25,6 +26,17 @@ Targets = Sequence[tuple[int, ...]]
 def root_node(output: Any) -> Node | None:
     """The node from which a backward of a tensor or ``GradientEdge`` starts; None for a leaf."""
     return output.node if isinstance(output, GradientEdge) else node_of(output)
+
+
+def edge_of(output: Any) -> tuple[Node, int] | None:
+    """Return the edge by which a tensor or ``GradientEdge`` has its gradient; None for a leaf."""
+    node = root_node(output)
+    return None if node is None else (node, output.output_nr)
+
+
+def may_have_gradient(output: Any) -> bool:
+    """Return whether a gradient of this tensor or ``GradientEdge`` can be asked for."""
+    return not isinstance(output, Tensor) or requires_grad(output)
 
 
 class Walker:

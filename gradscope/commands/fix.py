@@ -62,7 +62,9 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
     recorded = with_edits(_recorded(file, args, options, tell))
     suppressor, by_name = Suppressor(options.settings), bool(options.finding or options.picks)
     recording, record = suppressor.of_findings(recorded), None
-    if options.rehearse and (by_name or any(each.is_to_mend for each in recording.findings)):
+    if options.rehearse and (
+        by_name or any(f.is_to_mend or (f.is_born and f.counts) for f in recording.findings)
+    ):
         began = time.monotonic()
         recorded, record = improved(recorded, end - began, tell, guarded=options.guarded)
         recording = suppressor.of_findings(recorded)

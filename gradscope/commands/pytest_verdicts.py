@@ -30,7 +30,7 @@ from gradscope.record.codec import dumps, loads
 from gradscope.render.forms import findings_text
 from gradscope.render.text.report import print_list, tally
 from gradscope.render.text.terminal import console_in_memory, written_on
-from gradscope.render.wording import LOOKED_FOR, NOTHING
+from gradscope.render.wording import LOOKED_FOR
 from gradscope.rules import by_code
 from gradscope.rules.settings import FailOn, Settings, Suppressor, settings_at, write_baseline
 from gradscope.units import counted
@@ -263,7 +263,7 @@ class Watching:
         if found_in_all := ", ".join(tally(every)):
             print_line(console, f"{found_in_all} in {calls} of {tests}")
         elif self._failed:
-            print_line(console, f"found {NOTHING} in {calls} of {tests}")
+            print_line(console, f"nothing found in {calls} of {tests}")
         else:
             print_line(console, f"no problem found in {calls} of {tests}: {LOOKED_FOR}")
         terminalreporter.section("gradscope", "=")

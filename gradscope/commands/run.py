@@ -173,7 +173,7 @@ class _Report:
         except Exception as failure:  # the report comes all the same
             tell(_words(failure), self.streams[-1])
         findings = self.suppressor.of_findings(recording).findings
-        if not (self.options.rehearse and any(finding.is_to_mend for finding in findings)):
+        if not (self.options.rehearse and any(map(_is_to_rehearse, findings))):
             return recording
         took = time.time() - (self.children.header.started or 0)
         # On a busy machine all takes longer than the processor is at it, by the same factor.
@@ -309,11 +309,20 @@ class _Live:
             begin_line(stream)
         here = console.file is self._console.file
         printed = {finding.cause: finding for finding in self._printed if here}
+        for finding in filter(lambda each: each.is_born, recording.findings):
+            old = printed.get(finding.cause, finding)
+            if (old.related, old.site) != (finding.related, finding.site):
+                del printed[finding.cause]  # a rehearsal has shown more since
         known = [(f, printed[f.cause]) for f in recording.findings if f.cause in printed]
         better = [f for f, old in known if f.fix != old.fix]
         print_report(recording, console, saved, printed)
         if better:
             print_tried(better, console)
+
+
+def _is_to_rehearse(finding: Finding) -> bool:
+    """Return whether a rehearsal may find more: a fix, or where the way to a parameter is cut."""
+    return finding.is_to_mend or (finding.is_born and finding.counts)
 
 
 def _fixing(header: Header) -> str:

@@ -10,6 +10,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from types import CodeType, FrameType
@@ -31,6 +32,7 @@ from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker, reachable, targets_of
+from gradscope.detect import asking
 from gradscope.detect.leaks.suspects import LAST
 from gradscope.detect.leaks.unused import Unused, Waste
 from gradscope.detect.node_facts import built_at, needs_saved, node_at
@@ -57,7 +59,7 @@ from gradscope.program.tensors import (
     version_of,
 )
 from gradscope.program.variables import local_variables, variables
-from gradscope.rules import gs101, gs104, gs201, gs303, gs305, gs401, unannounced
+from gradscope.rules import gs101, gs104, gs201, gs303, gs305, gs401, gs501, gs505, unannounced
 from gradscope.torch_private import (
     NO_SEQUENCE_NR,
     DisableTorchFunction,
@@ -77,6 +79,10 @@ def examine(evidence: Evidence) -> list[Finding]:
     played through.
     """
     look, call = evidence.look, evidence.call
+    if look.bare:
+        return [gs501.finding(asking.no_graph(evidence))]
+    if look.constant:
+        return [gs505.finding(asking.unused(evidence, look.constant))]
     keeps = call.keep or evidence.call.record.create_graph
     needed = {i for i in look.freed if look.will_run(i) and needs_saved(look, i)}
     stale: dict[int, list[Stale]] = {}
@@ -89,7 +95,7 @@ def examine(evidence: Evidence) -> list[Finding]:
     order = run_order(look) if wrong else []
     first = next((i for i in order if i in wrong), None)
     if first is None:
-        return []
+        return [gs505.finding(asking.unused(evidence, look.unused))] if look.unused else []
     if first in needed:
         return [gs101.finding(_freed_graph(evidence, [i for i in order if i in needed]))]
     if first in stale:
@@ -189,10 +195,16 @@ def explain(evidence: Evidence, unexpected: Finding) -> Finding:
     """Return what is known of an error that was not announced, from a look after it.
 
     Another call may have freed a part of the graph meanwhile, or a hook or another thread may have
-    modified what it saved: no look before the call can see that. If a prediction was made of this
-    line, the error is what it warned of. All else is ``unexpected``, a fault of gradscope.
+    modified what it saved, or a derivative gives no gradient: no look before it can see that. If a
+    prediction was made of this line, the error is what it warned of. All else is ``unexpected``, a
+    fault of gradscope.
     """
-    find = {"GS101": _freed_meanwhile, "GS201": _modified_meanwhile}.get(unexpected.code)
+    known: dict[str, Callable[[Evidence], Finding | None]] = {
+        "GS101": _freed_meanwhile,
+        "GS201": _modified_meanwhile,
+        "GS505": partial(_not_given, text=unexpected.related[0].message),
+    }
+    find = known.get(unexpected.code)
     seen = None if find is None else find(evidence)
     return seen or _as_predicted(evidence.state.foretold, unexpected) or unexpected
 
@@ -224,6 +236,18 @@ def _modified_meanwhile(evidence: Evidence) -> Finding | None:
         if evidence.look.will_run(first):
             return gs201.finding_meanwhile(_stale_tensor(evidence, first, {first: [stale]}))
     return None
+
+
+def _not_given(evidence: Evidence, text: str) -> Finding | None:
+    """Return the finding for an input that the graph leads to, where a derivative on the way has
+    given nothing. Newer torch says which one.
+    """
+    look = evidence.look
+    if look.unused or look.asked is None:
+        return None
+    said = re.search(r"at index (\d+)", text)
+    which = range(len(look.asked.inputs)) if said is None else (int(said[1]),)
+    return gs505.finding(asking.unused(evidence, which)._replace(led_to=True))
 
 
 def _as_predicted(foretold: Iterable[Finding], unexpected: Finding) -> Finding | None:

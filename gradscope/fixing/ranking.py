@@ -11,6 +11,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from gradscope.errors import GradscopeError
+from gradscope.fixing import births
 from gradscope.fixing.candidates import Search
 from gradscope.fixing.edits import text_at, with_call
 from gradscope.fixing.patch import read
@@ -153,6 +154,10 @@ def improved(
     program = Program(recording.header, guarded, start)
     program.check()
     end = time.monotonic() + seconds
+    if any(each.is_born and each.counts for each in recording.findings):
+        recording = births.improved(recording, program, end, tell)
+        if all(each.is_born for each in recording.findings):
+            return recording, None
     tell("rehearses the run, to find a fix")
     try:
         record = program.rehearse(Bounds(0, seconds))
@@ -188,7 +193,9 @@ def _tried(
     proposed = plan(recording)
     bounds = Bounds(default_calls(proposed.proposals), 0)
     before = Run(recording, (), recording.outcome.exit_status, "")
-    grave = [p for p in proposed.proposals if any(each.is_to_mend for each in p.findings)]
+    grave = [
+        p for p in proposed.proposals if any(e.is_to_mend and not e.is_born for e in p.findings)
+    ]
     results: dict[int, _Tried] = {}
     why = ""
     for proposal in grave:
@@ -257,8 +264,8 @@ def _settled(recording: Recording, tried: dict[int, _Tried], why: str) -> Record
         shown = tried.get(id(finding))
         fixes = [*_fixes(finding, shown)] if shown else [*finding.fixes]
         changed = replace(finding.with_fixes(fixes), untried="")
-        if not changed.is_to_mend:
-            return changed
+        if not changed.is_to_mend or changed.is_born:
+            return replace(changed, untried=finding.untried) if changed.is_born else changed
         words_first = sorted(fixes, key=lambda fix: bool(fix.edits))
         return replace(changed.with_fixes(words_first), untried=_why_not(shown, why))
 

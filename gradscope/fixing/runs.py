@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from gradscope.errors import GradscopeError
+from gradscope.fixing.origins import Origins
 from gradscope.fixing.patch import Patch, bare, read
 from gradscope.fixing.plan import CODE
 from gradscope.fixing.rehearsal import Line, Record, Spot
@@ -203,15 +204,25 @@ class Program(NamedTuple):
 
         Raise GradscopeError if it cannot be run, or shows nothing.
         """
+        return self._recorded("rehearsing", bounds, changes)  # type: ignore[no-any-return]
+
+    def follow(self, bounds: Bounds, changes: Sequence[Patch] = ()) -> Origins:
+        """Run it with changes to its sources up to the second step of each optimizer, and so many
+        calls at least; return where each tensor came from.
+
+        Raise GradscopeError if it cannot be run, or shows nothing.
+        """
+        return self._recorded("origins", bounds, changes)  # type: ignore[no-any-return]
+
+    def _recorded(self, module: str, bounds: Bounds, changes: Sequence[Patch]) -> Any:
         self.check()
-        with self._done("rehearsing", changes, bounds) as (files, _, output):
+        with self._done(module, changes, bounds) as (files, _, output):
             try:
-                record: Record = pickle.loads(files[1].read_bytes())
+                return pickle.loads(files[1].read_bytes())
             except (OSError, EOFError, pickle.UnpicklingError):
                 last = (output.strip().splitlines() or ["it ran out of time"])[-1]
                 text = f"the rehearsal of {self.header.script} failed: {last}"
                 raise GradscopeError(text) from None
-        return record
 
     @contextmanager
     def _done(

@@ -28,7 +28,7 @@ MOST_REHEARSED = 40
 _LEAST_SECONDS = 1.0
 """A run that would get less time than this is not started."""
 
-_Key = tuple[str, str, int]
+_Key = tuple[str, str, int, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,13 @@ class Verdict:
         names = comparison.names
         says_so = all(said_by(effects, names.get(key, "")) for key in difference.keys)
         picked = any(p.chosen.number in self.picked for p in self.plan.applied)
+        missing = {n for p in self.plan.applied for f in p.findings for n in f.parameters}
         match difference.change:
             case TrainingChange.LOST:
                 homes = comparison.homes.get(difference.loss, ())
                 return says_so or difference.optimizer not in homes
+            case TrainingChange.GAINED if all(names.get(key) in missing for key in difference.keys):
+                return True
             case TrainingChange.GAINED | TrainingChange.OTHER:
                 return says_so and picked
         return False
@@ -283,6 +286,7 @@ def _among(
 
 def _key(finding: Finding, changes: Sequence[Patch] = ()) -> _Key:
     """Return what identifies a finding: its code, and its line in the unchanged program."""
-    if finding.site is None:
-        return finding.code, "", 0
-    return finding.code, *old_place(changes, finding.site.file, finding.site.line)
+    site, of = finding.anchor, finding.parameters if finding.step else ()
+    if site is None:
+        return finding.code, "", 0, of
+    return finding.code, *old_place(changes, site.file, site.line), of

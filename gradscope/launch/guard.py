@@ -49,8 +49,12 @@ def keep_inside(folder: str, refuse: Callable[[str], object]) -> None:
         elif event in _REFUSED and _is_outside(given[0] if given else "", folder):
             refuse(f"{event} {given[0] if given else ''}")
 
-    def save(*given: Any, **named: Any) -> None:
-        refuse("torch.save")
+    torch_save = torch.save
+
+    def save(obj: Any, f: Any, *given: Any, **named: Any) -> None:
+        if isinstance(f, str | bytes | os.PathLike):  # written by code that no event tells of
+            refuse("torch.save")
+        torch_save(obj, f, *given, **named)
 
     torch.save = save
     sys.addaudithook(look)

@@ -141,8 +141,10 @@ def _do(module: str, job: Path, folder: str, environment: dict[str, str], output
 def main(given: str, improved_file: str) -> None:
     """Improve the fixes of the pickled recording."""
     from gradscope.fixing import ranking
-    from gradscope.launch import rehearsing, trial  # noqa: F401 - once, for all copies
+    from gradscope.launch import origins, rehearsing, trial  # noqa: F401 - once, for all copies
 
+    with suppress(Exception):  # what torch imports with the first optimizer takes seconds
+        importlib.import_module("torch._dynamo")
     recording, seconds, guarded = pickle.loads(Path(given).read_bytes())
     how = [started] if hasattr(os, "fork") else []
     tell = partial(print, flush=True)

@@ -47,7 +47,7 @@ from gradscope.hooks import (
 )
 from gradscope.launch.guard import keep_inside, line_of
 from gradscope.launch.runner import prepare
-from gradscope.launch.trial import overlay, target_of
+from gradscope.launch.trial import overlay, run_eagerly, target_of
 from gradscope.program.names import Names
 from gradscope.program.sites import USER, classify, frames_from, user_frames
 from gradscope.program.tensors import leaves_of, storage_of
@@ -660,7 +660,7 @@ def _place(frame: FrameType) -> Span:
 def main(job_file: str) -> NoReturn:
     """Do the job: the record goes where its notes would."""
     job: Job = pickle.loads(Path(job_file).read_bytes())
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    run_eagerly()
     sys.dont_write_bytecode = True
     folder = os.path.dirname(job_file)
     files: set[str] = set()

@@ -64,6 +64,13 @@ def target_of(job: Job) -> Target:
     return [*(job.script.split(" ", 1) if is_module else (job.script,)), *job.argv]
 
 
+def run_eagerly() -> None:
+    """Have torch compile nothing from now on: what is compiled cannot be followed."""
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    if (config := sys.modules.get("torch._dynamo.config")) is not None:  # it has read that before
+        vars(config)["disable"] = True
+
+
 def overlay(
     sources: Mapping[str, bytes], compiled_anew: Callable[[str], bool] = lambda path: False
 ) -> None:

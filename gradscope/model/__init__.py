@@ -11,6 +11,7 @@ from gradscope.model.calls import Process as Process
 from gradscope.model.calls import Recording as Recording
 from gradscope.model.calls import Sample as Sample
 from gradscope.model.calls import Summary as Summary
+from gradscope.model.calls import Training as Training
 from gradscope.model.finding import Applicability as Applicability
 from gradscope.model.finding import Cause as Cause
 from gradscope.model.finding import Certainty as Certainty

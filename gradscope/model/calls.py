@@ -169,6 +169,26 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Training:
+    """What the optimizers that have stepped did with gradients, unless that is not ``known``.
+
+    ``steps`` is how often the one has stepped that did so least, ``name`` what the only one is
+    called. They hold so many ``parameters`` that require grad, and ``reached`` had a gradient at
+    some step; ``not_yet`` are those that may have one later, and ``frozen`` those in the program's
+    modules whose ``requires_grad`` is off: patterns of names, each with how many it stands for.
+    """
+
+    optimizers: int = 0
+    steps: int = 0
+    name: str = ""
+    parameters: int = 0
+    reached: int = 0
+    not_yet: dict[str, int] = field(default_factory=dict)
+    frozen: dict[str, int] = field(default_factory=dict)
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Summary(Printed):
     """Totals of a run; bytes are of saved activations, each storage once, no parameters.
 
@@ -178,8 +198,7 @@ class Summary(Printed):
     ``uncounted_nodes`` were built after the last call, and what they saved is in no figure.
     ``exact``: there is none of either. ``nodes_unmet`` were built and met by no call: whether they
     live is not known. ``nodes_before`` were met and built before the watch: they are not among
-    ``nodes``, and what they saved is in no figure. ``without_gradient`` parameters had no gradient
-    at any step of their optimizer.
+    ``nodes``, and what they saved is in no figure.
     ``unread`` says how often what the program does next could not be read on, by the reason.
     """
 
@@ -203,7 +222,7 @@ class Summary(Printed):
     exact: bool = True
     estimated_calls: int = 0
     uncounted_nodes: int = 0
-    without_gradient: int = 0
+    training: Training = Training()
     unread: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

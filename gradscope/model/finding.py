@@ -40,6 +40,7 @@ class FixKind(StrEnum):
     SUM_LOSSES = "sum_losses"
     RETAIN_GRAPH = "retain_graph"
     CREATE_GRAPH = "create_graph"
+    ATTACH = "attach"
     REMOVE_RETAIN = "remove_retain"
     ITEM = "item"
     NO_GRAD = "no_grad"
@@ -49,6 +50,7 @@ class FixKind(StrEnum):
     DONATED_BUFFER_OFF = "donated_buffer_off"
     SMALLER_BATCH = "smaller_batch"
     REPORT = "report"
+    ALLOW_UNUSED = "allow_unused"
     OTHER = "other"
 
 
@@ -80,7 +82,9 @@ class Related:
     """Another place that a finding names.
 
     ``role`` is one of created, freed_by, next_read, held_by, modified_by, retained_by, linked_by,
-    failing_node.
+    failing_node. Where no gradient arrives it is one of cut (what goes in requires grad, and what
+    comes out does not), mode (what switched grad mode off, or froze), left and back (numbers or
+    arrays left torch, and were taken up again), and made (a layer, an optimizer, a value).
     """
 
     role: str
@@ -155,6 +159,9 @@ class Finding(Printed):
     call did, and ``withdrawn`` why it did not. ``alternatives`` are what else could be done than
     ``fix``, the better first. ``suppression`` is set for a view, not in a recording. ``processes``
     are those that met it, of several. ``untried`` says why no fix is shown that was tried.
+    ``parameters`` are those that it is about, as the program knows them
+    (``model.encoder.0.weight``), and ``step`` is the optimizer's step that shows it, wherever
+    ``site`` is.
     """
 
     code: str
@@ -181,11 +188,27 @@ class Finding(Printed):
     suppression: Suppression | None = None
     processes: tuple[str, ...] = ()
     untried: str = ""
+    parameters: tuple[str, ...] = ()
+    step: Site | None = None
+
+    @property
+    def anchor(self) -> Site | None:
+        """The step or call that shows it: that stays the same, however much is known of the cause
+        and of the line to edit.
+        """
+        return self.step or self.site
 
     @property
     def counts(self) -> bool:
         """Whether it stands: it was neither withdrawn nor suppressed."""
         return not self.withdrawn and self.suppression is None
+
+    @property
+    def is_born(self) -> bool:
+        """Whether it is about gradients that do not arrive or are not used: a rehearsal of where
+        each tensor comes from shows why.
+        """
+        return self.code in ("GS501", "GS502", "GS503", "GS504", "GS505")
 
     @property
     def is_to_mend(self) -> bool:
@@ -217,7 +240,12 @@ class Finding(Printed):
 
     @property
     def cause(self) -> Cause:
-        """Two findings with the same cause are one finding met twice."""
+        """Two findings with the same cause are one finding met twice.
+
+        What a step shows of its parameters is one, be its cause known or not.
+        """
+        if self.step is not None:
+            return (self.code, "", self.step, tuple((name, None) for name in self.parameters))
         roles = ("created", "freed_by", "modified_by", "held_by")
         made = tuple((one.role, one.site) for one in self.related if one.role in roles)
         return (self.code, self.severity.value, self.site, made)
@@ -271,4 +299,4 @@ class Hazards(Listing[Finding]):
     """What would make a backward call fail now; empty if it would run."""
 
     __slots__ = ()
-    nothing = "backward would run: no saved tensor that it needs was freed or modified"
+    nothing = "backward would run: it has a graph, and nothing that it needs was freed or modified"

@@ -6,7 +6,7 @@ import re
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -68,9 +68,15 @@ class Names:
         return shared[1]
 
     @property
+    def named_modules(self) -> Iterator[tuple[str, Module]]:
+        """The modules that it knows and that are there still, with their names."""
+        known = [*self._modules.values()]
+        return ((name, module) for ref, name, _ in known if (module := ref()) is not None)
+
+    @property
     def modules(self) -> Iterator[Module]:
         """The modules that it knows and that are there still."""
-        return (module for ref, _, _ in [*self._modules.values()] if (module := ref()) is not None)
+        return (module for _, module in self.named_modules)
 
     def learn_variables(self, frames: Iterable[FrameType]) -> None:
         """Learn the modules and leaves that the local and global variables of these frames hold, or
@@ -147,6 +153,52 @@ def names_in(frame: FrameType, objects: Sequence[object]) -> list[str | None]:
     return [found.get(id(each)) for each in objects]
 
 
+def parameters_in(frames: Sequence[FrameType]) -> dict[int, tuple[str, torch.Tensor]]:
+    """Return by identity the parameters and other leaves that frames lead to, each as the outermost
+    frame writes it: of a module in a variable, in a container or in an attribute of an object, in
+    this order.
+    """
+    found: dict[int, tuple[str, torch.Tensor]] = {}
+    held = [pair for frame in reversed(frames) for pair in variables(frame) if pair[0][0] != "_"]
+    inside = [each for pair in held for each in entries_of(*pair)]
+    attributes = [each for pair in held for each in attributes_of(*pair) if each[0][0] != "_"]
+    beyond = [each for pair in attributes for each in entries_of(*pair)]
+    for name, value in (*held, *inside, *attributes, *beyond):
+        if issubclass(type(value), Module):
+            for key, parameter in _parameters(value):
+                found.setdefault(id(parameter), (f"{name}.{key}", parameter))
+        elif issubclass(type(value), torch.Tensor) and is_held_leaf(value):
+            found.setdefault(id(value), (name, value))
+    return found
+
+
+def _parameters(root: Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for path, module in Module.named_modules(root):
+        path = path.removeprefix("_orig_mod").removeprefix(".")
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                yield f"{path}.{key}" if path else key, parameter
+
+
+def entries_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the entries of a list, a tuple or a dict, each as a program writes it."""
+    if is_exactly(value, list, tuple, dict) and len(value) <= _MOST_ENTRIES:
+        entries = value.items() if type(value) is dict else enumerate(value)
+        for key, each in [*entries]:
+            if is_exactly(key, int, str):
+                yield f"{name}[{key!r}]", each
+
+
+def attributes_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of an object that is no module or class of Python's, in the same way."""
+    kind = type(value)
+    if issubclass(kind, ModuleType | type | FunctionType | torch.Tensor):
+        return
+    if issubclass(kind, Module) or layout_of(kind).has_dict:
+        held = object.__getattribute__(value, "__dict__")
+        yield from ((f"{name}.{key}", each) for key, each in [*held.items()])
+
+
 def _variable(frame: FrameType, module: object) -> str | None:
     """The name by which a frame's code sees a module, or another object: a variable, an attribute
     of ``self``, a module of one, or an entry of one: ``nets[0]``.
@@ -165,10 +217,5 @@ def _variable(frame: FrameType, module: object) -> str | None:
             for key, entry in [*inner.items()]:
                 if entry is module:
                     return f"{name}.{key}"
-    for name, value in found:
-        if is_exactly(value, list, tuple, dict) and len(value) <= _MOST_ENTRIES:
-            entries = value.items() if type(value) is dict else enumerate(value)
-            for key, entry in [*entries]:
-                if entry is module and is_exactly(key, int, str):
-                    return f"{name}[{key!r}]"
-    return None
+    inside = (each for pair in found for each in entries_of(*pair))
+    return next((name for name, entry in inside if entry is module), None)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
-from collections.abc import Callable, Iterable
-from typing import Any
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -129,6 +131,59 @@ def storage_of(tensor: Tensor) -> int:
             return int(tensor.untyped_storage()._cdata)
         except (NotImplementedError, RuntimeError):
             return 0
+
+
+Memory: TypeAlias = tuple[int, int]
+"""Address and bytes."""
+
+_PAGE = 4_096
+_MOST_PAGES = 256  # of one tensor that are read; of more than that, as many spread evenly
+
+
+def memory_of(tensor: Tensor) -> Memory | None:
+    """Return where a tensor's elements lie; None on another device than the CPU, with gaps between
+    them, or in a layout of its own.
+    """
+    if type(tensor) not in PLAIN:
+        return None
+    with DisableTorchFunction():
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_nested:
+            return None
+        length = 1  # of the elements that lie one after the other
+        for stride, n in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+            if n > 1 and stride not in (0, length):
+                return None
+            length *= n if stride else 1
+        size = tensor.element_size()
+        last = tensor.storage_offset() + length
+        if not tensor.numel() or last * size > tensor.untyped_storage().nbytes():
+            return None
+        try:
+            return tensor.data_ptr(), length * size
+        except RuntimeError:  # a tensor that stands for another
+            return None
+
+
+def checksum(memory: Memory) -> int:
+    """Return a checksum of some memory, or of samples of very much."""
+    found = 0
+    for address, nbytes in _pages(memory):
+        found = zlib.crc32((ctypes.c_char * nbytes).from_address(address), found)
+    return found
+
+
+def is_zero(memory: Memory) -> bool:
+    """Return whether all of it is zero, or all samples of very much."""
+    return all(ctypes.string_at(at, n).count(0) == n for at, n in _pages(memory))
+
+
+def _pages(memory: Memory) -> Iterator[Memory]:
+    address, nbytes = memory
+    if nbytes <= _PAGE * _MOST_PAGES:
+        yield memory
+        return
+    for i in range(_MOST_PAGES):
+        yield address + (nbytes - _PAGE) * i // (_MOST_PAGES - 1), _PAGE
 
 
 def values_of(tensor: Tensor) -> Tensor:

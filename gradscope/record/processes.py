@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from glob import escape
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gradscope.errors import GradscopeError
 from gradscope.model import (
@@ -21,6 +21,7 @@ from gradscope.model import (
     Recording,
     Site,
     Summary,
+    Training,
 )
 from gradscope.record.file import HEAD, head_of, load
 from gradscope.units import counted, listed
@@ -144,9 +145,28 @@ def _total(summaries: Sequence[Summary]) -> Summary:
 
     notes = dict.fromkeys(note for summary in summaries for note in summary.notes)
     unread = sum((Counter(summary.unread) for summary in summaries), Counter[str]())
-    names = {field.name for field in fields(Summary)} - {"exact", "notes", "unread"}
-    known = {name: of(name) for name in names}
-    return Summary(**known, exact=exact, unread=dict(unread), notes=tuple(notes))
+    names = {field.name for field in fields(Summary)} - {"exact", "notes", "unread", "training"}
+    known: dict[str, Any] = {name: of(name) for name in names}
+    training = _trained([summary.training for summary in summaries])
+    total = Summary(exact=exact, unread=dict(unread), notes=tuple(notes), training=training)
+    return replace(total, **known)
+
+
+def _trained(each: Sequence[Training]) -> Training:
+    """Return what all of them trained; a process that stepped no optimizer adds nothing."""
+    stepped = [one for one in each if one.optimizers]
+    if not stepped:
+        return each[0]
+    optimizers, parameters, reached = (
+        sum(getattr(one, name) for one in stepped)
+        for name in ("optimizers", "parameters", "reached")
+    )
+    not_yet, frozen = (
+        dict(sum((Counter(getattr(one, name)) for one in stepped), Counter[str]()))
+        for name in ("not_yet", "frozen")
+    )
+    steps, known = min(one.steps for one in stepped), all(one.known for one in each)
+    return Training(optimizers, steps, "", parameters, reached, not_yet, frozen, known)
 
 
 def _processes(names: Sequence[str], recordings: Sequence[Recording]) -> Iterator[Process]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from gradscope.model import Applicability, Finding, Fix, Proof, Recording, Site, Summary
+from gradscope.model import Applicability, Finding, Fix, Proof, Recording, Site, Summary, Training
 from gradscope.units import counted, listed, short_path
 
 _MOST_SAVED = 4
-NOTHING = "no freed, stale or kept graph"
-LOOKED_FOR = "nothing freed was needed, nothing saved was changed, no graph grows or is kept"
+LOOKED_FOR = "nothing freed or changed was needed, nothing grows"
 
 
 def notes(finding: Finding, announced: Finding | None = None) -> list[tuple[str, Site | None]]:
@@ -37,27 +36,65 @@ def lives(s: Summary) -> str:
     return f"{s.nodes:,} built, {s.nodes_destroyed:,} destroyed{alive}{unmet}"
 
 
+_STEPS, _CALLS = 3, 3
+"""So many tell whether gradients are reset, and whether graphs grow."""
+
+
 def nothing_found(recording: Recording, calls: str) -> tuple[str, str, bool]:
     """Return what is said of a run without a finding: the lead, what else is known, and whether it
     is that no problem was found. ``calls`` is how many were looked at.
     """
-    unreached = recording.summary.without_gradient
     outcomes = [recording.outcome, *(one.outcome for one in recording.processes)]
     raised = next((one.exception for one in outcomes if one.exception), "").strip()
     if raised:
         failed = [call for call in recording.calls if call.exception]
         came = failed and raised.endswith((failed[-1].exception or "").strip())
         by = f" in backward call {failed[-1].last_number:,}" if came else ""
-        lead = f"ended with {raised.split(':')[0].split('.')[-1]}{by}"
-        return lead, f"; gradscope found {NOTHING} in {calls}", False
-    never = ""
-    if unreached:
-        never = (
-            f"; {counted(unreached, 'parameter')} that an optimizer stepped never had a gradient"
-        )
-    if never or not all(one.finished and not one.exit_status for one in outcomes):
-        return f"found {NOTHING}", f" in {calls}{never}", False
-    return "no problem found", f" in {calls}: {LOOKED_FOR}", True
+        lead = f"no finding explains {raised.split(':')[0].split('.')[-1]}{by}"
+        return lead, f"; nothing was found in {calls}", False
+    if not all(one.finished and not one.exit_status for one in outcomes):
+        return "nothing found", f" in {calls}, until the run ended", False
+    if unclear := _too_short(recording.summary):
+        return "nothing found", f" in {calls}; too short to say {unclear}", False
+    return "no problem found", f" in {calls}: {_looked_for(recording.summary.training)}", True
+
+
+def _too_short(summary: Summary) -> str:
+    """Return what so few steps and calls do not tell."""
+    training = summary.training
+    unclear = []
+    if training.known and training.optimizers and training.steps < _STEPS:
+        what = "whether gradients are reset and every parameter is reached"
+        unclear.append(f"{what} ({_STEPS} steps of each optimizer)")
+    if summary.backward_calls < _CALLS:
+        unclear.append(f"whether graphs grow ({_CALLS} iterations)")
+    return ", and ".join(unclear)
+
+
+def _looked_for(training: Training) -> str:
+    """Return what a run was looked at for, and what was found right."""
+    if not training.known:
+        return LOOKED_FOR
+    if not training.optimizers:
+        return f"no optimizer has stepped, {LOOKED_FOR}"
+    of = f"`{training.name}`" if training.name else counted(training.optimizers, "optimizer")
+    free = " that are not frozen" if training.frozen else ""
+    whole = f"{counted(training.parameters, 'parameter')} of {of}{free}"
+    of_whole = f"{training.reached:,} of the {whole}"
+    got = of_whole if training.reached < training.parameters else f"all {whole}"
+    return f"{got} got gradients, no step used a gradient twice, {LOOKED_FOR}"
+
+
+def untrained(training: Training) -> list[str]:
+    """Return which parameters are not trained, or not yet, a line each."""
+    lines = {"not trained": training.frozen, "not reached yet": training.not_yet}
+    told = {"not trained": ", frozen (requires_grad is off)", "not reached yet": ""}
+    return [
+        f"{what}: {counted(sum(names.values()), 'parameter')}, "
+        f"{listed(f'`{name}`' for name in names)}{told[what]}"
+        for what, names in lines.items()
+        if names
+    ]
 
 
 def _saved_tensors(finding: Finding) -> str:

@@ -21,6 +21,9 @@ ENGINE_ERRORS = {
     "compiled with non-empty donated buffers": "GS104",
     "has been modified by an inplace operation": "GS201",
     "a saved tensor that has been detached in-place": "GS201",
+    "does not require grad and does not have a grad_fn": "GS501",
+    "of the differentiated Tensors does not require grad": "GS505",
+    "appears to not have been used in the graph": "GS505",
 }
 """How torch words the errors that are ours to call first, each with the code of its rule."""
 

@@ -178,8 +178,8 @@ class Suppressor:
         return replace(recording, findings=findings)
 
     def _suppression(self, finding: Finding, sources: Sources) -> Suppression | None:
-        site, code = finding.site, finding.code
-        if site is not None:
+        code, sites = finding.code, dict.fromkeys((finding.site, finding.step))
+        for site in filter(None, sites):
             covered = range(site.line, max(site.line, site.end_line) + 1)
             called = {code.lower(), finding.name}
             for line, codes, text in suppressing(source_lines(site.file, sources)):
@@ -223,18 +223,24 @@ class KnownFinding(NamedTuple):
     file: str
     code: str
     line: str
+    parameters: str = ""
+
+    def as_row(self) -> dict[str, str]:
+        """Return what the baseline's file has of it."""
+        return {key: text for key, text in self._asdict().items() if text or key != "parameters"}
 
 
 def _entry(finding: Finding, folder: Path, sources: Sources) -> KnownFinding:
     """Return a finding as an entry of a baseline in a folder."""
-    site = finding.site
+    site = finding.anchor
+    parameters = " ".join(finding.parameters) if finding.step else ""
     if site is None:
-        return KnownFinding("<unknown>", finding.code, "")
+        return KnownFinding("<unknown>", finding.code, "", parameters)
     file, text = site.file, line_at(source_lines(site.file, sources), site.line)
     if not file.startswith("<"):
         with suppress(ValueError):  # on another drive
             file = PurePath(os.path.relpath(file, folder)).as_posix()
-    return KnownFinding(file, finding.code, " ".join(text.split()))
+    return KnownFinding(file, finding.code, " ".join(text.split()), parameters)
 
 
 def write_baseline(file: Path, findings: Iterable[Finding], sources: Sources = None) -> str:
@@ -243,7 +249,7 @@ def write_baseline(file: Path, findings: Iterable[Finding], sources: Sources = N
     Raise GradscopeError if that fails.
     """
     entries = {_entry(finding, file.parent, sources) for finding in findings if finding.counts}
-    rows = [entry._asdict() for entry in sorted(entries)]
+    rows = [entry.as_row() for entry in sorted(entries)]
     text = json.dumps({"kind": _KIND, "version": _VERSION, "findings": rows}, indent=1)
     try:
         file.write_text(text + "\n", encoding="utf-8")

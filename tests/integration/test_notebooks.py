@@ -146,7 +146,7 @@ def test_the_watch_is_ended_with_its_report(kernel: Kernel) -> None:
     _, shown, after = kernel.run(
         "net(torch.ones(1, 4)).sum().backward()", "%gradscope off", "%gradscope"
     )
-    assert "no problem found in 1 backward call" in shown.text
+    assert "nothing found in 1 backward call" in shown.text
     assert after.printed == "no watch is on: %gradscope on\n"
 
 

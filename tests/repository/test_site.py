@@ -17,7 +17,7 @@ from tests.command import ROOT, ran, ran_well
 
 COMMANDS = (
     *("attach", "diff", "doctor", "draw", "dump", "explain"),
-    *("fix", "report", "rules", "run", "top"),
+    *("fix", "report", "rules", "run", "top", "why"),
 )
 
 pytest.importorskip("material", reason="mkdocs-material is not installed: the extra `docs`")

@@ -26,7 +26,7 @@ def check_wording(finding: Finding) -> None:
     for text in texts:
         assert text
         assert not text.endswith(".")
-        assert text[0].islower() or text[0] == "`" or text.split()[0].endswith("Backward0"), text
+        assert text[0].islower() or text[0] in "`[" or text.split()[0].endswith("Backward0"), text
         assert "None" not in text
         assert "  " not in text
 

@@ -42,9 +42,11 @@ def test_parameters_that_have_no_gradient_at_any_step_are_counted() -> None:
             optimizer.zero_grad()
             (used.exp() * (late if step == 2 else 1.0)).sum().backward()
             optimizer.step()
-            assert scope.summary.without_gradient == (1 if step == 2 else 2)
-        text = " ".join(str(scope).split())
-    assert text.endswith("; 1 parameter that an optimizer stepped never had a gradient")
+            training = scope.summary.training
+            assert (training.steps, training.parameters) == (step + 1, 3)
+            assert training.reached == (2 if step == 2 else 1)
+    (found,) = scope.findings
+    assert (found.code, found.parameters) == ("GS502", ("unused",))
 
 
 def test_gradients_that_a_closure_makes_are_met() -> None:
@@ -59,4 +61,5 @@ def test_gradients_that_a_closure_makes_are_met() -> None:
 
     with gradscope.watch() as scope:
         optimizer.step(closure)
-    assert scope.summary.without_gradient == 0
+    training = scope.summary.training
+    assert (training.reached, training.parameters) == (1, 1)

@@ -120,7 +120,7 @@ def test_calls_findings_and_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert calls[0].startswith("call 1  loss.backward()  test_printed.py:")
     assert calls[0].endswith("built 2  destroyed 0  run 3  freed 1 (8 B)  retained 0 B")
     assert calls[2].endswith("freed 0 (0 B)  retained 0 B  raised RuntimeError")
-    assert "no problem found in 1 backward call: nothing freed was needed" in running
+    assert "nothing found in 1 backward call; too short to say whether graphs grow" in running
     assert str(scope).endswith("next: gradscope explain GS101")
     assert str(scope.findings) in str(scope)
     assert str(scope.findings[-1]) in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -211,3 +212,44 @@ def test_every_format_shows_what_is_suppressed_as_such(recording: Recording) -> 
     everything = Suppressor(DEFAULTS.overridden(ignore=["GS101"])).of_findings(recording)
     assert "no finding, 2 suppressed in 4 backward calls" in report_text(everything)
     assert not any(map(FailOn.ADVICE.includes, everything.findings))
+
+
+STEP, CUT = "optimizer.step()", "h = h.detach()"
+
+
+def at_a_step(script: Path, *, in_full: bool) -> Finding:
+    """A finding of which only the step is known, or the line to edit as well."""
+    site = Site(str(script), 1 if in_full else 2)
+    severity = Severity.WARNING if in_full else Severity.ADVICE
+    return Finding(
+        *("GS502", "parameter-not-reached", severity, Certainty.OBSERVED, "a message", site),
+        parameters=("net.body.weight",),
+        step=Site(str(script), 2),
+    )
+
+
+@pytest.mark.parametrize("in_full", [False, True])
+@pytest.mark.parametrize("line", [1, 2])
+def test_a_comment_counts_at_the_step_and_at_the_line_to_edit(
+    script: Path, in_full: bool, line: int
+) -> None:
+    comments = ["", ""]
+    comments[line - 1] = "  # gradscope: ignore[GS502]"
+    sources = {str(script): f"{CUT}{comments[0]}\n{STEP}{comments[1]}\n"}
+    found = Suppressor(DEFAULTS).judged(at_a_step(script, in_full=in_full), sources)
+    assert bool(found.suppression) == (in_full or line == 2)
+
+
+def test_a_baseline_knows_both_forms_and_the_parameters(script: Path, tmp_path: Path) -> None:
+    sources = {str(script): f"{CUT}\n{STEP}\n"}
+    short, full = (at_a_step(script, in_full=each) for each in (False, True))
+    file = tmp_path / "baseline.json"
+    write_baseline(file, [short], sources)
+    (entry,) = json.loads(file.read_text())["findings"]
+    assert (entry["line"], entry["parameters"]) == (STEP, "net.body.weight")
+    suppressor = Suppressor(replace(DEFAULTS, baseline=file))
+    assert suppressor.judged(full, sources).suppression
+    assert not suppressor.judged(
+        replace(full, parameters=("net.head.weight",)), sources
+    ).suppression
+    assert short.cause == full.cause

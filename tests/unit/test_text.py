@@ -31,6 +31,7 @@ from gradscope.model import (
     Root,
     Severity,
     Site,
+    Training,
 )
 from gradscope.render.machine import Format
 from gradscope.render.text.calls import MOST_ROWS
@@ -141,7 +142,7 @@ def test_no_fix_is_offered_where_none_is_an_edit() -> None:
     words = tuple(replace(f, fix=f.fix and replace(f.fix, edits=())) for f in whole.findings)
     lines = report(replace(whole, findings=words), saved="run.gscope").splitlines()
     assert lines[-2:] == ["next: gradscope explain GS201", "      gradscope report run.gscope"]
-    looked_for = "nothing freed was needed, nothing saved was changed, no graph grows or is kept"
+    looked_for = "no optimizer has stepped, nothing freed or changed was needed, nothing grows"
     said = " ".join(report(RECORDINGS["clean"]).splitlines()[-2:])
     assert said == f"no problem found in 500 backward calls: {looked_for}"
 
@@ -153,17 +154,20 @@ def test_only_of_a_run_that_ended_well_it_is_said_that_there_was_no_problem() ->
     raised = replace(clean, outcome=Outcome(1, "KeyError: 'train'", finished=True))
     pair = tuple(Process(n, "x.py", clean.summary, clean.outcome) for n in ("rank 0", "rank 1"))
     of_two = replace(clean, processes=(pair[0], replace(pair[1], outcome=raised.outcome)))
-    unreached = replace(clean, summary=replace(clean.summary, without_gradient=2))
-    nothing = "no freed, stale or kept graph in 500 backward calls"
+    short = replace(clean, summary=replace(clean.summary, backward_calls=2))
+    once = replace(clean, summary=replace(clean.summary, training=Training(1, 2, "opt", 4, 4)))
+    steps = "whether gradients are reset and every parameter is reached (3 steps of each optimizer)"
+    calls = "500 backward calls"
     said = {
-        "killed": f"found {nothing}",
-        "left": f"found {nothing}",
-        "raised": f"ended with KeyError; gradscope found {nothing}",
-        "of_two": f"ended with KeyError; gradscope found {nothing} of 2 processes",
-        "unreached": f"found {nothing}; 2 parameters that an optimizer stepped never had a gradient",
+        "killed": f"nothing found in {calls}, until the run ended",
+        "left": f"nothing found in {calls}, until the run ended",
+        "raised": f"no finding explains KeyError; nothing was found in {calls}",
+        "of_two": f"no finding explains KeyError; nothing was found in {calls} of 2 processes",
+        "short": "nothing found in 2 backward calls; too short to say whether graphs grow (3 iterations)",
+        "once": f"nothing found in {calls}; too short to say {steps}",
     }
     runs = {"killed": killed, "left": left, "raised": raised, "of_two": of_two}
-    for name, recording in (runs | {"unreached": unreached}).items():
+    for name, recording in (runs | {"short": short, "once": once}).items():
         text = " ".join(report(recording).split())
         assert text.endswith(said[name]), name
         assert "no problem" not in text, name
@@ -176,9 +180,42 @@ def test_an_error_that_came_out_of_a_backward_call_is_said_to_have() -> None:
     failed = replace(failed, exception="CheckpointError: other shapes")
     outcome = Outcome(1, error, finished=True)
     ended = replace(clean, calls=(*clean.calls, failed), outcome=outcome)
-    assert "\nended with CheckpointError in backward call 501; gradscope found no" in report(ended)
+    said = "\nno finding explains CheckpointError in backward call 501; nothing was found"
+    assert said in report(ended)
     elsewhere = replace(ended, outcome=replace(outcome, exception="ValueError: other"))
-    assert "\nended with ValueError; gradscope found no" in report(elsewhere)
+    assert "\nno finding explains ValueError; nothing was found" in report(elsewhere)
+    error = finding(None, message="it will raise")
+    assert "\n1 error in 500 backward calls; the script ended with that error" in report(
+        replace(ended, findings=(error,))
+    )
+    assert "ended with that error" not in report(replace(elsewhere, findings=(error,)))
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        (Training(2, 600, "", 12, 12), "all 12 parameters of 2 optimizers got gradients, no step"),
+        (Training(1, 9, "opt", 6, 4, {"experts.7.*": 2}), "4 of the 6 parameters of `opt` got"),
+        (
+            Training(1, 9, "opt", 6, 6, {}, {"model.encoder.*": 9}),
+            "all 6 parameters of `opt` that are not frozen got gradients, no step used a gradient",
+        ),
+        (Training(known=False), "500 backward calls: nothing freed or changed was needed, nothing"),
+    ],
+)
+def test_the_last_line_says_what_was_looked_for(training: Training, said: str) -> None:
+    clean = RECORDINGS["clean"]
+    text = " ".join(
+        report(replace(clean, summary=replace(clean.summary, training=training))).split()
+    )
+    assert "no problem found in 500 backward calls: " in text
+    assert said in text
+    lines = {
+        "not reached yet: 2 parameters, `experts.7.*`": training.not_yet,
+        "not trained: 9 parameters, `model.encoder.*`, frozen (requires_grad is off)": training.frozen,
+    }
+    for line, facts in lines.items():
+        assert (line in text) == bool(facts)
 
 
 def test_what_was_not_counted_is_not_told_as_zero() -> None:

@@ -4,16 +4,14 @@ tensor?
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import threading
 import time
 import weakref
-import zlib
 from collections.abc import Container, Iterable
 from itertools import chain, islice
 from types import CodeType, FrameType
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
@@ -41,14 +39,12 @@ from gradscope.program.sites import (
     user_frame,
     user_frames,
 )
-from gradscope.program.tensors import PLAIN, storage_of
+from gradscope.program.tensors import Memory, checksum, memory_of, storage_of, version_of
 from gradscope.program.undisturbed import Uncollected
 from gradscope.torch_private import DisableTorchFunction, hidden_from_compiler, is_compiler
 
 _MOST_KEPT = 4_096
 _MOST_READ = 64  # saved tensors before one line
-_PAGE = 4_096
-_MOST_PAGES = 256  # of one tensor that are read; of more than that, as many spread evenly
 
 
 class Versions:
@@ -133,7 +129,6 @@ def memory_before(frame: FrameType, versions: Versions) -> MemoryBefore | None:
     return MemoryBefore(frame.f_code, packs) if packs else None
 
 
-_Memory: TypeAlias = tuple[int, int]
 """Where a tensor's elements lie, one after the other: an address, and how many bytes."""
 
 
@@ -143,7 +138,7 @@ def checksums(packs: Iterable[Packed | None]) -> list[int | None]:
     No operation of torch's runs. None stands for a tensor on another device than the CPU, with gaps
     between its elements, in a layout of its own, or changed where torch has seen it.
     """
-    known: dict[_Memory | None, int | None] = {None: None}
+    known: dict[Memory | None, int | None] = {None: None}
     found = []
     for packed in packs:
         memory = _memory_of(packed) if packed is not None else None
@@ -153,43 +148,11 @@ def checksums(packs: Iterable[Packed | None]) -> list[int | None]:
     return found
 
 
-def _memory_of(packed: Packed) -> _Memory | None:
+def _memory_of(packed: Packed) -> Memory | None:
     tensor = packed.tensor
-    if tensor is None or type(tensor) not in PLAIN:
+    if tensor is None or version_of(tensor) != packed.version:
         return None
-    with DisableTorchFunction():
-        if (
-            tensor.device.type != "cpu"
-            or tensor.layout != torch.strided
-            or tensor.is_nested
-            or tensor._version != packed.version
-        ):
-            return None
-        length = 1  # of the elements that lie one after the other
-        for stride, n in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-            if n > 1 and stride not in (0, length):
-                return None
-            length *= n if stride else 1
-        size = tensor.element_size()
-        last = tensor.storage_offset() + length
-        if not tensor.numel() or last * size > tensor.untyped_storage().nbytes():
-            return None
-        try:
-            return tensor.data_ptr(), length * size
-        except RuntimeError:  # a tensor that stands for another
-            return None
-
-
-def checksum(memory: _Memory) -> int:
-    """Return a checksum of some memory."""
-    address, nbytes = memory
-    if nbytes <= _PAGE * _MOST_PAGES:
-        return zlib.crc32((ctypes.c_char * nbytes).from_address(address))
-    found = 0
-    for i in range(_MOST_PAGES):
-        page = address + (nbytes - _PAGE) * i // (_MOST_PAGES - 1)
-        found = zlib.crc32((ctypes.c_char * _PAGE).from_address(page), found)
-    return found
+    return memory_of(tensor)
 
 
 _MOST_EVENTS, _MOST_LOOKS = 200_000, 20_000

@@ -9,7 +9,7 @@ import sys
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
 from types import CodeType, FrameType
@@ -21,6 +21,7 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.leaks.growth import Growth
+from gradscope.detect.trained import Trained
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.ahead.frames import SUSPENDED
 from gradscope.program.sites import Place, Route, site_of
@@ -42,11 +43,13 @@ class _Dropped:
     """What was saved by way of one route and lost with its graph, which no backward call has met.
 
     What goes while nothing is saved in between goes together: ``last`` separates the times.
+    ``modules`` were being called.
     """
 
     times: int = 0
     nbytes: int = 0
     last: int = -1
+    modules: set[str] = field(default_factory=set)
 
 
 class Unused(Observer):
@@ -56,9 +59,10 @@ class Unused(Observer):
     backward call, or one was made there.
     """
 
-    def __init__(self, watch: State, growth: Growth) -> None:
+    def __init__(self, watch: State, growth: Growth, trained: Trained) -> None:
         self.watch = watch
         self.growth = growth
+        self.trained = trained
         self.lost = defaultdict[Route, _Dropped](_Dropped)
         self._met: set[Route | None] = set()
         self._places: set[Place | None] = set()
@@ -74,6 +78,8 @@ class Unused(Observer):
             return
         dropped = self.lost[route]
         dropped.nbytes += nbytes
+        if packed.module is not None:
+            dropped.modules.add(packed.module[0])
         saved = self.watch.ledger.saved_tensors
         if saved != dropped.last:
             dropped.last = saved
@@ -101,7 +107,10 @@ class Unused(Observer):
             yield from self._judge()
 
     def _judge(self) -> Iterator[Finding]:
-        often = {r: d for r, d in self.lost.items() if d.times >= _OFTEN_ENOUGH}
+        # What leads to parameters that are to be trained is not to run without gradients.
+        wanted = self.trained.unreached_modules
+        lost = {r: d for r, d in self.lost.items() if wanted.isdisjoint(d.modules)}
+        often = {r: d for r, d in lost.items() if d.times >= _OFTEN_ENOUGH}
         floor = max(_FEWEST_BYTES, _SHARE * self.watch.totals["saved_bytes"])
         if sum(d.nbytes for d in often.values()) < floor:
             return

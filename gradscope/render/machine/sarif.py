@@ -88,6 +88,7 @@ def _result(finding: Finding) -> dict[str, Any]:
             "missed": finding.missed,
             "cameTrue": finding.came_true,
             "withdrawn": finding.withdrawn,
+            "parameters": list(finding.parameters),
         },
     }
     if finding.suppression is not None:
@@ -110,8 +111,10 @@ def _fix(fix: Fix) -> dict[str, Any]:
 
 def _fingerprint(finding: Finding) -> str:
     """Return a text that is equal for one cause in two runs, wherever the files are."""
-    sites = [finding.site, *(r.site for r in finding.related)]
+    step = finding.step
+    sites = [finding.site, *(r.site for r in finding.related)] if step is None else [step]
     named = [f"{short_path(s.file)}:{s.function}:{s.line}" for s in sites if s is not None]
+    named += () if step is None else finding.parameters
     text = "\n".join([finding.code, *named])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 

@@ -40,6 +40,7 @@ from gradscope.render.wording import (
     nothing_found,
     proposed,
     reasons,
+    untrained,
 )
 from gradscope.units import Sources, counted, firsts, line_at, listed, nbytes, source_lines
 
@@ -248,7 +249,7 @@ def _outcome(outcome: Outcome, who: str, console: Console) -> None:
 def _headline(recording: Recording, console: Console) -> None:
     """Print the result in one line."""
     words, style, made = ", ".join(tally(recording.findings)), "bold", _made(recording)
-    rest = f" in {made}"
+    rest = f" in {made}{'; the script ended with that error' if _is_explained(recording) else ''}"
     if recording.findings:
         found = [finding.severity for finding in recording.findings if finding.counts]
         style = SEVERITIES[min(found, key=lambda one: one.rank)].terminal if found else style
@@ -260,8 +261,18 @@ def _headline(recording: Recording, console: Console) -> None:
     else:
         words, rest, is_well = nothing_found(recording, made)
         style = "bold green" if is_well else style
-    line = Text.assemble((plain(words, console), style), rest)
-    print_lines(console, wrapped(line, console.width, console))
+    lines = [Text.assemble((plain(words, console), style), rest)]
+    lines += [Text(plain(each, console)) for each in untrained(recording.summary.training)]
+    for line in lines:
+        print_lines(console, wrapped(line, console.width, console))
+
+
+def _is_explained(recording: Recording) -> bool:
+    """Return whether the one error of a run is the exception that ended it."""
+    raised = (recording.outcome.exception or "").strip()
+    failed = [call.exception for call in recording.calls if call.exception]
+    errors = [each for each in recording.findings if each.severity is Severity.ERROR]
+    return bool(failed and raised and raised.endswith(failed[-1].strip()) and len(errors) == 1)
 
 
 def _made(recording: Recording) -> str:

@@ -1,0 +1,177 @@
+"""`gradscope why`: does a gradient arrive at a parameter, by which lines, and where it is cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gradscope.commands.outputs import console_on, print_line
+from gradscope.errors import GradscopeError, meant
+from gradscope.model import Site
+from gradscope.render.machine import Format
+from gradscope.render.text.terminal import show_progress, write_text
+from gradscope.units import counted, lines_told
+
+_MOST_CALLS = 10_000
+"""Engine calls up to which a program is followed for what its first steps do not show."""
+
+
+class WhyOptions(NamedTuple):
+    """The options of ``gradscope why``."""
+
+    line: int | None = None
+    timeout: float = 120
+    guarded: bool = True
+    format: Format = Format.TEXT
+
+
+def why(script: Path, name: str | None, args: tuple[str, ...], options: WhyOptions) -> int:
+    """Say why a gradient does or does not arrive at what a name means, or why the call at a line
+    has no graph. Return 0 if one arrives, or is not wanted; else 1.
+    """
+    from gradscope.fixing.runs import Bounds, Program
+    from gradscope.fixing.ways import Ways
+    from gradscope.launch.interpreter import header_of
+
+    if options.line is not None and name is not None:
+        args, name = (name, *args), None
+    if name is None and options.line is None:
+        raise GradscopeError("say what to look for: a parameter, a module, or --line N")
+    if options.format not in (Format.TEXT, Format.JSON):
+        raise GradscopeError("gradscope why has the formats text and json")
+    if not script.is_file():
+        raise GradscopeError(f"there is no script {script}")
+    program = Program(header_of((str(script), *args), hooks=True), options.guarded)
+    file = os.path.abspath(script)
+
+    def followed(calls: int) -> Ways:
+        show_progress(f"gradscope rehearses {script} (Ctrl-C leaves it)", sys.stderr)
+        return Ways(program.follow(Bounds(calls, options.timeout)))
+
+    ways = followed(0)
+    if not _finds(ways, file, name, options.line) and ways.record.ended == "enough":
+        ways = followed(_MOST_CALLS)  # what comes after the second step
+    if options.line is not None:
+        return _of_call(ways, file, options)
+    assert name is not None
+    return _of_name(ways, file, name, options)
+
+
+def _finds(ways: Any, file: str, name: str | None, line: int | None) -> bool:
+    return bool(ways.named(name) if name is not None else ways.calls_at(file, line))
+
+
+def _of_call(ways: Any, file: str, options: WhyOptions) -> int:
+    from gradscope.render.text.why import print_call
+
+    calls = ways.calls_at(file, options.line)
+    if not calls:
+        known = {site.line for c in ways.record.calls if (site := ways.record.site(c.route))}
+        there = f"calls are made at {lines_told(known)}" if known else "it makes none"
+        raise GradscopeError(
+            f"the rehearsal met no backward call at line {options.line}: {there}{_ended(ways)}"
+        )
+    call = next((each for each in reversed(calls) if not each.has_graph), calls[-1])
+    if options.format is Format.JSON:
+        _write({"line": options.line, **_call_data(call, ways)}, ways, file)
+    else:
+        console = console_on(sys.stdout)
+        print_call(call, ways, file, console)
+        _print_ended(ways, console)
+    return int(not call.has_graph or bool(call.unused))
+
+
+def _of_name(ways: Any, file: str, name: str, options: WhyOptions) -> int:
+    from gradscope.fixing.ways import State
+    from gradscope.render.text.why import print_answer
+
+    leaves = ways.named(name)
+    if not leaves:
+        every = [leaf.name for leaf in ways.record.leaves if leaf.name]
+        owners = {each.rpartition(".")[0] for each in every}
+        like = meant(name, [*every, *owners])
+        count = counted(len(every), "parameter")
+        raise GradscopeError(
+            f"the rehearsal met no parameter or module {name!r}, of {count}{like}{_ended(ways)}"
+        )
+    answers = ways.of_leaves(leaves)
+    if options.format is Format.JSON:
+        _write({"name": name, "answers": [_answer_data(a, ways) for a in answers]}, ways, file)
+    else:
+        console = console_on(sys.stdout)
+        for answer in answers:
+            print_answer(answer, ways, file, console)
+        if any(answer.state is State.CUT for answer in answers):
+            print_line(console, f"next: gradscope fix {os.path.relpath(file)} --finding GS502")
+        _print_ended(ways, console)
+    fine = (State.ARRIVES, State.ZERO, State.FROZEN)
+    return int(not all(answer.state in fine for answer in answers))
+
+
+def _ended(ways: Any) -> str:
+    return f" (the rehearsal {ways.record.ended})" if ways.record.stopped else ""
+
+
+def _print_ended(ways: Any, console: Any) -> None:
+    if ways.record.stopped:
+        print_line(console, f"note: the rehearsal {ways.record.ended}; --yes lets it")
+
+
+# for machines
+
+
+def _write(data: dict[str, Any], ways: Any, file: str) -> None:
+    head = {"schema": 1, "script": file, "ended": ways.record.ended}
+    text = json.dumps(head | data, indent=2, ensure_ascii=False)
+    write_text(text + "\n", console_on(sys.stdout))
+
+
+def _location(site: Site | None) -> dict[str, Any] | None:
+    if site is None:
+        return None
+    return {"file": site.file, "line": site.line, "column": site.column, "function": site.function}
+
+
+def _cut_data(cut: Any, ways: Any) -> dict[str, Any]:
+    names = [ways.record.leaves[n].name for n in sorted(cut.behind)]
+    return {
+        "reason": str(cut.reason),
+        "operation": cut.how,
+        "location": _location(cut.site),
+        "mode": _location(cut.mode_site),
+        "back": _location(next(iter(cut.back), None)),
+        "parameters": names,
+    }
+
+
+def _call_data(call: Any, ways: Any) -> dict[str, Any]:
+    record = ways.record
+    cuts = [] if call.has_graph else ways.cuts(call.roots)
+    return {
+        "location": _location(record.site(call.route)),
+        "has_graph": call.has_graph,
+        "reached": [record.leaves[n].name for n in sorted(call.reached)],
+        "frozen": [record.leaves[n].name for n in ways.frozen_behind(call.roots)],
+        "unused_inputs": list(call.unused),
+        "cuts": [_cut_data(cut, ways) for cut in cuts],
+    }
+
+
+def _answer_data(answer: Any, ways: Any) -> dict[str, Any]:
+    record, leaf = ways.record, answer.leaves[0]
+    rows = ways.way_to(leaf)
+    if answer.cuts and not rows:
+        call = next((c for c in reversed(ways.losses) if ways.cuts(c.roots, {leaf})), None)
+        rows = ways.cut_way(ways.cuts(call.roots, {leaf})[0], call.roots, leaf) if call else []
+    return {
+        "state": str(answer.state),
+        "parameters": [record.leaves[n].name for n in answer.leaves],
+        "given": answer.given,
+        "of": answer.of,
+        "frozen_at": _location(record.site(record.leaves[leaf].frozen)),
+        "way": [{"state": str(row.state), "location": _location(row.site)} for row in rows],
+        "cuts": [_cut_data(cut, ways) for cut in answer.cuts],
+    }

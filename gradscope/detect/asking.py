@@ -1,0 +1,95 @@
+"""Says what a call has asked the engine for and cannot get: a start without a graph, and gradients
+of inputs that nothing reaches.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+import torch
+
+from gradscope.code import places, statements
+from gradscope.collect.backward import Evidence
+from gradscope.collect.calls import EngineCall
+from gradscope.model import Site
+from gradscope.program.names import entries_of, names_in
+from gradscope.program.sites import USER, classify, user_frames
+from gradscope.program.tensors import describe
+from gradscope.program.variables import variables
+from gradscope.rules import gs501, gs505
+
+_MOST_NAMED = 1_000
+
+
+def no_graph(evidence: Evidence) -> gs501.NoGraph:
+    """Return what is known of the roots of a call that have no graph."""
+    asked, frames = _asked(evidence), user_frames(sys._getframe(1))
+    roots = [asked.outputs[i] for i in evidence.look.bare]
+    names = names_in(frames[0], roots) if frames else [None] * len(roots)
+    site = evidence.call.record.site
+    bare = (_bare(*pair, site) for pair in zip(roots, names, strict=True))
+    return gs501.NoGraph(evidence.call.record, tuple(bare), len(asked.outputs), script())
+
+
+def _bare(root: torch.Tensor, name: str | None, site: Site | None) -> gs501.Bare:
+    made = None if name is None or site is None else statements.binding(site, name)
+    return gs501.Bare(
+        name,
+        describe(root),
+        None if made is None or site is None else places.of_node(made, site.file, site.function),
+        is_inference=root.is_inference(),
+        is_discrete=not (root.is_floating_point() or root.is_complex()),
+    )
+
+
+def unused(evidence: Evidence, which: Sequence[int]) -> gs505.Unused:
+    """Return what is known of these inputs of a call."""
+    asked, frames = _asked(evidence), user_frames(sys._getframe(1))
+    outputs = names_in(frames[0], asked.outputs) if frames else ()
+    names, written = evidence.state.names, _written(frames[:1])
+    names.learn_variables(frames)
+    inputs = (
+        gs505.Input(
+            i,
+            written.get(id(each)),
+            names.of_tensor(each) if isinstance(each, torch.Tensor) else None,
+            describe(each) if isinstance(each, torch.Tensor) else "GradientEdge",
+        )
+        for i, each in ((i, asked.inputs[i]) for i in which[:_MOST_NAMED])
+    )
+    return gs505.Unused(
+        evidence.call.record,
+        tuple(inputs),
+        tuple(filter(None, outputs)),
+        of=len(asked.inputs),
+        needs_grad=bool(evidence.look.constant),
+    )
+
+
+def _asked(evidence: Evidence) -> EngineCall:
+    asked = evidence.look.asked
+    assert asked is not None
+    return asked
+
+
+def _written(frames: Sequence[FrameType]) -> dict[int, str]:
+    """Return by identity how the code of a frame writes its tensors, and those in its lists and
+    dicts.
+    """
+    found: dict[int, str] = {}
+    for name, value in (pair for frame in frames for pair in variables(frame)):
+        for text, each in ((name, value), *entries_of(name, value)):
+            if issubclass(type(each), torch.Tensor):
+                found.setdefault(id(each), text)
+    return found
+
+
+def script() -> str:
+    """Return the file of the program that runs; empty where it is none that can be run again."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    is_module = getattr(main, "__spec__", None) is not None
+    is_user = isinstance(file, str) and not is_module and classify(file) == USER
+    return str(file) if is_user else ""

@@ -1,0 +1,506 @@
+"""Follows which parameters get gradients, and what the steps of optimizers do with them: GS502 to
+GS504.
+
+Nothing is read from a device: whether a gradient is there, is the same tensor and has the same
+version is known to the CPU. Values are compared on the CPU alone, and of suspects alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from gradscope.code import source, statements
+from gradscope.collect.calls import Call
+from gradscope.collect.look import Look
+from gradscope.collect.observers import Observer
+from gradscope.collect.state import State
+from gradscope.detect.asking import script
+from gradscope.model import BackwardCall, Finding, Site, Training
+from gradscope.program.layouts import is_exactly
+from gradscope.program.names import attributes_of, names_in, parameters_in
+from gradscope.program.sites import Place, place_in, site_of, user_frames
+from gradscope.program.tensors import (
+    PLAIN,
+    checksum,
+    grad_of,
+    is_zero,
+    leaves_of,
+    memory_of,
+    requires_grad,
+    version_of,
+)
+from gradscope.program.variables import local_variables, variables
+from gradscope.rules import gs502, gs503, gs504
+from gradscope.rules.parameters import counts
+
+_NAMED = 2  # steps, at which the program's names for the parameters are read
+_LOOKED_AT = 32  # steps, of which is known whether they used gradients again
+_ENOUGH_STEPS, _ENOUGH_CALLS = 2, 3
+_FEWEST_AGAIN = 2
+_STEPS_TO_CHOOSE = 20  # of experts, or of heads that alternate
+
+
+class _Gradient(NamedTuple):
+    """A gradient that a step has used: it is held by its parameter alone."""
+
+    tensor: weakref.ref[Tensor]
+    version: int
+    calls: int = 0
+
+    def is_kept(self, now: Tensor | None) -> bool:
+        """Return whether a call is about to add to it: nothing has reset or changed it since."""
+        if now is None or now is not self.tensor() or version_of(now) != self.version:
+            return False
+        memory = memory_of(now)
+        return memory is None or not is_zero(memory)
+
+    def added_to(self) -> _Gradient:
+        """Return what it is after one more backward call."""
+        return self._replace(version=self.version + 1, calls=self.calls + 1)
+
+
+class _Unheld:
+    """A parameter that calls reach and that no optimizer which has stepped holds."""
+
+    def __init__(self, parameter: Tensor) -> None:
+        self.parameter = weakref.ref(parameter)
+        self.shape, self.nbytes = tuple(parameter.shape), parameter.nbytes
+        self._before = self._state(parameter)
+        self.is_unchanged = True
+        """Whether it was what it had been when it was first met, whenever that was asked."""
+        self.name: str | None = None
+        self.is_listed = False
+        """Whether its module is in a list that is no ``nn.ModuleList``."""
+        self.beside = self.alone = 0
+        """Calls that reached one that an optimizer holds, too, and those that did not."""
+
+    @staticmethod
+    def _state(parameter: Tensor) -> tuple[int, int | None]:
+        memory = memory_of(parameter)
+        return version_of(parameter), None if memory is None else checksum(memory)
+
+    @property
+    def calls(self) -> int:
+        """How many calls have reached it."""
+        return self.beside + self.alone
+
+    def compare(self) -> None:
+        """Note whether it has changed, or is not to get gradients any more."""
+        now = self.parameter()
+        if self.is_unchanged and now is not None:
+            self.is_unchanged = requires_grad(now) and self._state(now) == self._before
+
+    @property
+    def is_read(self) -> bool:
+        """Whether its values are compared."""
+        return self._before[1] is not None
+
+
+class _Optimizer:
+    """What is known of one optimizer and its steps: it may be gone when that is judged."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = weakref.ref(optimizer)
+        self.steps = self.looked_at = 0
+        self.place: Place | None = None
+        self.name: str | None = None
+        parameters = _parameters(optimizer)
+        self.names: dict[int, str] = {}
+        """By identity, of the parameters that required grad at one of the first steps."""
+        self.shapes = {id(p): tuple(p.shape) for p in parameters}
+        self.waiting = {id(p): weakref.ref(p) for p in parameters if requires_grad(p)}
+        """Those that have required grad at all steps, and had a gradient at none."""
+        self.owners: dict[int, str] = {}
+        """By the identity of a parameter the name of its module."""
+        self.homeless = set[int]()
+        """Those of them that no variable and no module of the program leads to."""
+        self.held = set(map(id, parameters))
+        self.groups = len(optimizer.param_groups)
+        self.used: dict[int, _Gradient] = {}
+        """By the identity of a parameter the gradient that the last step has used."""
+        self.again = Counter[int]()
+        """How many steps have used a gradient of the parameter that one before had used."""
+        self.by_calls: dict[int, int] = {}
+        """How far the version of such a gradient went from one step to the next."""
+        self.is_unread = False
+        """Whether the values of some such gradient were not read."""
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether more is to be known of which gradients its steps use."""
+        return self.steps <= _LOOKED_AT
+
+    def wait(self) -> None:
+        """Wait no longer for the parameters that have a gradient now."""
+        for key, reference in [*self.waiting.items()]:
+            parameter = reference()
+            if parameter is None or (requires_grad(parameter) and grad_of(parameter) is None):
+                continue
+            del self.waiting[key]
+
+    def note_use(self, *, guarded: bool) -> None:
+        """Note which gradients the step that comes now has used before; some calls since the last
+        one may have been ``guarded``, of which it is not known what they have reached.
+        """
+        self.looked_at += 1
+        for parameter in _parameters(self.optimizer()) if self.used else ():
+            key = id(parameter)
+            used = self.used.get(key)
+            now = None if used is None else grad_of(parameter)
+            if used is None or now is None or now is not used.tensor():
+                continue
+            went = version_of(now) - used.version + used.calls
+            if used.calls and version_of(now) >= used.version:
+                self.by_calls[key] = went
+            elif not guarded or self.by_calls.get(key) != went:
+                continue
+            self.again[key] += 1
+            self.is_unread |= memory_of(now) is None
+
+    def take(self) -> None:
+        """Note the gradients that the step has used."""
+        self.used = {}
+        for parameter in _parameters(self.optimizer()):
+            grad = grad_of(parameter)
+            if grad is not None and type(grad) in PLAIN:
+                self.used[id(parameter)] = _Gradient(weakref.ref(grad), version_of(grad))
+
+    def before_call(self, leaves: Iterable[Tensor]) -> None:
+        """Note that a call is about to add to the gradients of these leaves."""
+        for leaf in leaves if self.used else ():
+            used = self.used.get(id(leaf))
+            if used is not None:
+                if used.is_kept(grad_of(leaf)):
+                    self.used[id(leaf)] = used.added_to()
+                else:
+                    del self.used[id(leaf)]
+
+    def named(self, keys: Collection[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of these parameters, and those of the others."""
+        own = tuple(name for key, name in self.names.items() if key in keys)
+        return own, tuple(name for key, name in self.names.items() if key not in keys)
+
+
+class Trained(Observer):
+    """Announces GS502, GS503 and GS504 when the watch ends."""
+
+    def __init__(self, watch: State, *, sees_steps: bool = True) -> None:
+        self.watch = watch
+        self._sees_steps = sees_steps
+        self._optimizers: dict[int, _Optimizer] = {}
+        self._gone: list[_Optimizer] = []
+        self._unheld: dict[int, _Unheld] = {}
+        self._reached = set[int]()
+        """Of the parameters that an optimizer waits for, those that a call has reached."""
+        self._names: dict[int, str] = {}
+        self._silenced: tuple[Site, str] | None = None
+        self._guarded = False
+        self._script = ""
+        self._frozen: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        self._not_yet: tuple[str, ...] = ()
+
+    # at steps
+
+    def stepping(self, optimizer: Any) -> None:
+        """Note what an optimizer is about to step."""
+        known = self._optimizers.get(id(optimizer))
+        if known is None or known.optimizer() is not optimizer:
+            if known is not None:
+                self._gone.append(known)
+            known = self._optimizers[id(optimizer)] = _Optimizer(optimizer)
+        known.steps += 1
+        if len(optimizer.param_groups) != known.groups:
+            known.groups = len(optimizer.param_groups)
+            known.held = set(map(id, _parameters(optimizer)))
+        known.wait()
+        if known.steps <= _NAMED:
+            self._learn(known, optimizer)
+        if known.is_followed:
+            known.note_use(guarded=self._guarded)
+
+    def stepped(self, optimizer: Any) -> None:
+        """Note what it has used."""
+        known = self._optimizers.get(id(optimizer))
+        if known is None or known.optimizer() is not optimizer:
+            return
+        known.wait()  # a closure may have made gradients
+        if known.is_followed:
+            known.take()
+        self._guarded = False
+
+    def _learn(self, known: _Optimizer, optimizer: Any) -> None:
+        """Learn the names that the program has for an optimizer and for parameters."""
+        frames = user_frames(sys._getframe(1))
+        written = parameters_in(frames)
+        names = {key: name for key, (name, _) in written.items()}
+        self._names |= names
+        self._frozen |= {
+            key: (weakref.ref(tensor), name)
+            for key, (name, tensor) in written.items()
+            if isinstance(tensor, Parameter) and not requires_grad(tensor)
+        }
+        self._script = self._script or script()
+        if frames:
+            known.place = known.place or place_in(frames[0])
+            known.name = known.name or _name_of(optimizer, frames)
+        of = f"{known.name or 'optimizer'}.param_groups"
+        for i, group in enumerate(optimizer.param_groups):
+            for j, each in enumerate(group["params"]):
+                if requires_grad(each):
+                    name = names.get(id(each)) or self.watch.names.of_tensor(each)
+                    known.names[id(each)] = name or f"{of}[{i}]['params'][{j}]"
+        known.owners = {
+            id(p): name
+            for name, module in self.watch.names.named_modules
+            for p in module._parameters.values()
+        }
+        known.homeless = known.waiting.keys() - names.keys() - known.owners.keys()
+
+    # at calls
+
+    def before_call(
+        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+    ) -> None:
+        """Note which leaves the call adds a gradient to."""
+        asked = look.asked
+        if asked is None or not asked.accumulates:
+            return
+        if not look.nodes:
+            self._note_silenced(asked.outputs, record.site, frame)
+        if not self._optimizers:
+            return
+        leaves = leaves_of(node for i, node in enumerate(look.nodes) if look.will_run(i))
+        held = set[int]()
+        for known in self._optimizers.values():
+            held |= known.held
+            if known.is_followed:
+                known.before_call(leaves)
+            if known.waiting:
+                self._reached.update(known.waiting.keys() & {*map(id, leaves)})
+        is_beside = any(id(leaf) in held for leaf in leaves)
+        unheld = [leaf for leaf in leaves if isinstance(leaf, Parameter) and id(leaf) not in held]
+        if unheld:
+            self._note_unheld(unheld, frame, beside=is_beside)
+
+    def _note_unheld(
+        self, leaves: Iterable[Parameter], frame: FrameType | None, *, beside: bool
+    ) -> None:
+        often = []
+        for leaf in leaves:
+            known = self._unheld.get(id(leaf))
+            if known is None or known.parameter() is not leaf:
+                known = self._unheld[id(leaf)] = _Unheld(leaf)
+            known.beside += beside
+            known.alone += not beside
+            if known.calls.bit_count() == 1:
+                known.compare()
+            if known.calls == _ENOUGH_CALLS:
+                known.compare()
+                often.append(known)
+        if often:  # the variables may be gone when the watch ends
+            frames = user_frames(frame)
+            self._names |= {key: name for key, (name, _) in parameters_in(frames).items()}
+            self._forget_those_held(dict(variables(each)) for each in frames)
+            listed = self._in_plain_lists()
+            for each in often:
+                tensor = each.parameter()
+                if tensor is not None:
+                    written = self._names.get(id(tensor))
+                    each.name = written or self.watch.names.of_tensor(tensor)
+                    each.is_listed = id(tensor) in listed
+
+    def _in_plain_lists(self) -> set[int]:
+        """Return the parameters of modules in lists that are no ``nn.ModuleList``."""
+        found = set[int]()
+        for module in self.watch.names.modules:
+            for value in [*object.__getattribute__(module, "__dict__").values()]:
+                if is_exactly(value, list, tuple) and len(value) > 1:
+                    inner = [each for each in value if issubclass(type(each), Module)]
+                    found.update(id(p) for each in inner for p in Module.parameters(each))
+        return found
+
+    def _note_silenced(
+        self, outputs: Sequence[Any], site: Site | None, frame: FrameType | None
+    ) -> None:
+        """Note a loss that is a leaf because the program has set its ``requires_grad``."""
+        if site is None or frame is None or self._silenced is not None:
+            return
+        for name, output in zip(names_in(frame, outputs), outputs, strict=True):
+            if name is not None and type(output) is Tensor and output.numel() == 1:
+                line = statements.sets_requires_grad(site, name)
+                if line is not None:
+                    self._silenced = line, name
+
+    def before_guarded(self, call: Call) -> None:
+        """Note that a call was not looked at in full."""
+        self._guarded = True
+
+    # at the end
+
+    def after_program(self, main: ModuleType) -> None:
+        """Look for optimizers that have not stepped, in the variables that are left."""
+        self._forget_those_held([vars(main)])
+
+    def at_end(self) -> Iterator[Finding]:
+        """Judge what there was."""
+        if self.watch.passes:
+            return  # steps were not looked at, nor calls
+        self._forget_those_held(dict(variables(each)) for each in user_frames(sys._getframe(1)))
+        stepped = [each for each in self._all if each.steps >= _ENOUGH_STEPS]
+        replaced = set[int]()
+        if stepped and self._unheld:
+            known = max(stepped, key=lambda each: each.steps)
+            yield from self._never_used(known, replaced)
+        for known in stepped:
+            yield from self._not_reached(known, replaced)
+            yield from self._not_reset(known)
+
+    def summary(self) -> Training:
+        """Return how many parameters had gradients, and which had none on purpose."""
+        stepped = [each for each in self._all if each.steps]
+        if not stepped or self.watch.passes:
+            return Training(known=self._sees_steps and not self.watch.passes)
+        names = {key: name for each in stepped for key, name in each.names.items()}
+        waiting = set[int]().union(*(each.waiting.keys() for each in stepped))
+        frozen = [
+            name
+            for ref, name in self._frozen.values()
+            if (tensor := ref()) is None or not requires_grad(tensor)
+        ]
+        return Training(
+            len(stepped),
+            min(each.steps for each in stepped),
+            (stepped[0].name or "") if len(stepped) == 1 else "",
+            len(names),
+            len(names.keys() - waiting),
+            counts(self._not_yet, {*names.values()} - {*self._not_yet}),
+            counts(frozen, {*names.values()}),
+        )
+
+    @property
+    def unreached_modules(self) -> set[str]:
+        """The names of the modules with parameters that an optimizer steps and no gradient
+        reaches.
+        """
+        often = [each for each in self._all if each.steps >= _ENOUGH_STEPS]
+        return {
+            known.owners[key]
+            for known in often
+            for key in known.waiting.keys() - self._reached
+            if key in known.owners
+        }
+
+    @property
+    def _all(self) -> list[_Optimizer]:
+        return [*self._gone, *self._optimizers.values()]
+
+    def _forget_those_held(self, scopes: Iterable[dict[str, Any]]) -> None:
+        """Forget the parameters that an optimizer of the program's holds that has not stepped."""
+        held = (value for scope in scopes for value in [*scope.values()])
+        for value in held if self._unheld else ():
+            for each in (value, *(inner for _, inner in attributes_of("", value))):
+                if issubclass(type(each), torch.optim.Optimizer):
+                    for parameter in _parameters(each):
+                        self._unheld.pop(id(parameter), None)
+
+    def _not_reached(self, known: _Optimizer, replaced: set[int]) -> Iterator[Finding]:
+        known.wait()
+        never = known.waiting.keys() - self._reached - replaced
+        if known.steps < _STEPS_TO_CHOOSE:
+            later = self._may_be_chosen(never)
+            self._not_yet += known.named(later)[0]
+            never -= later
+        names, others = known.named(never)
+        if not names:
+            return
+        step, calls = site_of(known.place), self.watch.calls
+        is_silenced = self._silenced is not None and not others
+        silenced, loss = self._silenced if self._silenced and is_silenced else (None, "loss")
+        of = names, others, known.steps, known.name, step, calls, self._script, silenced, loss
+        yield gs502.finding(gs502.NotReached(*of))
+
+    def _may_be_chosen(self, never: set[int]) -> set[int]:
+        """Return which of these belong to modules of a ``ModuleList`` or ``ModuleDict`` that were
+        not chosen yet, where others of it were.
+        """
+        found = set[int]()
+        for container in self.watch.names.modules:
+            if issubclass(type(container), torch.nn.ModuleList | torch.nn.ModuleDict):
+                children = [{*map(id, Module.parameters(each))} for each in container.children()]
+                if any(each and not each & never for each in children):
+                    found.update(*(each for each in children if each <= never))
+        return found
+
+    def _not_reset(self, known: _Optimizer) -> Iterator[Finding]:
+        again = {
+            key: times
+            for key, times in known.again.items()
+            if times >= _FEWEST_AGAIN and 2 * times > known.looked_at
+        }
+        names, others = known.named(again.keys())
+        step, calls = site_of(known.place), self.watch.calls
+        if names and not (known.is_unread and _resets_through_data(step, self._script)):
+            of = names, others, max(again.values()), known.looked_at, known.name, step, calls
+            yield gs504.finding(gs504.NotReset(*of))
+
+    def _never_used(self, known: _Optimizer, replaced: set[int]) -> Iterator[Finding]:
+        held = set[int]().union(*(each.held for each in self._all))
+        unheld: dict[int, _Unheld] = {}
+        for key, each in self._unheld.items():
+            each.compare()
+            if each.calls >= _ENOUGH_CALLS and each.is_unchanged and key not in held:
+                unheld[key] = each
+        waiting = known.waiting.keys() - self._reached
+        sizes = Counter(known.shapes[key] for key in waiting)
+        is_copy = not Counter(each.shape for each in unheld.values()) - sizes
+        instead = waiting if is_copy else known.homeless & waiting
+        is_listed = all(each.is_listed for each in unheld.values())
+        is_beside = not (instead or is_listed)
+        if is_beside:
+            unheld = {
+                key: each
+                for key, each in unheld.items()
+                if each.beside >= _ENOUGH_CALLS and each.is_read
+            }
+        places = {key: i for i, key in enumerate(self._names)}
+        ordered = sorted(unheld, key=lambda key: places.get(key, len(places)))
+        names = tuple(name for key in ordered if (name := unheld[key].name) is not None)
+        if not names:
+            return
+        replaced.update(instead)
+        others = known.named(instead)[1]
+        step, nbytes = site_of(known.place), sum(each.nbytes for each in unheld.values())
+        of = names, others, known.steps, known.name, step, self.watch.calls, len(instead)
+        yield gs503.finding(gs503.NeverUsed(*of, is_listed, is_beside, nbytes))
+
+
+def _parameters(optimizer: Any) -> list[Tensor]:
+    groups = () if optimizer is None else optimizer.param_groups
+    return [p for group in groups for p in group["params"]]
+
+
+def _resets_through_data(step: Site | None, program: str) -> bool:
+    """Return whether the program may have reset gradients so that no version counts it."""
+    files = {program, "" if step is None else step.file} - {""}
+    return any("grad.data" in line for file in files for line in source.parsed(file).lines)
+
+
+def _name_of(optimizer: Any, frames: Sequence[FrameType]) -> str | None:
+    """Return how the code that steps an optimizer writes it: a variable, or an attribute of one."""
+    scopes = ((local_variables(frame), variables(frame)) for frame in frames)
+    for held in chain.from_iterable(scopes):
+        inner = [each for pair in held for each in attributes_of(*pair)]
+        for name, value in (*held, *inner):
+            if value is optimizer:
+                return str(name)
+    return None

@@ -1,0 +1,480 @@
+"""Tells of findings about missing gradients where the way was cut, and tries what would mend it."""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from gradscope.code import places, source
+from gradscope.code.statements import stored_names
+from gradscope.errors import GradscopeError
+from gradscope.fixing import reconnecting
+from gradscope.fixing.origins import CutReason, EngineUse, ModeKind, Origins
+from gradscope.fixing.plan import Plan, plan, replanned
+from gradscope.fixing.runs import REFUSED, Bounds, Program
+from gradscope.fixing.ways import Cut, State, Ways
+from gradscope.model import (
+    Applicability,
+    Finding,
+    Fix,
+    FixKind,
+    Proof,
+    Recording,
+    Related,
+    Severity,
+    Site,
+)
+from gradscope.rules.base import Way
+from gradscope.rules.parameters import told
+from gradscope.units import counted, gathered, lines_told
+
+_LEAST_SECONDS = 2.0
+_MOST_TRIED = 5
+_MOST_NOTES = 3
+_ATTACHED = Fix(FixKind.ATTACH, "use the value itself, with its graph")
+
+
+def improved(
+    recording: Recording, program: Program, end: float, tell: Callable[[str], None]
+) -> Recording:
+    """Return the recording with all that a rehearsal up to the second steps has shown of where its
+    findings' gradients are lost, and with what mends that, if it was tried and held.
+    """
+    own = [each for each in recording.findings if each.is_born and each.counts]
+    tell("rehearses the run, to see where the way is cut")
+    # A call that fails is the last one of its run.
+    calls = max((f.backward_call for f in own if f.severity is Severity.ERROR), default=0)
+    try:
+        record = program.follow(Bounds(calls, end - time.monotonic()))
+    except GradscopeError as failure:
+        tell(str(failure))
+        return recording
+    ways = Ways(record)
+    fuller = {id(each): full(each, ways) for each in own}
+    found = [fuller.get(id(each), each) for each in recording.findings]
+    better = replace(recording, findings=tuple(found))
+    return _tried(better, program, end, tell)
+
+
+def full(finding: Finding, ways: Ways) -> Finding:
+    """Return a finding with the cut, if the rehearsal has shown it; else as it is."""
+    match finding.code:
+        case "GS501":
+            way = without_graph(finding, ways)
+        case "GS502":
+            way = not_reached(finding, ways)
+        case "GS505":
+            way = unused_inputs(finding, ways)
+        case "GS503":
+            way = never_used(finding, ways)
+        case "GS504" if finding.step is not None:
+            fixes = reconnecting.reset(finding.step)
+            return finding.with_fixes([*fixes, *finding.fixes])
+        case _:
+            return finding
+    if way is None:
+        return finding
+    fixes = [*way.fixes]
+    if finding.step is None:  # the call that fails stays the place
+        names = finding.parameters or _names_behind(finding, ways)
+        changed = replace(finding, related=tuple(way.notes), parameters=names)
+        return changed.with_fixes(fixes or [*finding.fixes])
+    severity = finding.severity
+    if finding.code == "GS502":
+        severity = Severity.ADVICE if way.is_unused else Severity.WARNING
+    changed = replace(
+        *(finding,), site=way.site, label=way.label, related=tuple(way.notes), severity=severity
+    )
+    return changed.with_fixes(fixes or [*finding.fixes])
+
+
+# what is asked
+
+
+def _call_of(finding: Finding, ways: Ways) -> EngineUse | None:
+    """Return the call that a finding is about, as the rehearsal has met it."""
+    if finding.site is None:
+        return None
+    calls = ways.calls_at(finding.site.file, finding.site.line)
+    wrong = [call for call in calls if not call.has_graph or call.unused]
+    return wrong[-1] if wrong else None
+
+
+def _names_behind(finding: Finding, ways: Ways) -> tuple[str, ...]:
+    call = _call_of(finding, ways)
+    if call is None:
+        return ()
+    cuts, frozen = ways.cuts(call.roots), ways.frozen_behind(call.roots)
+    cuts = cuts or ([] if frozen else ways.left_unseen(call))
+    leaves = {n for cut in cuts for n in cut.behind} or {*frozen}
+    names = (ways.record.leaves[n].name for n in sorted(leaves))
+    return tuple(name for name in names if name)
+
+
+def without_graph(finding: Finding, ways: Ways) -> Way | None:
+    """Return why there is no graph behind what a call starts from."""
+    call = _call_of(finding, ways)
+    if call is None or finding.site is None:
+        return None
+    cuts, frozen = ways.cuts(call.roots), ways.frozen_behind(call.roots)
+    cuts = cuts or ([] if frozen else ways.left_unseen(call))
+    notes: list[Related] = []
+    if cuts:
+        notes = [*_notes_of(cuts[0], ways, called=finding.site)]
+        fixes = reconnecting.fixes_of(cuts[0], ways, call.roots)
+    elif frozen:
+        notes = [*_frozen_notes(frozen, ways)]
+        fixes = reconnecting.thawed(frozen, ways)
+    else:
+        return None
+    silenced = _silenced(call, ways)
+    return Way(finding.site, finding.label, [*notes[:_MOST_NOTES], *silenced], fixes)
+
+
+def _silenced(call: EngineUse, ways: Ways) -> list[Related]:
+    origins = (ways.record.origins[root] for root in call.roots)
+    sites = [ways.record.site(o.route) for o in origins if o.leaf >= 0 and o.parents]
+    said = "this only silences the error: nothing behind it is trained"
+    return [Related("made", site, said) for site in sites if site is not None]
+
+
+def not_reached(finding: Finding, ways: Ways) -> Way | None:
+    """Return why no gradient reaches the parameters of a finding."""
+    leaves = [n for name in finding.parameters for n in ways.named(name)[:1]]
+    answers = [a for a in ways.of_leaves(leaves) if a.state not in (State.ARRIVES, State.ZERO)]
+    cut_off = [a for a in answers if a.state is State.CUT]
+    if cut_off:
+        cuts = cut_off[0].cuts
+        return _cut_way(cuts[0], cuts[1:], ways)
+    unused = [a for a in answers if a.state in (State.UNUSED, State.ASIDE)]
+    return _unused_way(unused[0].leaves, unused[0].state, ways) if unused else None
+
+
+def _cut_way(cut: Cut, others: Sequence[Cut], ways: Ways) -> Way | None:
+    if cut.site is None:
+        return None
+    whom = names_of(cut.behind, ways.record)
+    notes = [*_mode_notes(cut), *_back_note(cut)]
+    roots = [root for call in ways.losses for root in call.roots]
+    after = next(iter(ways.bare_lines(roots, cut.value)[-1:]), None)
+    if after is not None and not notes:
+        said = f"{_assigned(after)} is made from it, so it trains nothing behind the cut"
+        notes.append(Related("made", after, said))
+    if others:
+        lines = lines_told(c.site.line for c in others if c.site is not None)
+        ways_more = counted(len(others), "more way")
+        notes.append(Related("cut", None, f"{ways_more} cut, at {lines}"))
+    notes = [*notes[:_MOST_NOTES], *_silenced(ways.losses[-1], ways)]
+    fixes = reconnecting.fixes_of(cut, ways, roots)
+    return Way(cut.site, label_of(cut, whom), notes, fixes)
+
+
+def _unused_way(leaves: Sequence[int], state: State, ways: Ways) -> Way | None:
+    record = ways.record
+    whom = names_of(leaves, record)
+    made = next((s for n in leaves if (s := record.site(record.leaves[n].made))), None)
+    if state is State.ASIDE:
+        last = ways.last_of_values(map(ways.value_of, leaves))
+        site = last or made
+        label = f"is computed from {whom}, and no loss from that"
+    else:
+        site, label = made, f"no value comes from {whom}"
+    if site is None:
+        return None
+    use = Fix(FixKind.OTHER, "use it in what is trained, or remove it")
+    notes = [*_not_read(made)] if made is not None and state is State.UNUSED else []
+    return Way(site, label, notes, (use,), is_unused=True)
+
+
+def never_used(finding: Finding, ways: Ways) -> Way | None:
+    """Return where parameters were made that no optimizer holds, and where that was."""
+    record, step = ways.record, finding.step
+    leaves = [n for name in finding.parameters for n in ways.named(name)[:1]]
+    numbers = (s.optimizer for s in record.steps if _spot(record.site(s.route)) == _spot(step))
+    number = next(numbers, -1)
+    if not leaves or number < 0:
+        return None
+    holder = record.optimizers[number]
+    fixes = reconnecting.given_to(holder, leaves, ways)
+    first = record.leaves[leaves[0]]
+    made, built = ways.line_beside(first.made, holder.made), record.site(holder.made)
+    if made is None or built is None or finding.site is None:
+        return None
+    who = f"`{holder.name}`" if holder.name else "the optimizer"
+    if first.turn > holder.turn:
+        label = f"{names_of(leaves, record)} {'are' if len(leaves) > 1 else 'is'} made after {who}"
+        said = f"{who} was built here, and does not hold {'them' if len(leaves) > 1 else 'it'}"
+        return Way(made, label, (Related("made", built, said),), fixes or finding.fixes)
+    note = Related("made", made, "they are made here" if len(leaves) > 1 else "it is made here")
+    return Way(built, finding.label, (note,), [*fixes, *finding.fixes])
+
+
+def _not_read(made: Site) -> Iterator[Related]:
+    """Yield a note on the ``forward`` of a class whose ``__init__`` makes what it does not read."""
+    around = source.enclosing(made.file, made.line)
+    owner = next((each for each in reversed(around) if isinstance(each, ast.ClassDef)), None)
+    if owner is None or not isinstance(around[-1], ast.Assign):
+        return
+    name = ast.unparse(around[-1].targets[0])
+    for each in owner.body:
+        if isinstance(each, ast.FunctionDef) and each.name == "forward":
+            reads = {ast.unparse(read) for read in source.reads_of(each)}
+            if name not in reads:
+                at = places.of_node(each, made.file, f"{owner.name}.forward")
+                yield Related("made", at, "`forward` does not read it")
+
+
+def unused_inputs(finding: Finding, ways: Ways) -> Way | None:
+    """Return why no graph leads to some inputs of a call."""
+    call, record = _call_of(finding, ways), ways.record
+    if call is None or finding.site is None or not call.unused:
+        return None
+    values = [call.inputs[place] for place in call.unused]
+    notes = [each for each in finding.related if each.role == "made" and each.site is None]
+    cuts = ways.cuts_of_values(call.roots, values)
+    if cuts:
+        return Way(finding.site, finding.label, [*notes, *_notes_of(cuts[0], ways)], finding.fixes)
+    root = next((s for r in call.roots if (s := record.site(record.origins[r].route))), None)
+    after = ways.last_of_values(values, root.function if root is not None else "")
+    if after is not None:
+        them = "them" if len(values) > 1 else "it"
+        notes.append(Related("made", after, f"what is computed from {them} ends here"))
+    else:
+        before = next((s for v in values if (s := record.site(record.origins[v].route))), None)
+        if before is not None and record.origins[values[0]].leaf < 0:
+            notes.append(Related("made", before, "it was made here, and is another tensor"))
+    if root is not None:
+        notes.append(Related("cut", root, "and is not used in what is differentiated"))
+    return Way(finding.site, finding.label, notes, finding.fixes)
+
+
+# words
+
+
+def names_of(leaves: Iterable[int], record: Origins) -> str:
+    """Return leaves in a sentence: the modules that are all of them, or their names."""
+    own = {n for n in leaves if record.leaves[n].name}
+    every = {n: leaf.name for n, leaf in enumerate(record.leaves) if leaf.name}
+    others = [name for n, name in every.items() if n not in own]
+    if not own:
+        return counted(len({*leaves}), "tensor")
+    return told([every[n] for n in sorted(own)], others)
+
+
+def behind(leaves: Iterable[int], record: Origins) -> str:
+    """Return leaves with their number: ``all 6 parameters of `model```."""
+    own = [*leaves]
+    whom, count = names_of(own, record), counted(len(own), "parameter")
+    if whom.endswith(".*`") and "," not in whom and whom.count("*") == 1:
+        return f"all {count} of `{whom[1:-3]}`" if len(own) > 1 else f"{count} of `{whom[1:-3]}`"
+    return f"{count}, {whom}" if len(own) > 1 else whom
+
+
+_WHY = {
+    CutReason.SAMPLE: "a sample has no derivative",
+    CutReason.CREATE_GRAPH: "without create_graph=True the result is a constant",
+    CutReason.CONSTANT: "the derivative is a constant",
+    CutReason.MARKED: "the result is declared to have no derivative",
+}
+
+
+def reason_of(cut: Cut) -> str:
+    """Return why the way was cut there, in half a sentence; empty where the line says so."""
+    match cut.reason:
+        case CutReason.MODE:
+            return f"grad mode is off{'' if cut.mode_site else ', in code that is not seen'}"
+        case CutReason.INTEGERS:
+            return f"{cut.how.strip('_')} gives integers or truth values"
+        case CutReason.CHECKPOINT:
+            return "a reentrant checkpoint is part of the graph only if an input requires grad"
+        case CutReason.FUNCTION:
+            return f"{cut.how} gives no graph to its result"
+        case CutReason.OTHER:
+            return f"{cut.how.strip('_')} has no derivative here"
+    return _WHY.get(cut.reason, "")
+
+
+def label_of(cut: Cut, whom: str) -> str:
+    """Return what a line does to the way to some parameters."""
+    if cut.reason is CutReason.COPY:
+        return f"copies the values of {whom}, and leaves their graph"
+    if cut.reason is CutReason.LEFT:
+        return f"makes numbers of what comes from {whom}, and these have no graph"
+    reason = reason_of(cut)
+    return f"cuts the way to {whom}{f': {reason}' if reason else ''}"
+
+
+def word_of(cut: Cut) -> str:
+    """Return a cut in one or two words, as for a margin."""
+    match cut.reason:
+        case CutReason.MODE:
+            return cut.mode.name.removesuffix("(False)") if cut.mode else "no_grad"
+        case CutReason.INTEGERS | CutReason.LEFT | CutReason.COPY | CutReason.OTHER:
+            return cut.how.strip("_")
+        case CutReason.CREATE_GRAPH:
+            return "no create_graph"
+        case CutReason.FUNCTION:
+            return cut.how
+    return str(cut.reason).strip(".")
+
+
+def _notes_of(cut: Cut, ways: Ways, called: Site | None = None) -> Iterator[Related]:
+    """Yield what a reader needs to know of a cut, where the primary place is another one."""
+    is_gone = cut.reason is CutReason.LEFT
+    whom = behind(cut.behind, ways.record)
+    are = "are" if len(cut.behind) > 1 else "is"
+    back = next(iter(cut.back), None)
+    if is_gone:
+        is_one = cut.site and back and (cut.site.file, cut.site.line) == (back.file, back.line)
+        what = "numbers left torch and came back here" if is_one else "numbers left torch here"
+        yield Related("left", cut.site, f"{what}; behind it {are} {whom}")
+        if back is not None and not is_one:
+            yield Related("back", back, "and came back here, without a graph")
+    else:
+        reason = reason_of(cut)
+        so = f", as {reason}" if reason else ""
+        yield from _mode_notes(cut)
+        yield Related("cut", cut.site, f"the way was cut here{so}; behind it {are} {whom}")
+        if cut.reason is CutReason.CHECKPOINT and (froze := _frozen_before(cut, ways)) is not None:
+            yield Related("mode", froze, "what its inputs come from was frozen here")
+    caller = next((s for s in cut.route[1:] if called is None or _spot(s) != _spot(called)), None)
+    if caller is not None and cut.site is not None and caller.function != cut.site.function:
+        name = cut.site.function.rpartition(".")[2]
+        yield Related("made", caller, f"`{name}` was called here")
+
+
+def _frozen_before(cut: Cut, ways: Ways) -> Site | None:
+    frozen = ways.frozen_behind([cut.value])
+    sites = (ways.record.site(ways.record.leaves[n].frozen) for n in frozen)
+    return next(filter(None, sites), None)
+
+
+def _mode_notes(cut: Cut) -> Iterator[Related]:
+    mode, site = cut.mode, cut.mode_site
+    if mode is None or site is None or cut.reason is not CutReason.MODE:
+        return
+    if mode.kind is ModeKind.DECORATOR:
+        said = f"grad mode is off in all of `{mode.function}`"
+    elif mode.kind is ModeKind.LIBRARY:
+        said = f"`{mode.function}` switches grad mode off"
+    elif mode.kind is ModeKind.CALL:
+        said = "grad mode is off from here on: nothing turned it on again"
+        if mode.skipped is not None:
+            said = "grad mode is off from here on; an exception skipped what turns it on again"
+    else:
+        said = "grad mode is off from here on"
+    yield Related("mode", site, said)
+    if mode.skipped is not None:
+        yield Related("mode", mode.skipped, "the exception was raised here")
+
+
+def _back_note(cut: Cut) -> Iterator[Related]:
+    back = next(iter(cut.back), None)
+    if back is not None and cut.site is not None and _spot(back) != _spot(cut.site):
+        yield Related("back", back, "the numbers came back here, without a graph")
+
+
+def _frozen_notes(frozen: Sequence[int], ways: Ways) -> Iterator[Related]:
+    record = ways.record
+    at = gathered(frozen, lambda n: record.leaves[n].frozen)
+    for route, own in at.items():
+        site = record.site(route)
+        which = f"all {counted(len(own), 'parameter')} that lead here"
+        if len(at) > 1 or len(own) == 1:
+            which = behind(own, record)
+        if site is not None:
+            yield Related("mode", site, f"{which} were frozen here")
+            continue
+        made = next((s for n in own if (s := record.site(record.leaves[n].made))), None)
+        if made is not None:
+            yield Related("made", made, f"{which} require no grad since they were made here")
+
+
+def _assigned(site: Site) -> str:
+    """Return the variable that a line binds, in backticks; ``what this line makes`` if none."""
+    statement = source.statement_at(site)
+    names = sorted(stored_names(statement)) if statement is not None else []
+    return f"`{names[0]}`" if len(names) == 1 else "what this line makes"
+
+
+def _spot(site: Site | None) -> tuple[str, int]:
+    return ("", 0) if site is None else (site.file, site.line)
+
+
+# trying
+
+
+def _tried(
+    recording: Recording, program: Program, end: float, tell: Callable[[str], None]
+) -> Recording:
+    """Return the recording with the fixes of its findings tried, with those that held."""
+    results: dict[int, Finding] = {}
+    for proposal in plan(recording).proposals:
+        finding = proposal.finding
+        if not finding.is_born or finding.severity is Severity.ADVICE:
+            continue
+        held, why, tried = list[Fix](), "", 0
+        for candidate in [c for c in proposal.candidates if c.can_be_tried][:_MOST_TRIED]:
+            if end - time.monotonic() < _LEAST_SECONDS:
+                why = "not tried: no time was left"
+                break
+            tell(f"tries fix {candidate.number}")
+            tried += 1
+            alone = proposal._replace(chosen=candidate, problem="")
+            with_it = replanned(recording, Plan((alone,), ()), [candidate.number])
+            works = _works(finding, with_it, program, end)
+            if works is None:
+                tried, why = tried - 1, "not tried: the run took too long"
+                break
+            if works:
+                held.append(_proven(candidate.fix))
+                break
+        if tried and not (held or why):
+            is_one = tried == 1
+            why = f"of {counted(tried, 'edit')} that {'was' if is_one else 'were'} tried, none held"
+        for each in proposal.findings:
+            words = [fix for fix in each.fixes if not fix.edits]
+            others = [] if held else [fix for fix in each.fixes if fix.edits][tried:]
+            left = [*held, *others[:1], *words] or [_ATTACHED]
+            changed = each.with_fixes(left)
+            results[id(each)] = replace(changed, untried=why)
+    return replace(recording, findings=tuple(results.get(id(f), f) for f in recording.findings))
+
+
+def _proven(fix: Fix) -> Fix:
+    is_sure = fix.applicability is Applicability.UNSPECIFIED
+    surest = Applicability.MACHINE_APPLICABLE if is_sure else fix.applicability
+    return replace(fix, proof=Proof.HELD, applicability=surest)
+
+
+def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> bool | None:
+    """Return whether a change mends a finding: the parameters that it names get gradients that are
+    not all zero, and nothing fails; None where no time was left to see that.
+    """
+    left = end - time.monotonic()
+    ran = program.run(with_it.changes, Bounds(100, max(left / 2, _LEAST_SECONDS)))
+    if ran.exit_status is None:
+        return None
+    if ran.exit_status == REFUSED or ran.exception:
+        return False
+    if any(e.severity is Severity.ERROR or e.code == finding.code for e in ran.findings):
+        return False
+    with suppress(GradscopeError):
+        calls = finding.backward_call if finding.severity is Severity.ERROR else 0
+        left = max(end - time.monotonic(), _LEAST_SECONDS)
+        record = program.follow(Bounds(calls, left), with_it.changes)
+        after = Ways(record)
+        if record.stopped or any(not call.has_graph for call in record.calls):
+            return False
+        if not finding.parameters or finding.code == "GS504":
+            return bool(record.calls)
+        if finding.code == "GS503":
+            held = [n for name in finding.parameters for n in after.named(name)[:1]]
+            return bool(held) and all(record.leaves[n].optimizer >= 0 for n in held)
+        reached = [n for name in finding.parameters for n in after.named(name)[:1]]
+        states = [answer.state for answer in after.of_leaves(reached)]
+        return State.ARRIVES in states and {*states} <= {State.ARRIVES, State.ZERO}
+    return None

@@ -1,0 +1,180 @@
+"""What a rehearsal recorded of where each tensor comes from, and where its way was cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import NamedTuple
+
+from gradscope.model import Site
+
+
+class CutReason(StrEnum):
+    """Why a value has no graph, though it was computed from one that has."""
+
+    DETACH = "detach"
+    DATA = "data"
+    MODE = "mode"
+    SAMPLE = "sample"
+    INTEGERS = "integers"
+    LEFT = "left"
+    COPY = "copy"
+    CREATE_GRAPH = "create_graph"
+    CONSTANT = "constant"
+    MARKED = "marked"
+    CHECKPOINT = "checkpoint"
+    FUNCTION = "function"
+    OTHER = "other"
+    INNER = "inner"
+    """It was computed within the forward of a Function, which gives its result the graph."""
+
+
+class ModeKind(StrEnum):
+    """How grad mode was switched off."""
+
+    DECORATOR = "decorator"
+    WITH = "with"
+    CALL = "call"
+    LIBRARY = "library"
+
+
+Route = tuple[Site, ...]
+"""The lines of the program that led to something, the innermost first."""
+
+
+class Origin(NamedTuple):
+    """What a value was computed from, by what, and whether it has a graph.
+
+    ``parents`` are numbers of values, ``route`` and ``mode`` those of a route and of a switch;
+    ``leaf`` is that of a leaf, -1 of any other value.
+    """
+
+    parents: tuple[int, ...]
+    how: str
+    route: int
+    has_graph: bool
+    cut: CutReason | None = None
+    mode: int = -1
+    leaf: int = -1
+
+
+class Mode(NamedTuple):
+    """Where grad mode was switched off: ``name`` is ``no_grad``, or the library's function.
+
+    ``skipped`` is the line whose exception has left out the one that would have turned it on again.
+    """
+
+    route: int
+    kind: ModeKind
+    name: str
+    function: str = ""
+    skipped: Site | None = None
+
+
+class Leaf(NamedTuple):
+    """A leaf as it was at the end; ``frozen`` and ``made`` are numbers of routes, or -1, and
+    ``turn`` counts the parameters and optimizers in the order in which they were made.
+    """
+
+    name: str
+    shape: str
+    numbers: int
+    requires_grad: bool
+    is_parameter: bool
+    frozen: int = -1
+    made: int = -1
+    optimizer: int = -1
+    turn: int = -1
+
+
+class EngineUse(NamedTuple):
+    """A call of the engine: the values it started from, those that it was to differentiate by, and
+    the leaves that its graph leads to; ``unused`` are the places of inputs that it does not.
+    """
+
+    route: int
+    roots: tuple[int, ...]
+    has_graph: bool
+    inputs: tuple[int, ...]
+    reached: frozenset[int]
+    accumulates: bool
+    unused: tuple[int, ...] = ()
+    values: int = 0
+    """How many values there were then."""
+
+
+class StepUse(NamedTuple):
+    """A step of an optimizer: of its leaves those with a gradient, and with one that is zero."""
+
+    optimizer: int
+    route: int
+    given: frozenset[int]
+    zero: frozenset[int]
+
+
+class Holder(NamedTuple):
+    """An optimizer: its name, its class, its leaves, where it was made, and when, as of leaves."""
+
+    name: str
+    kind: str
+    leaves: tuple[int, ...]
+    made: int = -1
+    turn: int = -1
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Where all values of a rehearsal come from; ``ended`` is how it did."""
+
+    origins: Sequence[Origin] = ()
+    routes: Sequence[Route] = ()
+    modes: Sequence[Mode] = ()
+    leaves: Sequence[Leaf] = ()
+    calls: Sequence[EngineUse] = ()
+    steps: Sequence[StepUse] = ()
+    optimizers: Sequence[Holder] = ()
+    ended: str = ""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended before the program would have changed something outside."""
+        return self.ended.startswith("stopped")
+
+    def site(self, route: int) -> Site | None:
+        """Return the innermost line of a route."""
+        return next(iter(self.routes[route]), None) if route >= 0 else None
+
+    def before(self, starts: Iterable[int]) -> Iterator[int]:
+        """Yield some values and all that they were computed from, the nearest first."""
+        seen, waiting = set[int](), [*starts]
+        for value in waiting:
+            if value not in seen:
+                seen.add(value)
+                waiting += self.origins[value].parents
+                yield value
+
+    @cached_property
+    def leaves_behind(self) -> Sequence[frozenset[int]]:
+        """For each value the leaves that it was computed from, cut off from them or not."""
+        found: list[frozenset[int]] = []
+        known: dict[frozenset[int], frozenset[int]] = {}
+        for origin in self.origins:
+            own = {origin.leaf} if origin.leaf >= 0 else set()
+            sets = {found[parent] for parent in origin.parents if found[parent]}
+            if not own and len(sets) == 1:
+                found.append(next(iter(sets)))
+                continue
+            every = frozenset(own.union(*sets))
+            found.append(known.setdefault(every, every))
+        return found
+
+    @cached_property
+    def after(self) -> Sequence[list[int]]:
+        """For each value those that were computed from it."""
+        found: list[list[int]] = [[] for _ in self.origins]
+        for number, origin in enumerate(self.origins):
+            for parent in set(origin.parents):
+                found[parent].append(number)
+        return found

@@ -1,0 +1,365 @@
+"""Writes the edits that take a cut out of the way from a loss to parameters."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from gradscope.code import places, source
+from gradscope.code.statements import stored_names
+from gradscope.fixing.edits import computed_at, with_flag, with_followers
+from gradscope.fixing.marks import Span
+from gradscope.fixing.origins import CutReason, Holder, ModeKind
+from gradscope.fixing.pieces import (
+    Piece,
+    Pieces,
+    after,
+    block_with,
+    first_line,
+    instead_of,
+    lines_of,
+    removed,
+    text_of,
+    together,
+    under,
+    written,
+)
+from gradscope.fixing.ways import Cut, Ways, is_switch, switching_decorator
+from gradscope.model import Applicability, Fix, FixKind, Site
+from gradscope.units import common_module
+
+_LEAVING = ("item", "tolist", "numpy")
+_COPYING = ("tensor", "as_tensor", "asarray", "FloatTensor", "Tensor", "from_numpy")
+_BARE = ("detach", "detach_", "cpu", "numpy", "tolist", "item", "clone")
+"""Methods that stand in a row where a tensor is made an array."""
+_CASTS = ("to", "float", "type_as", "type", "double", "half")
+
+_WORDS = {
+    CutReason.INTEGERS: "train on what has a derivative, as F.cross_entropy(logits, target) or a"
+    " softmax; report the other one beside it",
+    CutReason.SAMPLE: "use rsample(), where the distribution has it, or the log_prob of the sample",
+    CutReason.FUNCTION: "hand the parameters to the Function as arguments of its own",
+    CutReason.CHECKPOINT: "checkpoint(..., use_reentrant=False), or"
+    " model.enable_input_require_grads() where the model has it",
+}
+
+
+def fixes_of(cut: Cut, ways: Ways, roots: Iterable[int]) -> list[Fix]:
+    """Return what would mend a cut, the better first; what is only said is last."""
+    found = [
+        Fix(kind, message, edits)
+        for kind, message, pieces in _proposed(cut, ways, [*roots])
+        if (edits := written(*pieces))
+    ]
+    words = _WORDS.get(cut.reason, "" if found else "use the value itself, with its graph")
+    if found and cut.reason is CutReason.INTEGERS:
+        found = [replace(each, applicability=Applicability.MAYBE_INCORRECT) for each in found]
+        words = "multiply what is chosen by the probability of it"
+    elif found and cut.reason is CutReason.CHECKPOINT:
+        words = "model.enable_input_require_grads(), where the model has it"
+    return [*found, *([Fix(FixKind.ATTACH, words)] if words else [])]
+
+
+_Proposed = Iterator[tuple[FixKind, str, Pieces]]
+
+
+def _proposed(cut: Cut, ways: Ways, roots: Sequence[int]) -> _Proposed:
+    site = cut.site
+    if site is None:
+        return
+    match cut.reason:
+        case CutReason.DETACH | CutReason.DATA:
+            yield from _attached(cut, site, ways, roots)
+        case CutReason.CREATE_GRAPH:
+            pieces = with_flag(_span(site), "create_graph")
+            yield FixKind.CREATE_GRAPH, "pass create_graph=True", pieces
+        case CutReason.COPY:
+            for text, pieces in _not_copied(site):
+                yield FixKind.ATTACH, f"keep the graph: {text}", pieces
+        case CutReason.CHECKPOINT:
+            calls = source.calls_in(source.tree(site.file))
+            own = (c for c in calls if source.called_name(c) == "checkpoint")
+            flags = (with_flag(Span.of(site.file, c), "use_reentrant", "False") for c in own)
+            yield FixKind.ATTACH, "checkpoint(..., use_reentrant=False)", together(*flags)
+        case CutReason.LEFT:
+            yield from _kept(cut, site)
+        case CutReason.SAMPLE:
+            for call in _calls_at(site, ("sample",)):
+                if isinstance(call.func, ast.Attribute):
+                    text = f"{text_of(call.func.value, site.file)}.rsample"
+                    pieces = (instead_of(call.func, site.file, text),)
+                    yield FixKind.ATTACH, "draw with rsample(), which has a derivative", pieces
+        case CutReason.MODE:
+            yield from _in_grad_mode(cut, site)
+        case CutReason.MARKED:
+            statement = source.statement_at(site)
+            if statement is not None:
+                message = "leave mark_non_differentiable out"
+                yield FixKind.ATTACH, message, removed(statement, site.file)
+        case CutReason.INTEGERS:
+            yield from _softened(site)
+
+
+def _span(site: Site) -> Span:
+    return Span(site.file, site.line, site.column, site.end_line, site.end_column)
+
+
+def _statement(site: Site) -> ast.AST:
+    return source.statement_at(site) or ast.Module([], [])
+
+
+def _calls_at(site: Site, names: Sequence[str]) -> list[ast.Call]:
+    """Return the call at a site, if it has one of these names, or else those of its statement."""
+    statement = _statement(site)
+    calls = [c for c in source.calls_in(statement) if source.called_name(c) in names]
+    own = [call for call in calls if places.is_at(call, site)]
+    return own or [call for call in calls if source.spans(call, site.line)]
+
+
+# detach and data
+
+
+def _attached(cut: Cut, site: Site, ways: Ways, roots: Sequence[int]) -> _Proposed:
+    """Take the cut out: where its variable is read for nothing but the loss, or else where it is
+    made.
+    """
+    file = site.file
+    gone = _without_cut(site, file)
+    if not gone:
+        return
+    statement = source.statement_at(site)
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        name = statement.targets[0].id
+        for line in ways.bare_lines(roots, cut.value):
+            reads = [
+                each
+                for each in source.reads_of(_statement(line))
+                if isinstance(each, ast.Name) and each.id == name and line.file == file
+            ]
+            for read in reads:
+                pieces = computed_at(file, statement, Span.of(file, read), gone)
+                text = f"in line {read.lineno}, use the values themselves"
+                yield FixKind.ATTACH, text, pieces
+    what = "detach()" if cut.reason is CutReason.DETACH else ".data"
+    yield FixKind.ATTACH, f"leave out {what} in line {site.line}", gone
+
+
+def _without_cut(site: Site, file: str) -> Pieces:
+    for call in _calls_at(site, ("detach", "detach_")):
+        if isinstance(call.func, ast.Attribute):
+            return (instead_of(call, file, text_of(call.func.value, file)),)
+    for node in ast.walk(_statement(site)):
+        if isinstance(node, ast.Attribute) and node.attr == "data":
+            return (instead_of(node, file, text_of(node.value, file)),)
+    return ()
+
+
+# numbers and copies
+
+
+def _not_copied(site: Site) -> Iterator[tuple[str, Pieces]]:
+    for call in _calls_at(site, _COPYING):
+        if not call.args:
+            continue
+        given = text_of(call.args[0], site.file)
+        text = f"torch.stack({given})"
+        if isinstance(call.args[0], ast.List | ast.ListComp | ast.Name):
+            yield text, (instead_of(call, site.file, text),)
+        if not isinstance(call.args[0], ast.List | ast.ListComp):
+            yield given, (instead_of(call, site.file, given),)
+
+
+def _kept(cut: Cut, site: Site) -> _Proposed:
+    """Keep the tensor in the place of its number, and what takes the numbers up takes tensors."""
+    gone = _without_leaving(site)
+    if not gone:
+        return
+    back = next(iter(cut.back), None)
+    message = "keep the tensor: leave out " + ("item()" if cut.how == "item" else f"{cut.how}()")
+    if back is not None:
+        for text, pieces in _not_copied(back):
+            if back == site:
+                break
+            yield FixKind.ATTACH, f"{message}, then {text}", (*gone, *pieces)
+    yield FixKind.ATTACH, message, gone
+
+
+def _without_leaving(site: Site) -> Pieces:
+    file = site.file
+    for call in _calls_at(site, _LEAVING):
+        node: ast.expr = call
+        while isinstance(node, ast.Call) and source.called_name(node) in _BARE:
+            if not isinstance(node.func, ast.Attribute):
+                break
+            node = node.func.value
+        return (instead_of(call, file, text_of(node, file)),)
+    for call in _calls_at(site, ("float",)):
+        if len(call.args) == 1:
+            return (instead_of(call, file, text_of(call.args[0], file)),)
+    return ()
+
+
+# grad mode
+
+
+def _in_grad_mode(cut: Cut, site: Site) -> _Proposed:
+    mode, at = cut.mode, cut.mode_site
+    if mode is None or at is None:
+        return
+    if mode.kind is ModeKind.DECORATOR:
+        if (each := switching_decorator(at)) is not None:
+            name = ast.unparse(each.func if isinstance(each, ast.Call) else each)
+            line = Piece(at.file, (each.lineno, 0), (each.lineno + 1, 0), "")
+            yield FixKind.ATTACH, f"leave out @{name}()", (line,)
+        return
+    around = source.enclosing(at.file, at.line)
+    block = next((each for each in reversed(around) if isinstance(each, ast.With)), None)
+    if mode.kind is ModeKind.WITH and block is not None and first_line(block) == at.line:
+        items = (each.context_expr for each in block.items)
+        item = next(filter(is_switch, items), None)
+        if item is None:
+            return
+        for module in _modules_called(site):
+            text = f"torch.set_grad_enabled({module}.training)"
+            message = f"let the mode follow the model: with {text}:"
+            yield FixKind.ATTACH, message, (instead_of(item, at.file, text),)
+        text = "torch.enable_grad()"
+        yield FixKind.ATTACH, f"with {text}:", (instead_of(item, at.file, text),)
+    statement = source.statement_at(site)
+    if statement is not None and "inference" not in mode.name:
+        pieces = under(statement, site.file, "torch.enable_grad()")
+        yield FixKind.ATTACH, f"turn it on for line {site.line}: with torch.enable_grad():", pieces
+    if mode.kind is ModeKind.CALL and (switch := source.statement_at(at)) is not None:
+        message = f"leave out the switch in line {at.line}"
+        yield FixKind.ATTACH, message, removed(switch, at.file)
+
+
+def _modules_called(site: Site) -> Iterator[str]:
+    """Yield what a line calls that may be a module: ``self.model`` of ``self.model(x)``."""
+    for call in source.calls_in(_statement(site)):
+        text = ast.unparse(call.func)
+        is_own = not text.startswith(("torch.", "F.", "nn."))
+        if places.is_at(call, site) and is_own and text.replace(".", "_").isidentifier():
+            yield text
+
+
+# integers
+
+
+def _softened(site: Site) -> _Proposed:
+    """Choose with ``gumbel_softmax``, in the place of a one-hot tensor of an argmax."""
+    statement = _statement(site)
+    for call in source.calls_in(statement):
+        if source.called_name(call) != "one_hot" or not call.args:
+            continue
+        chosen = call.args[0]
+        if not isinstance(chosen, ast.Call) or source.called_name(chosen) != "argmax":
+            continue
+        if not isinstance(chosen.func, ast.Attribute):
+            continue
+        is_method = ast.unparse(chosen.func.value) != "torch"
+        logits = chosen.func.value if is_method else chosen.args[0]
+        prefix = ast.unparse(call.func).rpartition(".")[0]
+        functional = f"{prefix}." if prefix else ""
+        text = f"{functional}gumbel_softmax({text_of(logits, site.file)}, hard=True)"
+        outer: ast.expr = call
+        for other in source.calls_in(statement):
+            own = other.func
+            if isinstance(own, ast.Attribute) and own.value is outer and own.attr in _CASTS:
+                outer = other
+        message = f"{text}, which chooses with noise and has a gradient"
+        yield FixKind.ATTACH, message, (instead_of(outer, site.file, text),)
+
+
+# frozen
+
+
+def thawed(frozen: Sequence[int], ways: Ways) -> list[Fix]:
+    """Return what has frozen parameters require grad again."""
+    record, found = ways.record, []
+    names = [record.leaves[n].name for n in frozen if record.leaves[n].name]
+    owner = names[0].partition(".")[0] if names else ""
+    for leaf in dict.fromkeys(record.leaves[n].made for n in frozen):
+        for site in record.routes[leaf] if leaf >= 0 and owner else ():
+            statement = source.statement_at(site)
+            if isinstance(statement, ast.Assign) and owner in stored_names(statement):
+                put = after(statement, site.file, [f"{owner}.requires_grad_(True)"])
+                if edits := written(*put):
+                    message = f"unfreeze it before the optimizer: {owner}.requires_grad_(True)"
+                    found.append(Fix(FixKind.ATTACH, message, edits))
+    for route in dict.fromkeys(record.leaves[n].frozen for n in frozen):
+        froze = record.site(route)
+        if froze is None:
+            continue
+        for call in source.calls_in(_statement(froze)):
+            is_frozen = source.called_name(call) == "requires_grad_" and call.args
+            if is_frozen and isinstance(call.args[0], ast.Constant):
+                edits = written(instead_of(call.args[0], froze.file, "True"))
+                message = f"requires_grad_(True) in line {froze.line}, at what is to be trained"
+                found.append(Fix(FixKind.ATTACH, message, edits))
+    words = Fix(FixKind.ATTACH, "requires_grad_(True) at what is to be trained")
+    return [*found[:3], words]
+
+
+# who steps them
+
+
+def given_to(holder: Holder, leaves: Sequence[int], ways: Ways) -> list[Fix]:
+    """Return what has an optimizer hold parameters that it does not."""
+    record, found = ways.record, list[tuple[FixKind, str, Pieces]]()
+    first, built = record.leaves[leaves[0]], record.site(holder.made)
+    made = ways.line_beside(first.made, holder.made)
+    if built is None or made is None:
+        return []
+    name = holder.name or "the optimizer"
+    if first.turn > holder.turn and built.file == made.file:
+        pieces = _built_behind(_one(built), made)
+        found.append((FixKind.REORDER, f"build `{name}` behind line {made.line}", pieces))
+    for site in record.routes[first.made] if first.made >= 0 else ():
+        statement = source.statement_at(site)
+        value = getattr(statement, "value", None)
+        if isinstance(value, ast.List | ast.ListComp) and isinstance(statement, ast.Assign):
+            text = f"torch.nn.ModuleList({text_of(value, site.file)})"
+            message = f"keep the modules of line {site.line} in an nn.ModuleList"
+            found.append((FixKind.ATTACH, message, (instead_of(value, site.file, text),)))
+    owner = common_module(record.leaves[n].name for n in leaves)
+    if owner and holder.name and (later := _one(max(made, built, key=lambda s: s.line))):
+        is_one = len(leaves) == 1 and owner == first.name
+        what = f"[{owner}]" if is_one else f"{owner}.parameters()"
+        line = f'{holder.name}.add_param_group({{"params": {what}}})'
+        found.append((FixKind.ATTACH, line, after(later, made.file, [line])))
+    edits = ((kind, message, written(*pieces)) for kind, message, pieces in found)
+    return [Fix(kind, message, own) for kind, message, own in edits if own]
+
+
+def _built_behind(statement: ast.stmt, made: Site) -> Pieces:
+    """Move a statement, and what is computed from what it binds, behind that around a place."""
+    file = made.file
+    block = block_with(file, statement)
+    goal = next((each for each in block if source.spans(each, made.line)), None)
+    if goal is None:
+        return ()
+    before = block[: block.index(goal)]
+    own = with_followers(before, [statement])
+    if any(isinstance(each, ast.For | ast.While) for each in own):
+        return ()
+    lines = [line for each in own for line in lines_of(each, file)]
+    return together(*(removed(each, file) for each in own), after(goal, file, lines))
+
+
+def _one(site: Site) -> ast.stmt:
+    return source.statement_at(site) or ast.Pass()
+
+
+def reset(step: Site) -> list[Fix]:
+    """Return what resets the gradients that a step has used."""
+    statement = source.statement_at(step)
+    call = source.call_at(step)
+    if statement is None or call is None or not isinstance(call.func, ast.Attribute):
+        return []
+    owner = call.args[0] if call.args and source.called_name(call) == "step" else call.func.value
+    line = f"{text_of(owner, step.file)}.zero_grad()"
+    edits = written(*after(statement, step.file, [line]))
+    message = f"reset what the optimizer steps, once a step: {line}"
+    return [Fix(FixKind.ATTACH, message, edits)] if edits else []

@@ -1,0 +1,445 @@
+"""Answers from a rehearsal which ways lead from a loss to parameters, and where they are cut."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from functools import cached_property
+from typing import NamedTuple
+
+from gradscope.code import source
+from gradscope.fixing.origins import CutReason, EngineUse, Mode, ModeKind, Origin, Origins, Route
+from gradscope.model import Site
+from gradscope.units import gathered
+
+_DATA = ("", "tensor", "as_tensor", "asarray", "from_numpy")
+"""How a tensor is made of what torch has no part in."""
+
+
+class Cut(NamedTuple):
+    """A place where the way was cut: what goes in has a graph, what comes out has none.
+
+    ``behind`` are the leaves that require grad and that the way would lead to. ``back`` is where
+    numbers that have left torch came back.
+    """
+
+    reason: CutReason
+    route: Route
+    how: str
+    behind: frozenset[int]
+    value: int
+    mode: Mode | None = None
+    mode_site: Site | None = None
+    back: Route = ()
+
+    @property
+    def site(self) -> Site | None:
+        """The line."""
+        return next(iter(self.route), None)
+
+
+class State(StrEnum):
+    """What becomes of a parameter in the rehearsal."""
+
+    ARRIVES = "arrives"
+    ZERO = "zero"
+    FROZEN = "frozen"
+    CUT = "cut"
+    ASIDE = "aside"
+    """Something was computed from it, and no loss from that."""
+    UNUSED = "unused"
+
+
+class LineState(StrEnum):
+    """What a line on the way from a loss to a parameter has to do with its gradient."""
+
+    GRADIENT = "gradient"
+    BARE = "no graph"
+    """It computes what the loss is made of, and that has no graph: the way is cut further down."""
+    CUT = "cut"
+    BEHIND = "no gradient"
+    """It builds a graph that no gradient enters."""
+
+
+class Row(NamedTuple):
+    """A line on a way, in the order in which a gradient comes; ``is_last``: the leaf is used in
+    it.
+    """
+
+    site: Site
+    state: LineState
+    is_last: bool = False
+
+
+class Answer(NamedTuple):
+    """What is known of some leaves that have the same state, and the same cuts."""
+
+    state: State
+    leaves: tuple[int, ...]
+    given: int
+    of: int
+    cuts: tuple[Cut, ...] = ()
+
+
+class Ways:
+    """Asks a rehearsal."""
+
+    def __init__(self, record: Origins) -> None:
+        self.record = record
+        self._after: dict[int, frozenset[int]] = {}
+
+    # calls
+
+    @property
+    def losses(self) -> list[EngineUse]:
+        """The calls of ``backward``, and the others if there is none."""
+        calls = [call for call in self.record.calls if call.accumulates]
+        return calls or [*self.record.calls]
+
+    def calls_at(self, file: str, line: int) -> list[EngineUse]:
+        """Return the calls that a line has made, or that were made in what it called."""
+        found = []
+        for call in self.record.calls:
+            sites = self.record.routes[call.route]
+            if any((site.file, site.line) == (file, line) for site in sites):
+                found.append(call)
+        return found
+
+    def cuts(self, roots: Iterable[int], wanted: Collection[int] | None = None) -> list[Cut]:
+        """Return where the ways from some values to leaves are cut, the nearest to them first: to
+        the ``wanted`` leaves, or to all parameters that require grad.
+        """
+        record = self.record
+        aims = self._trained if wanted is None else frozenset(wanted)
+        found: dict[object, Cut] = {}
+        seen = set[int]()
+        waiting: list[tuple[int, int]] = [(root, -1) for root in roots]
+        for value, by in waiting:
+            behind = record.leaves_behind[value] & aims
+            if value in seen or not behind:
+                continue
+            seen.add(value)
+            origin = record.origins[value]
+            if origin.cut in (None, CutReason.INNER):
+                waiting += [(parent, value) for parent in origin.parents]
+                continue
+            cut = self._cut(value, origin, behind, by)
+            key = (cut.reason, cut.site, cut.back[:1])
+            if key in found:
+                old = found[key]
+                found[key] = old._replace(behind=old.behind | behind)
+            else:
+                found[key] = cut
+        return [*found.values()]
+
+    def _cut(self, value: int, origin: Origin, behind: frozenset[int], by: int) -> Cut:
+        record, reason = self.record, origin.cut
+        assert reason is not None
+        mode = record.modes[origin.mode] if origin.mode >= 0 else None
+        site = record.site(mode.route) if mode is not None else None
+        if mode is not None and site is not None and mode.kind is ModeKind.DECORATOR:
+            decorator = switching_decorator(site)
+            site = site if decorator is None else replace(site, line=decorator.lineno)
+        back: Route = ()
+        if reason is CutReason.LEFT and by >= 0:
+            back = record.routes[record.origins[by].route]
+        route = record.routes[origin.route]
+        return Cut(reason, route, origin.how, behind, value, mode, site, back)
+
+    def cuts_of_values(self, roots: Iterable[int], values: Iterable[int]) -> list[Cut]:
+        """Return where the ways from some values to others are cut."""
+        record, found = self.record, []
+        leads = {n for value in values for n in (value, *self.descendants(value))}
+        seen, waiting = set[int](), [(root, -1) for root in roots if root in leads]
+        for value, by in waiting:
+            if value in seen:
+                continue
+            seen.add(value)
+            origin = record.origins[value]
+            if origin.cut not in (None, CutReason.INNER):
+                found.append(self._cut(value, origin, record.leaves_behind[value], by))
+                continue
+            waiting += [(parent, value) for parent in origin.parents if parent in leads]
+        return found
+
+    def last_of_values(self, values: Iterable[int], function: str = "") -> Site | None:
+        """Return the line where what was computed from values ends: in some function, if it can."""
+        ends = [n for v in values for n in self.descendants(v) if not self.record.after[n]]
+        if not ends:
+            return None
+        route = self.record.routes[self.record.origins[max(ends)].route]
+        within = (site for site in route if site.function == function)
+        return next(within, next(iter(route), None))
+
+    def bare_lines(self, roots: Sequence[int], value: int) -> list[Site]:
+        """Return the lines on the way from some values down to one that was cut off, of which all
+        that they make is without a graph.
+        """
+        record, found = self.record, dict[tuple[str, int], Site]()
+        leads = {value, *self.descendants(value)}
+        with_graph = set[tuple[str, int]]()
+        for each in record.before(roots):
+            site = record.site(record.origins[each].route)
+            if each in leads and site is not None:
+                found.setdefault(_spot(site), site)
+                if record.origins[each].has_graph:
+                    with_graph.add(_spot(site))
+        own = _spot(record.site(record.origins[value].route))
+        return [site for at, site in found.items() if at not in with_graph and at != own]
+
+    @cached_property
+    def _trained(self) -> frozenset[int]:
+        leaves = enumerate(self.record.leaves)
+        return frozenset(n for n, leaf in leaves if leaf.requires_grad and leaf.is_parameter)
+
+    def frozen_behind(self, roots: Iterable[int]) -> list[int]:
+        """Return the parameters that values were computed from and that require no grad."""
+        record = self.record
+        behind = frozenset[int]().union(*(record.leaves_behind[root] for root in roots))
+        leaves = ((n, record.leaves[n]) for n in sorted(behind))
+        return [n for n, leaf in leaves if leaf.is_parameter and not leaf.requires_grad]
+
+    def left_unseen(self, call: EngineUse) -> list[Cut]:
+        """Return where numbers may have left torch that came back, after something that was not
+        seen, as data that the roots of a call are computed from: since the call before.
+        """
+        record, found = self.record, list[Cut]()
+        begin = max((c.values for c in record.calls if c.values < call.values), default=0)
+        for number in record.before(call.roots):
+            origin = record.origins[number]
+            is_data = origin.how in _DATA and not origin.parents and origin.leaf < 0
+            for value in range(number - 1, begin - 1, -1) if is_data else ():
+                behind = record.leaves_behind[value] & self._trained
+                if behind and record.origins[value].cut is CutReason.LEFT:
+                    cut = self._cut(value, record.origins[value], behind, -1)
+                    found.append(cut._replace(back=record.routes[origin.route]))
+                    break
+        return found
+
+    # leaves
+
+    def named(self, name: str) -> list[int]:
+        """Return the leaves that a name means: a parameter, a module or a prefix of names."""
+        leaves = [(n, leaf.name) for n, leaf in enumerate(self.record.leaves) if leaf.name]
+        for matches in (
+            lambda known: known == name,
+            lambda known: known.startswith((f"{name}.", f"{name}[")),
+            lambda known: known.endswith(f".{name}"),
+            lambda known: f".{name}." in known,
+        ):
+            if found := [n for n, known in leaves if matches(known)]:
+                return found
+        return []
+
+    def descendants(self, value: int) -> frozenset[int]:
+        """Return what was computed from a value."""
+        if value not in self._after:
+            seen, waiting = set[int](), [value]
+            for each in waiting:
+                for after in self.record.after[each]:
+                    if after not in seen:
+                        seen.add(after)
+                        waiting.append(after)
+            self._after[value] = frozenset(seen)
+        return self._after[value]
+
+    def value_of(self, leaf: int) -> int:
+        """Return the value that is a leaf."""
+        return self._values[leaf]
+
+    @cached_property
+    def _values(self) -> dict[int, int]:
+        return {o.leaf: n for n, o in enumerate(self.record.origins) if o.leaf >= 0}
+
+    def of_leaves(self, leaves: Iterable[int]) -> list[Answer]:
+        """Return what is known of some leaves, those with the same state and cuts together."""
+        asked = [*leaves]
+        roots = dict.fromkeys(root for call in self.losses for root in call.roots)
+        cuts_there = self.cuts(roots, asked)
+        answers = [
+            self._of_leaf(
+                leaf, [c._replace(behind=frozenset({leaf})) for c in cuts_there if leaf in c.behind]
+            )
+            for leaf in asked
+        ]
+
+        def alike(answer: Answer) -> object:
+            cuts = tuple((cut.reason, cut.site) for cut in answer.cuts)
+            return answer.state, answer.given, answer.of, cuts
+
+        found = []
+        for same in gathered(answers, alike).values():
+            every = tuple(n for answer in same for n in answer.leaves)
+            cuts = gathered((c for a in same for c in a.cuts), lambda c: (c.reason, c.site))
+            merged = (
+                own[0]._replace(behind=frozenset().union(*(c.behind for c in own)))
+                for own in cuts.values()
+            )
+            found.append(same[0]._replace(leaves=every, cuts=tuple(merged)))
+        return found
+
+    def _of_leaf(self, leaf: int, cuts: Sequence[Cut]) -> Answer:
+        record, own = self.record, self.record.leaves[leaf]
+        steps = [step for step in record.steps if step.optimizer == own.optimizer]
+        if own.optimizer >= 0 and steps:
+            given, of = sum(leaf in step.given for step in steps), len(steps)
+        else:
+            given = sum(leaf in call.reached for call in self.losses)
+            of = len(self.losses)
+        if not own.requires_grad:
+            return Answer(State.FROZEN, (leaf,), given, of)
+        if given or any(leaf in call.reached for call in self.losses):
+            zero = [leaf in step.zero for step in steps if leaf in step.given]
+            state = State.ZERO if zero and all(zero) else State.ARRIVES
+            return Answer(state, (leaf,), given, of, tuple(cuts))
+        if cuts:
+            return Answer(State.CUT, (leaf,), given, of, tuple(cuts))
+        used = self.descendants(self.value_of(leaf))
+        return Answer(State.ASIDE if used else State.UNUSED, (leaf,), given, of)
+
+    # lines
+
+    def between(self, roots: Iterable[int], value: int) -> list[Site]:
+        """Return the program's lines from some values down to what they were computed from."""
+        return [row.site for row in self._rows(self._path(roots, value), LineState.BARE)]
+
+    def way_to(self, leaf: int) -> list[Row]:
+        """Return the shortest way on which the last loss that trains a leaf does so."""
+        for call in reversed(self.losses):
+            if leaf in call.reached:
+                path = self._path(call.roots, self.value_of(leaf), with_graph=True)
+                return self._ended(self._rows(path, LineState.GRADIENT))
+        return []
+
+    def also_by(self, leaf: int) -> list[Site]:
+        """Return the other lines by which gradients of the last loss that trains a leaf come."""
+        record, goal = self.record, self.value_of(leaf)
+        shown = {_spot(row.site) for row in self.way_to(leaf)}
+        call = next((c for c in reversed(self.losses) if leaf in c.reached), None)
+        found: dict[tuple[str, int], Site] = {}
+        leads = {goal, *self.descendants(goal)}
+        seen, waiting = set[int](), [*(call.roots if call else ())]
+        for value in waiting:
+            origin = record.origins[value]
+            if value in seen or value not in leads or not origin.has_graph:
+                continue
+            seen.add(value)
+            waiting += origin.parents
+            site = record.site(origin.route)
+            if site is not None and _spot(site) not in shown:
+                found.setdefault(_spot(site), site)
+        return [*found.values()]
+
+    def cut_way(self, cut: Cut, roots: Iterable[int], leaf: int | None = None) -> list[Row]:
+        """Return a way from some values through a cut to one of the leaves behind it."""
+        record, roots = self.record, [*roots]
+        down = self._path(roots, cut.value)
+        # By a line that has no other way: that is what the cut spoils.
+        for line in self.bare_lines(roots, cut.value)[-1:]:
+            last = self._last_at(line, cut.value)
+            through = self._path(roots, last)
+            down = [*through[:-1], *self._path([last], cut.value)] if through else down
+        above = [
+            row._replace(state=LineState.CUT) if _spot(row.site) == _spot(cut.site) else row
+            for row in self._rows(down, LineState.BARE)
+        ]
+        if cut.site is not None and not any(row.state is LineState.CUT for row in above):
+            above.append(Row(cut.site, LineState.CUT))
+        leaf = min(cut.behind) if leaf is None or leaf not in cut.behind else leaf
+        rest = self._path(record.origins[cut.value].parents, self.value_of(leaf))
+        behind = [
+            row for row in self._rows(rest, LineState.BEHIND) if _spot(row.site) != _spot(cut.site)
+        ]
+        return self._ended([*above, *behind])
+
+    def _last_at(self, line: Site, value: int) -> int:
+        """Return the last value that a line has computed from a value."""
+        record = self.record
+        at = (n for n in self.descendants(value) if record.site(record.origins[n].route) == line)
+        return max(at, default=value)
+
+    @staticmethod
+    def _ended(rows: list[Row]) -> list[Row]:
+        return [*rows[:-1], rows[-1]._replace(is_last=True)] if rows else []
+
+    def _path(self, roots: Iterable[int], value: int, *, with_graph: bool = False) -> list[int]:
+        """Return the shortest way from some values to one that they were computed from."""
+        record, waiting = self.record, [*roots]
+        came: dict[int, int] = dict.fromkeys(waiting, -1)
+        for each in waiting:
+            if each == value:
+                break
+            for parent in record.origins[each].parents:
+                if parent not in came and (record.origins[parent].has_graph or not with_graph):
+                    came[parent] = each
+                    waiting.append(parent)
+        if value not in came:
+            return []
+        path = [value]
+        while (before := came[path[-1]]) >= 0:
+            path.append(before)
+        return path[::-1]
+
+    def _rows(self, path: Iterable[int], bare: LineState) -> list[Row]:
+        """Return the lines of values on a way; those that have a graph, before a cut, have a
+        gradient.
+        """
+        rows: list[Row] = []
+        for value in path:
+            origin = self.record.origins[value]
+            site = self.record.site(origin.route)
+            if site is None or origin.leaf >= 0:
+                continue
+            is_fed = origin.has_graph and bare is LineState.BARE
+            state = LineState.GRADIENT if is_fed else bare
+            if not rows or _spot(rows[-1].site) != _spot(site):
+                rows.append(Row(site, state))
+        return rows
+
+    def line_beside(self, route: int, other: int) -> Site | None:
+        """Return the line of a route in the function of another one, or else its own."""
+        if route < 0 or other < 0:
+            return None
+        function = next((site.function for site in self.record.routes[other]), "")
+        sites = self.record.routes[route]
+        return next((site for site in sites if site.function == function), next(iter(sites), None))
+
+    def unreached(self) -> dict[int, list[int]]:
+        """Return by optimizer its parameters that require grad and never had a gradient at a step
+        of its own, and that no call has reached.
+        """
+        record = self.record
+        given = frozenset[int]().union(*(step.given for step in record.steps))
+        reached = frozenset[int]().union(*(c.reached for c in record.calls if c.accumulates))
+        stepped = Counter(step.optimizer for step in record.steps)
+        found = {}
+        for number, holder in enumerate(record.optimizers):
+            own = [n for n in holder.leaves if n >= 0 and record.leaves[n].requires_grad]
+            missing = [n for n in own if n not in given | reached]
+            if missing and stepped[number]:
+                found[number] = missing
+        return found
+
+
+def switching_decorator(site: Site) -> ast.expr | None:
+    """Return the decorator that switches grad mode off, of the function whose decorators begin, or
+    one of them stands, at a site.
+    """
+    for node, _, _ in source.parsed(site.file).nodes:
+        own = getattr(node, "decorator_list", ())
+        if any(each.lineno == site.line for each in own):
+            return next((each for each in own if is_switch(each)), None)
+    return None
+
+
+def is_switch(node: ast.expr) -> bool:
+    """Return whether an expression makes a context of those that switch grad mode."""
+    text = ast.unparse(node)
+    return any(name in text for name in ("no_grad", "inference_mode", "set_grad_enabled"))
+
+
+def _spot(site: Site | None) -> tuple[str, int]:
+    return ("", 0) if site is None else (site.file, site.line)

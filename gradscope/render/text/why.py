@@ -1,0 +1,217 @@
+"""Prints whether a gradient arrives at parameters, over which lines, and where the way is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from gradscope.fixing.births import names_of, reason_of, word_of
+from gradscope.fixing.origins import EngineUse
+from gradscope.fixing.ways import Answer, Cut, LineState, Row, State, Ways
+from gradscope.model import Site
+from gradscope.render.text.snippets import source_line
+from gradscope.render.text.terminal import plain, print_lines, prose, shorten, wrapped
+from gradscope.units import counted, lines_told, listed
+
+_MOST_ROWS = 12
+_MOST_ALSO = 4
+_SIGNS = {
+    LineState.GRADIENT: ("│", "|", "green"),
+    LineState.BARE: ("╎", ":", "dim"),
+    LineState.CUT: ("✂", "8<", "red"),
+    LineState.BEHIND: ("┊", ".", "dim"),
+}
+_LAST = {LineState.GRADIENT: ("●", "*"), LineState.BEHIND: ("○", "o"), LineState.BARE: ("○", "o")}
+
+
+def print_answer(answer: Answer, ways: Ways, script: str, console: Console) -> None:
+    """Print what is known of some leaves that have the same ways."""
+    _say(f"{_who(answer, ways)}: {_what(answer, ways)}", console)
+    leaf = answer.leaves[0]
+    if answer.state in (State.ARRIVES, State.ZERO):
+        call = next((c for c in reversed(ways.losses) if leaf in c.reached), None)
+        _print_way(call, ways.way_to(leaf), {}, ways, script, console)
+        if also := ways.also_by(leaf):
+            lines = lines_told(site.line for site in also)
+            _say(
+                f"  it also comes by {lines}"
+                if len(also) <= 8
+                else f"  it also comes by {counted(len(also), 'more line')}",
+                console,
+            )
+        for cut in answer.cuts[:1]:
+            more = f" and {len(answer.cuts) - 1} more" if len(answer.cuts) > 1 else ""
+            _say(f"another way is cut: {_cut_words(cut)}{more}", console)
+    elif answer.state is State.CUT:
+        cut = answer.cuts[0]
+        call = next((c for c in reversed(ways.losses) if ways.cuts(c.roots, {leaf})), None)
+        own = ways.cuts(call.roots, {leaf})[0] if call is not None else cut
+        rows = ways.cut_way(own, call.roots, leaf) if call is not None else []
+        _print_way(call, rows, {LineState.CUT: f"cut: {word_of(cut)}"}, ways, script, console)
+        _print_cut(cut, ways, console)
+        if len(answer.cuts) > 1:
+            rest = (_cut_words(each) for each in answer.cuts[1:])
+            _say(f"cut as well: {listed(rest, _MOST_ALSO)}", console)
+    elif answer.state is State.ASIDE:
+        last = ways.last_of_values(map(ways.value_of, answer.leaves))
+        if last is not None:
+            _say(
+                f"what is computed from it ends at {_place(last, script)}: {_text(last, console)}",
+                console,
+            )
+
+
+def print_call(call: EngineUse, ways: Ways, script: str, console: Console) -> None:
+    """Print what a call starts from, and where the way from there is cut."""
+    record = ways.record
+    site = record.site(call.route)
+    where = _place(site, script) if site is not None else "an unknown line"
+    if call.has_graph:
+        names = names_of(call.reached, record)
+        count = counted(len(call.reached), "leaf", "leaves")
+        _say(f"the call at {where} has a graph: it leads to {count}, {names}", console)
+        values = [call.inputs[place] for place in call.unused]
+        if values:
+            _say(f"inputs {listed(f'[{p}]' for p in call.unused)} are not reached", console)
+        return
+    cuts = ways.cuts(call.roots)
+    frozen = ways.frozen_behind(call.roots)
+    unseen = [] if cuts or frozen else ways.left_unseen(call)
+    if not (cuts or unseen) and frozen:
+        _say(
+            f"the call at {where} starts from what has no graph: "
+            f"{names_of(frozen, record)} require no grad",
+            console,
+        )
+        for route in dict.fromkeys(record.leaves[n].frozen for n in frozen):
+            if (froze := record.site(route)) is not None:
+                _say(f"frozen at {_place(froze, script)}: {_text(froze, console)}", console)
+        return
+    if not (cuts or unseen):
+        _say(f"the call at {where} starts from what no parameter leads to", console)
+        return
+    cut = (cuts or unseen)[0]
+    _say(f"the call at {where} starts from what has no graph: the way is cut", console)
+    rows = ways.cut_way(cut, call.roots)
+    _print_way(call, rows, {LineState.CUT: f"cut: {word_of(cut)}"}, ways, script, console)
+    _print_cut(cut, ways, console)
+    if unseen:
+        _say("what happened between leaving torch and coming back is not seen", console)
+    if len(cuts) > 1:
+        _say(f"cut as well: {listed(map(_cut_words, cuts[1:]), _MOST_ALSO)}", console)
+
+
+def _who(answer: Answer, ways: Ways) -> str:
+    record, leaves = ways.record, answer.leaves
+    if len(leaves) == 1:
+        leaf = record.leaves[leaves[0]]
+        return f"`{leaf.name}` {leaf.shape}"
+    return f"{names_of(leaves, record)} ({counted(len(leaves), 'parameter')})"
+
+
+def _what(answer: Answer, ways: Ways) -> str:
+    record = ways.record
+    leaf = record.leaves[answer.leaves[0]]
+    steps = [step for step in record.steps if step.optimizer == leaf.optimizer]
+    unit = "step" if leaf.optimizer >= 0 and steps else "call"
+    of = f"{answer.given} of {counted(answer.of, unit)}"
+    holder = record.optimizers[leaf.optimizer] if leaf.optimizer >= 0 else None
+    name = (holder.name or f"the {holder.kind}") if holder is not None else ""
+    it = "it" if len(answer.leaves) == 1 else "them"
+    match answer.state:
+        case State.ARRIVES:
+            used = f"; {name}.step() uses it" if holder and steps else ", and no optimizer has it"
+            return f"a gradient arrives in {of}{used}"
+        case State.ZERO:
+            return f"a gradient arrives in {of}, and is zero (not a cut)"
+        case State.FROZEN:
+            site = record.site(leaf.frozen)
+            return f"frozen at line {site.line}" if site is not None else "requires_grad is off"
+        case State.UNUSED:
+            return f"nothing was computed from {it} in {counted(answer.of, unit)}"
+        case State.ASIDE:
+            return f"no loss was computed from {it} in {counted(answer.of, unit)}"
+    skips = f"; {name}.step() skips {it}" if holder and steps else ""
+    return f"no gradient arrives in {counted(answer.of, unit)}{skips}"
+
+
+def _print_cut(cut: Cut, ways: Ways, console: Console) -> None:
+    reason = reason_of(cut)
+    if reason:
+        _say(f"why: {reason}", console)
+    if cut.mode is not None and cut.mode_site is not None:
+        text = _text(cut.mode_site, console)
+        _say(f"grad mode is off since line {cut.mode_site.line}: {text}", console)
+    if cut.back and (cut.site is None or cut.back[0].line != cut.site.line):
+        _say(f"came back at line {cut.back[0].line}: {_text(cut.back[0], console)}", console)
+    numbers = sum(ways.record.leaves[n].numbers for n in cut.behind)
+    whom = names_of(cut.behind, ways.record)
+    _say(f"behind the cut: {whom} ({counted(numbers, 'number')})", console)
+
+
+def _cut_words(cut: Cut) -> str:
+    return f"{word_of(cut)} at line {cut.site.line}" if cut.site is not None else word_of(cut)
+
+
+def _print_way(
+    call: EngineUse | None,
+    rows: Sequence[Row],
+    words: dict[LineState, str],
+    ways: Ways,
+    script: str,
+    console: Console,
+) -> None:
+    """Print the lines of a way, the loss on top."""
+    is_wide = not console.encoding.lower().startswith(("ascii", "latin", "iso"))
+    site = ways.record.site(call.route) if call is not None else None
+    if site is not None:
+        _print_row("", site, "", "bold", script, console, lead="line ")
+    shown = [*rows]
+    folded = len(shown) - _MOST_ROWS
+    if folded > 0:
+        cut_at = next((i for i, r in enumerate(shown) if r.state is LineState.CUT), len(shown) // 2)
+        keep = {*range(4), *range(len(shown) - 4, len(shown)), *range(cut_at - 1, cut_at + 2)}
+    gap = False
+    for place, row in enumerate(shown):
+        if folded > 0 and place not in keep:
+            if not gap:
+                hidden = sum(i not in keep for i in range(place, len(shown)))
+                _say(f"  {'…' if is_wide else '...'} {counted(hidden, 'line')}", console)
+            gap = True
+            continue
+        gap = False
+        wide, narrow, style = _SIGNS[row.state]
+        if row.is_last and row.state in _LAST:
+            wide, narrow = _LAST[row.state]
+        word = words.get(row.state, "" if row.state is LineState.GRADIENT else str(row.state))
+        word = "" if row.is_last and row.state is not LineState.CUT else word
+        _print_row(wide if is_wide else narrow, row.site, word, style, script, console)
+
+
+def _print_row(
+    sign: str, site: Site, word: str, style: str, script: str, console: Console, lead: str = ""
+) -> None:
+    where = f"{lead}{site.line}" if site.file == script else f"{lead}{site.place}"
+    right = f"{word}  {where:>9}" if word else f"{where:>9}"
+    mark = f"  {sign:<2}" if sign else "  "
+    room = console.width - cell_len(mark) - cell_len(right) - 3
+    text = shorten(_text(site, console), max(room, 10))
+    filled = text + " " * max(room - cell_len(text), 0)
+    line = Text.assemble((mark, style), filled, "  ", (right, "dim" if not word else style))
+    line.rstrip()
+    print_lines(console, [line])
+
+
+def _text(site: Site, console: Console) -> str:
+    return plain((source_line(site, None) or "").strip(), console)
+
+
+def _place(site: Site, script: str) -> str:
+    return f"line {site.line}" if site.file == script else site.place
+
+
+def _say(text: str, console: Console) -> None:
+    print_lines(console, wrapped(prose(text, console), console.width, console))

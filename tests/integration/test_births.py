@@ -1,0 +1,125 @@
+"""Findings about gradients that do not arrive, with all that a rehearsal adds: the cut, the names, the edit that holds.
+
+The first line of each program in ``tests/cases/births`` says what is right: the kind, the line that cuts and others that are as
+good, the parameters, and whether an edit is known that makes it train.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch._dynamo  # noqa: F401 - torch imports it with the first optimizer: once, for all forks
+
+from gradscope.fixing import births
+from gradscope.fixing.runs import Bounds, Program
+from gradscope.launch import origins, trial  # noqa: F401 - once, for all forks
+from gradscope.launch.improvement import started
+from gradscope.launch.interpreter import header_of
+from gradscope.model import Finding, Proof, Severity
+
+PROGRAMS = sorted((Path(__file__).parents[1] / "cases" / "births").glob("*.py"))
+CODES = {
+    "no_graph": ["GS501"],
+    "unreached": ["GS502"],
+    "unused": ["GS502"],
+    "not_stepped": ["GS503"],
+    "not_reset": ["GS504"],
+    "unused_input": ["GS505"],
+    "clean": [],
+}
+IN_WORDS = {"objective_registry", "char_transformer", "maml_sinusoid"}
+"""No edit is known that mends these: it would have to know what is meant."""
+
+
+def found(file: Path) -> list[Finding]:
+    """The findings about births in a program, as after a run that was rehearsed."""
+    program = Program(header_of([str(file)], hooks=True), True, started)
+    recording = program.run((), Bounds(200, 500)).recording
+    assert recording is not None
+    if any(each.is_born for each in recording.findings):
+        end = time.monotonic() + 500
+        recording = births.improved(recording, program, end, lambda doing: None)
+    return [each for each in recording.findings if each.is_born]
+
+
+@pytest.mark.full(but=6)
+@pytest.mark.parametrize("file", PROGRAMS, ids=lambda file: file.stem)
+def test_it_finds_the_cut_and_what_mends_it(file: Path) -> None:
+    with file.open(encoding="utf-8") as lines:
+        right: dict[str, Any] = json.loads(next(lines).removeprefix("# expect: "))
+    findings = found(file)
+    assert [each.code for each in findings] == CODES[right["kind"]]
+    for each in findings:
+        sites = [each.site, *(related.site for related in each.related)]
+        told = {site.line for site in sites if site is not None}
+        assert told & {right["cut_line"], *right["cut_also"]}
+        assert all(any(fnmatch(name, own) for own in right["params"]) for name in each.parameters)
+        assert all(any(fnmatch(name, own) for name in each.parameters) for own in right["params"])
+        assert (each.severity is Severity.ADVICE) == (right["kind"] == "unused")
+        assert each.fix is not None
+        assert (each.fix.proof is Proof.HELD) == (file.stem not in IN_WORDS)
+        assert not any("loss.requires_grad" in fix.message for fix in each.fixes)
+
+
+HEALTHY_AND_NOT = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+enc, head, spare = nn.Linear(4, 4), nn.Linear(4, 1), nn.Linear(4, 4)
+own = [*enc.parameters(), *head.parameters(), *spare.parameters()]
+optimizer = torch.optim.SGD(own, 0.1)
+for step in range(6):
+    x = torch.randn(8, 4)
+    out = head(enc(x))
+    with torch.no_grad():
+        shown = spare(x).mean()
+    print(shown.item())
+    loss = F.mse_loss(out, torch.ones(8, 1))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_what_is_only_shown_is_advice(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(HEALTHY_AND_NOT)
+    (finding,) = found(file)
+    assert finding.code == "GS502"
+    assert finding.severity is Severity.ADVICE
+    assert finding.parameters == ("spare.weight", "spare.bias")
+    assert finding.site is not None
+    assert finding.site.line == 13
+    assert "no loss from that" in finding.label
+
+
+NOT_ALONE = """\
+import torch
+from torch import nn
+
+enc, head = nn.Linear(4, 4), nn.Linear(4, 1)
+optimizer = torch.optim.SGD([*enc.parameters(), *head.parameters()], 0.1)
+for step in range(6):
+    loss = head(enc(torch.randn(8, 4)).detach()).pow(2).mean()
+    loss = loss.detach().requires_grad_(True)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_loss_that_is_made_a_leaf_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(NOT_ALONE)
+    (finding,) = found(file)
+    assert finding.code == "GS502"
+    assert finding.severity is Severity.WARNING
+    assert finding.site is not None
+    assert finding.site.line == 8
+    assert "only silences the error" in finding.related[-1].message

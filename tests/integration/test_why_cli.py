@@ -1,0 +1,65 @@
+"""``gradscope why`` from end to end: its text, its JSON and its exit statuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.command import ROOT, gradscope, refused
+
+pytestmark = pytest.mark.full
+
+PAGE = (ROOT / "docs" / "why.md").read_text(encoding="utf-8")
+PROGRAM = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
+SHOWN = re.findall(r"```console\n\$ [^\n]*\n(.*?)```", PAGE, re.DOTALL)[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "frozen_by_accident.py").write_text(PROGRAM, encoding="utf-8")
+    return tmp_path
+
+
+def test_the_page_shows_what_it_prints(folder: Path) -> None:
+    done = gradscope("why", "frozen_by_accident.py", "encoder", cwd=folder)
+    assert done.stdout == SHOWN
+    assert done.returncode == 1
+    assert not done.stderr
+
+
+def test_a_gradient_arrives(folder: Path) -> None:
+    done = gradscope("why", "frozen_by_accident.py", "head.weight", cwd=folder)
+    assert done.returncode == 0
+    assert "`head.weight` f32[1, 8]: a gradient arrives in 2 of 2 steps" in done.stdout
+    assert "●" in done.stdout
+
+
+def test_signs_have_a_form_in_ascii(folder: Path) -> None:
+    done = gradscope(
+        "why", "frozen_by_accident.py", "encoder", cwd=folder, PYTHONIOENCODING="ascii"
+    )
+    assert done.stdout.isascii()
+    assert "8<" in done.stdout
+
+
+def test_a_call_at_a_line_and_json(folder: Path) -> None:
+    done = gradscope("why", "frozen_by_accident.py", "--line", "11", cwd=folder)
+    assert done.returncode == 0
+    assert "it leads to 2 leaves, `head.*`" in done.stdout
+    done = gradscope("why", "frozen_by_accident.py", "encoder", "--format", "json", cwd=folder)
+    (answer,) = json.loads(done.stdout)["answers"]
+    assert answer["state"] == "cut"
+    assert answer["parameters"] == ["encoder.weight", "encoder.bias"]
+    assert answer["cuts"][0]["reason"] == "detach"
+    assert answer["cuts"][0]["location"]["line"] == 8
+    assert [row["location"]["line"] for row in answer["way"]] == [9, 8]
+
+
+def test_what_is_not_there(folder: Path) -> None:
+    refused(gradscope("why", "frozen_by_accident.py", "encodr", cwd=folder), "did you mean")
+    refused(gradscope("why", "frozen_by_accident.py", "--line", "3", cwd=folder), "at line 11")
+    refused(gradscope("why", "frozen_by_accident.py", cwd=folder), "--line N")
+    refused(gradscope("why", "nothing.py", "encoder", cwd=folder), "there is no script")

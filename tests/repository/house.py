@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 27_907
-FILES = 168
+CODE = 28_942
+FILES = 176
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

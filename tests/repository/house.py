@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 28_942
+CODE = 28_946
 FILES = 176
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

@@ -388,17 +388,17 @@ class Trained(Observer):
         )
 
     @property
-    def unreached_modules(self) -> set[str]:
-        """The names of the modules with parameters that an optimizer steps and no gradient
-        reaches.
+    def modules(self) -> tuple[set[str], set[str]]:
+        """The names of the modules with parameters that no gradient reaches, although an optimizer
+        steps them, and of those with others that it steps.
         """
-        often = [each for each in self._all if each.steps >= _ENOUGH_STEPS]
-        return {
-            known.owners[key]
-            for known in often
-            for key in known.waiting.keys() - self._reached
-            if key in known.owners
-        }
+        unreached, reached = set[str](), set[str]()
+        for known in self._all if not self.watch.passes else ():
+            never = known.waiting.keys() - self._reached if known.steps >= _ENOUGH_STEPS else ()
+            for key, name in known.owners.items():
+                if key in known.held:
+                    (unreached if key in never else reached).add(name)
+        return unreached, reached
 
     @property
     def _all(self) -> list[_Optimizer]:

@@ -186,7 +186,7 @@ def test_a_derivative_that_gives_nothing_is_explained_after_the_error(tmp_path: 
 def test_the_line_that_bound_the_root_is_named_and_what_is_known_of_it(tmp_path: Path) -> None:
     def notes(program: str) -> list[tuple[str, int | None]]:
         (found,), _ = findings_of(program, tmp_path)
-        return [(r.message, r.site and r.site.line) for r in found.related]
+        return [(r.message, None if r.site is None else r.site.line) for r in found.related]
 
     bound = (
         "import torch\nw = torch.ones(3)\nloss = w.sum()\nfor _ in range(2):\n    loss.backward()"

@@ -184,11 +184,11 @@ def test_an_error_that_came_out_of_a_backward_call_is_said_to_have() -> None:
     assert said in report(ended)
     elsewhere = replace(ended, outcome=replace(outcome, exception="ValueError: other"))
     assert "\nno finding explains ValueError; nothing was found" in report(elsewhere)
-    error = finding(None, message="it will raise")
+    ours = finding(None, message="it will raise")
     assert "\n1 error in 500 backward calls; the script ended with that error" in report(
-        replace(ended, findings=(error,))
+        replace(ended, findings=(ours,))
     )
-    assert "ended with that error" not in report(replace(elsewhere, findings=(error,)))
+    assert "ended with that error" not in report(replace(elsewhere, findings=(ours,)))
 
 
 @pytest.mark.parametrize(

@@ -107,9 +107,13 @@ class Unused(Observer):
             yield from self._judge()
 
     def _judge(self) -> Iterator[Finding]:
-        # What leads to parameters that are to be trained is not to run without gradients.
-        wanted = self.trained.unreached_modules
-        lost = {r: d for r, d in self.lost.items() if wanted.isdisjoint(d.modules)}
+        # What leads to parameters alone that are to be trained is not to run without gradients.
+        unreached, reached = self.trained.modules
+        lost = {
+            route: dropped
+            for route, dropped in self.lost.items()
+            if not dropped.modules & unreached or dropped.modules & reached
+        }
         often = {r: d for r, d in lost.items() if d.times >= _OFTEN_ENOUGH}
         floor = max(_FEWEST_BYTES, _SHARE * self.watch.totals["saved_bytes"])
         if sum(d.nbytes for d in often.values()) < floor:

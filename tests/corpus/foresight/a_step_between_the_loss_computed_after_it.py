@@ -10,6 +10,6 @@ for _ in range(3):
     fake = G(torch.randn(5, 2))
     before = D(fake)
     D(fake.detach()).mean().backward()
-    opt.step()
+    opt.step()  # warning: GS504 [other]; advice: GS503 [other]
     print(before.mean().item())
     (-D(fake).mean()).backward()

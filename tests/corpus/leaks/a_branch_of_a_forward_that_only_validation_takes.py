@@ -21,7 +21,7 @@ def run(batches):
         if flow.training:
             opt.zero_grad()
             nll.backward()
-            opt.step()
+            opt.step()  # advice: GS502 [other]
         total += nll.item()
     return total
 train, val = [torch.randn(64, 32) for _ in range(4)], [torch.randn(64, 32) for _ in range(4)]

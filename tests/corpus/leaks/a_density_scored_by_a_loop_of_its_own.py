@@ -26,7 +26,7 @@ def step():
     opt.zero_grad()
     loss = flow.log_prob(x)
     loss.backward()
-    opt.step()
+    opt.step()  # advice: GS502 [other]
 def epoch(_):
     for i in range(1):
         step()

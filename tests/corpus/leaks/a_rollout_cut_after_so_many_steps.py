@@ -18,4 +18,4 @@ for update in range(5):
     loss = torch.stack(path).pow(2).mean()
     opt.zero_grad()
     loss.backward()
-    opt.step()
+    opt.step()  # advice: GS502 [other]

@@ -109,6 +109,12 @@ dispatch_modes: Callable[[], int] = _find("_C._len_torch_dispatch_stack", lambda
 next_sequence_nr: Callable[[], int] = _find("_C._autograd._get_sequence_nr", lambda: 0)
 """The sequence number that the next node of this thread will have."""
 
+is_transformed: Callable[[Any], bool] = _find(
+    "_C._functorch.is_functorch_wrapped_tensor", lambda tensor: False
+)
+"""Whether ``torch.func`` has wrapped a tensor in another one."""
+untransformed: Callable[[Any], Any] = _find("_C._functorch.get_unwrapped", lambda tensor: tensor)
+
 # what code calls that is read ahead
 
 set_grad_mode: Callable[[bool], None] = _find("_C._set_grad_enabled", lambda _: None)

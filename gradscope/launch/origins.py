@@ -55,7 +55,12 @@ from gradscope.program.sites import (
     user_frames,
 )
 from gradscope.program.tensors import describe, leaves_of, storage_of
-from gradscope.torch_private import DisableTorchFunction
+from gradscope.torch_private import (
+    DisableTorchFunction,
+    is_transformed,
+    set_grad_mode,
+    untransformed,
+)
 
 STEPS = 2
 """Steps of each optimizer at which it ends."""
@@ -92,10 +97,9 @@ def _tensors_in(value: Any, depth: int = 3) -> Iterator[Any]:
 
 def _levels(tensor: Any) -> Iterator[Any]:
     """Yield a tensor, and those that ``torch.func`` has wrapped in it."""
-    functorch = torch._C._functorch
     yield tensor
-    while functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = functorch.get_unwrapped(tensor)
+    while is_transformed(tensor):
+        tensor = untransformed(tensor)
         yield tensor
 
 
@@ -256,7 +260,7 @@ class Following(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch._C._set_grad_enabled:
+        if func is set_grad_mode:
             result = func(*args, **kwargs)
             with self._lock:
                 self.switched(bool(args[0]), sys._getframe(1))

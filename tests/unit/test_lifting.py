@@ -235,6 +235,7 @@ EXACT = {
     "peak_saved_bytes",
     "unread",
     "notes",
+    "training",
 }
 
 

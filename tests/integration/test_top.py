@@ -26,6 +26,7 @@ optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 kept = []
 go_on = Path(sys.argv[1])
 while go_on.exists():
+    optimizer.zero_grad()
     loss = net(torch.ones(2, 4)).mean()
     loss.backward()
     optimizer.step()

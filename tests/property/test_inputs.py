@@ -26,6 +26,7 @@ WORDS = {
     "second time": "GS101",
     "modified by an inplace operation": "GS201",
     "its base or another view of its base has been modified inplace": "GS201",
+    "appears to not have been used in the graph": "GS505",
 }
 OPERATIONS: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda a, b: a.exp(),
@@ -64,7 +65,7 @@ def run(kind: Kind, roots: list[Any], inputs: list[Any], retain_graph: bool) -> 
     if kind == "backward":
         torch.autograd.backward(roots, given, retain_graph, inputs=inputs or None)
     else:
-        torch.autograd.grad(roots, inputs, given, retain_graph, allow_unused=True)
+        torch.autograd.grad(roots, inputs, given, retain_graph)
 
 
 def damage(made: list[Tensor], draw: Random) -> None:
@@ -128,3 +129,4 @@ def test_check_and_a_watch_say_what_the_engine_does(programs_of: Round, watched:
     programs_of.try_out(in_a_watch, 60, number=st.integers(0, 2**32 - 1))
     assert met[""]
     assert met["GS101"] + met["GS201"]
+    assert met["GS505"]

@@ -28,4 +28,4 @@ search = Search()
 for step in range(12):
     opt.zero_grad()
     search(torch.randn(16, 6), torch.randn(16, 1)).backward()
-    opt.step()
+    opt.step()  # advice: GS502 [other]

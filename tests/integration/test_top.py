@@ -113,7 +113,7 @@ def test_a_terminal_shows_it_and_obeys_keys(program: subprocess.Popen[str], tmp_
 
     text = shows("by module")
 
-    assert re.search(r"train\.py:11 +\d+ +10 ", text)
+    assert re.search(r"train\.py:12 +\d+ +10 ", text)
     assert "warning[GS302]" in text
     assert "█" in text.splitlines()[3]  # the curve, which rises
     top.send("m")

@@ -16,6 +16,7 @@ import torch.autograd.graph
 import torch.utils._python_dispatch
 from torch.autograd.function import BackwardCFunction
 from torch.optim.optimizer import (
+    Optimizer,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
@@ -106,6 +107,18 @@ def on_optimizer_step(before: Callable[[Any], None], after: Callable[[Any], None
 
     hooks = register_optimizer_step_pre_hook(pre), register_optimizer_step_post_hook(post)
     return Handle(*(hook.remove for hook in hooks))
+
+
+def on_new_parameters(meet: Callable[[Any], object]) -> Handle:
+    """Call ``meet(optimizer)`` with each torch optimizer that has got parameters."""
+    original = Optimizer.add_param_group
+
+    @functools.wraps(original)
+    def add_param_group(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        original(optimizer, *args, **kwargs)
+        meet(optimizer)
+
+    return replace(Optimizer, "add_param_group", add_param_group)
 
 
 def on_new(kind: type[BaseException], see: Callable[[BaseException], None]) -> Handle:

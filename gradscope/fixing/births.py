@@ -13,9 +13,9 @@ from gradscope.code.statements import stored_names
 from gradscope.errors import GradscopeError
 from gradscope.fixing import reconnecting
 from gradscope.fixing.origins import CutReason, EngineUse, ModeKind, Origins
-from gradscope.fixing.plan import Plan, plan, replanned
+from gradscope.fixing.plan import Plan, none_held, plan, replanned
 from gradscope.fixing.runs import REFUSED, Bounds, Program
-from gradscope.fixing.ways import Cut, State, Ways
+from gradscope.fixing.ways import Cut, State, Ways, spot_of
 from gradscope.model import (
     Applicability,
     Finding,
@@ -85,10 +85,8 @@ def full(finding: Finding, ways: Ways) -> Finding:
     severity = finding.severity
     if finding.code == "GS502":
         severity = Severity.ADVICE if way.is_unused else Severity.WARNING
-    changed = replace(
-        *(finding,), site=way.site, label=way.label, related=tuple(way.notes), severity=severity
-    )
-    return changed.with_fixes(fixes or [*finding.fixes])
+    changed = replace(finding, related=tuple(way.notes), severity=severity)
+    return replace(changed, site=way.site, label=way.label).with_fixes(fixes or [*finding.fixes])
 
 
 # what is asked
@@ -107,11 +105,16 @@ def _names_behind(finding: Finding, ways: Ways) -> tuple[str, ...]:
     call = _call_of(finding, ways)
     if call is None:
         return ()
-    cuts, frozen = ways.cuts(call.roots), ways.frozen_behind(call.roots)
-    cuts = cuts or ([] if frozen else ways.left_unseen(call))
+    cuts, frozen = _lost(call, ways)
     leaves = {n for cut in cuts for n in cut.behind} or {*frozen}
     names = (ways.record.leaves[n].name for n in sorted(leaves))
     return tuple(name for name in names if name)
+
+
+def _lost(call: EngineUse, ways: Ways) -> tuple[list[Cut], list[int]]:
+    """Return where the ways from a call's roots are cut, and which frozen leaves they lead to."""
+    cuts, frozen = ways.cuts(call.roots), ways.frozen_behind(call.roots)
+    return cuts or ([] if frozen else ways.left_unseen(call)), frozen
 
 
 def without_graph(finding: Finding, ways: Ways) -> Way | None:
@@ -119,8 +122,7 @@ def without_graph(finding: Finding, ways: Ways) -> Way | None:
     call = _call_of(finding, ways)
     if call is None or finding.site is None:
         return None
-    cuts, frozen = ways.cuts(call.roots), ways.frozen_behind(call.roots)
-    cuts = cuts or ([] if frozen else ways.left_unseen(call))
+    cuts, frozen = _lost(call, ways)
     notes: list[Related] = []
     if cuts:
         notes = [*_notes_of(cuts[0], ways, called=finding.site)]
@@ -193,7 +195,7 @@ def never_used(finding: Finding, ways: Ways) -> Way | None:
     """Return where parameters were made that no optimizer holds, and where that was."""
     record, step = ways.record, finding.step
     leaves = [n for name in finding.parameters for n in ways.named(name)[:1]]
-    numbers = (s.optimizer for s in record.steps if _spot(record.site(s.route)) == _spot(step))
+    numbers = (s.optimizer for s in record.steps if spot_of(record.site(s.route)) == spot_of(step))
     number = next(numbers, -1)
     if not leaves or number < 0:
         return None
@@ -340,7 +342,9 @@ def _notes_of(cut: Cut, ways: Ways, called: Site | None = None) -> Iterator[Rela
         yield Related("cut", cut.site, f"the way was cut here{so}; behind it {are} {whom}")
         if cut.reason is CutReason.CHECKPOINT and (froze := _frozen_before(cut, ways)) is not None:
             yield Related("mode", froze, "what its inputs come from was frozen here")
-    caller = next((s for s in cut.route[1:] if called is None or _spot(s) != _spot(called)), None)
+    caller = next(
+        (s for s in cut.route[1:] if called is None or spot_of(s) != spot_of(called)), None
+    )
     if caller is not None and cut.site is not None and caller.function != cut.site.function:
         name = cut.site.function.rpartition(".")[2]
         yield Related("made", caller, f"`{name}` was called here")
@@ -373,7 +377,7 @@ def _mode_notes(cut: Cut) -> Iterator[Related]:
 
 def _back_note(cut: Cut) -> Iterator[Related]:
     back = next(iter(cut.back), None)
-    if back is not None and cut.site is not None and _spot(back) != _spot(cut.site):
+    if back is not None and cut.site is not None and spot_of(back) != spot_of(cut.site):
         yield Related("back", back, "the numbers came back here, without a graph")
 
 
@@ -398,10 +402,6 @@ def _assigned(site: Site) -> str:
     statement = source.statement_at(site)
     names = sorted(stored_names(statement)) if statement is not None else []
     return f"`{names[0]}`" if len(names) == 1 else "what this line makes"
-
-
-def _spot(site: Site | None) -> tuple[str, int]:
-    return ("", 0) if site is None else (site.file, site.line)
 
 
 # trying
@@ -433,8 +433,7 @@ def _tried(
                 held.append(_proven(candidate.fix))
                 break
         if tried and not (held or why):
-            is_one = tried == 1
-            why = f"of {counted(tried, 'edit')} that {'was' if is_one else 'were'} tried, none held"
+            why = none_held(tried)
         for each in proposal.findings:
             words = [fix for fix in each.fixes if not fix.edits]
             others = [] if held else [fix for fix in each.fixes if fix.edits][tried:]

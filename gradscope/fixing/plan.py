@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Patch, Source, apply, bare, read, same_lines, shown_lines, split
 from gradscope.model import Edit, Finding, Fix, Recording, Severity
-from gradscope.units import firsts, gathered, listed
+from gradscope.units import counted, firsts, gathered, listed
 
 ADVICE = "is for advice, which is followed only if asked for: name it with --finding or --pick"
 CODE = "<string>"
@@ -272,3 +272,8 @@ class _Sources:
     def _recorded(self, file: str) -> tuple[str, ...] | None:
         text = self._texts.get(file)
         return None if text is None else tuple(bare(line) for line in split(text))
+
+
+def none_held(tried: int) -> str:
+    """Return in words that none of so many edits mended what they were tried for."""
+    return f"of {counted(tried, 'edit')} that {'was' if tried == 1 else 'were'} tried, none held"

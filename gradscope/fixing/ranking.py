@@ -16,13 +16,13 @@ from gradscope.fixing.candidates import Search
 from gradscope.fixing.edits import text_at, with_call
 from gradscope.fixing.patch import read
 from gradscope.fixing.pieces import all_of
-from gradscope.fixing.plan import Candidate, Plan, Proposal, plan, replanned
+from gradscope.fixing.plan import Candidate, Plan, Proposal, none_held, plan, replanned
 from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import REFUSED, Bounds, Program, Run, Start, start_process
 from gradscope.fixing.trials import MOST, OTHER, TARGET, UNSPOILT
 from gradscope.fixing.verify import Verdict, compared, default_calls
 from gradscope.model import Applicability, Finding, Fix, FixKind, Proof, Recording
-from gradscope.units import counted, firsts, listed
+from gradscope.units import firsts, listed
 
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
 _LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
@@ -289,4 +289,4 @@ def _why_not(shown: _Tried | None, why: str) -> str:
     tried = len(shown.failed) + len(shown.otherwise) if shown else 0
     if why or not tried:
         return f"not tried: {why or 'the rehearsal found no edit'}"
-    return f"of {counted(tried, 'edit')} that {'was' if tried == 1 else 'were'} tried, none held"
+    return none_held(tried)

@@ -184,10 +184,10 @@ class Ways:
         for each in record.before(roots):
             site = record.site(record.origins[each].route)
             if each in leads and site is not None:
-                found.setdefault(_spot(site), site)
+                found.setdefault(spot_of(site), site)
                 if record.origins[each].has_graph:
-                    with_graph.add(_spot(site))
-        own = _spot(record.site(record.origins[value].route))
+                    with_graph.add(spot_of(site))
+        own = spot_of(record.site(record.origins[value].route))
         return [site for at, site in found.items() if at not in with_graph and at != own]
 
     @cached_property
@@ -317,7 +317,7 @@ class Ways:
     def also_by(self, leaf: int) -> list[Site]:
         """Return the other lines by which gradients of the last loss that trains a leaf come."""
         record, goal = self.record, self.value_of(leaf)
-        shown = {_spot(row.site) for row in self.way_to(leaf)}
+        shown = {spot_of(row.site) for row in self.way_to(leaf)}
         call = next((c for c in reversed(self.losses) if leaf in c.reached), None)
         found: dict[tuple[str, int], Site] = {}
         leads = {goal, *self.descendants(goal)}
@@ -329,8 +329,8 @@ class Ways:
             seen.add(value)
             waiting += origin.parents
             site = record.site(origin.route)
-            if site is not None and _spot(site) not in shown:
-                found.setdefault(_spot(site), site)
+            if site is not None and spot_of(site) not in shown:
+                found.setdefault(spot_of(site), site)
         return [*found.values()]
 
     def cut_way(self, cut: Cut, roots: Iterable[int], leaf: int | None = None) -> list[Row]:
@@ -343,7 +343,7 @@ class Ways:
             through = self._path(roots, last)
             down = [*through[:-1], *self._path([last], cut.value)] if through else down
         above = [
-            row._replace(state=LineState.CUT) if _spot(row.site) == _spot(cut.site) else row
+            row._replace(state=LineState.CUT) if spot_of(row.site) == spot_of(cut.site) else row
             for row in self._rows(down, LineState.BARE)
         ]
         if cut.site is not None and not any(row.state is LineState.CUT for row in above):
@@ -351,7 +351,9 @@ class Ways:
         leaf = min(cut.behind) if leaf is None or leaf not in cut.behind else leaf
         rest = self._path(record.origins[cut.value].parents, self.value_of(leaf))
         behind = [
-            row for row in self._rows(rest, LineState.BEHIND) if _spot(row.site) != _spot(cut.site)
+            row
+            for row in self._rows(rest, LineState.BEHIND)
+            if spot_of(row.site) != spot_of(cut.site)
         ]
         return self._ended([*above, *behind])
 
@@ -395,7 +397,7 @@ class Ways:
                 continue
             is_fed = origin.has_graph and bare is LineState.BARE
             state = LineState.GRADIENT if is_fed else bare
-            if not rows or _spot(rows[-1].site) != _spot(site):
+            if not rows or spot_of(rows[-1].site) != spot_of(site):
                 rows.append(Row(site, state))
         return rows
 
@@ -441,5 +443,6 @@ def is_switch(node: ast.expr) -> bool:
     return any(name in text for name in ("no_grad", "inference_mode", "set_grad_enabled"))
 
 
-def _spot(site: Site | None) -> tuple[str, int]:
+def spot_of(site: Site | None) -> tuple[str, int]:
+    """Return the file and the line of a site."""
     return ("", 0) if site is None else (site.file, site.line)

@@ -37,7 +37,13 @@ from gradscope.fixing.origins import (
     StepUse,
 )
 from gradscope.fixing.runs import Job
-from gradscope.hooks import on_optimizer_step, on_thread_start, replace, wrap_engine
+from gradscope.hooks import (
+    on_new_parameters,
+    on_optimizer_step,
+    on_thread_start,
+    replace,
+    wrap_engine,
+)
 from gradscope.launch.guard import keep_inside
 from gradscope.launch.numbers import origins_of, traced
 from gradscope.launch.runner import prepare
@@ -54,7 +60,7 @@ from gradscope.program.sites import (
     place_in,
     user_frames,
 )
-from gradscope.program.tensors import describe, leaves_of, storage_of
+from gradscope.program.tensors import any_nonzero, describe, leaves_of, storage_of
 from gradscope.torch_private import (
     DisableTorchFunction,
     is_transformed,
@@ -550,7 +556,7 @@ class Following(TorchFunctionMode):
             number = self.meet(optimizer)
             tensors = [p for group in optimizer.param_groups for p in group["params"]]
             given = [p for p in tensors if p.grad is not None]
-            zero = [p for p in given if not _any_nonzero(p.grad)]
+            zero = [p for p in given if not any_nonzero(p.grad)]
             frame = sys._getframe(1)
             leaves = tuple(map(self._leaf, tensors))
             frames = user_frames(frame)
@@ -641,29 +647,11 @@ def _sites(route: Any) -> tuple[Site, ...]:
     return tuple(place.site for place in route.places)
 
 
-def _any_nonzero(gradient: Any) -> bool:
-    with torch.no_grad(), DisableTorchFunction():
-        try:
-            return bool((gradient != 0).any())
-        except (RuntimeError, NotImplementedError):  # sparse, or without numbers
-            return True
-
-
-def _on_new_parameters(meet: Callable[[Any], object]) -> None:
-    original = torch.optim.Optimizer.add_param_group
-
-    def add_param_group(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        original(optimizer, *args, **kwargs)
-        meet(optimizer)
-
-    replace(torch.optim.Optimizer, "add_param_group", add_param_group)
-
-
 def _follow_all(following: Following) -> None:
     """Put in all that follows: nothing is taken back, as the process ends with the rehearsal."""
     wrap_engine(following.run_engine)
     on_optimizer_step(following.step, following.stepped)
-    _on_new_parameters(following.meet)
+    on_new_parameters(following.meet)
     leave: Any = following.__exit__
     on_thread_start(following.__enter__, lambda: leave(None, None, None))
     function: Any = torch.autograd.Function

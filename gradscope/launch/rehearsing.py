@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import functools
 import math
 import operator
 import os
@@ -17,7 +16,7 @@ import sys
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace as replaced
 from inspect import getattr_static
 from itertools import islice
@@ -40,8 +39,8 @@ from gradscope.fixing.runs import Job
 from gradscope.hooks import (
     DefaultHookFunctions,
     Pair,
+    on_new_parameters,
     on_optimizer_step,
-    replace,
     replace_default_hook_functions,
     wrap_engine,
 )
@@ -50,7 +49,7 @@ from gradscope.launch.runner import prepare
 from gradscope.launch.trial import overlay, run_eagerly, target_of
 from gradscope.program.names import Names
 from gradscope.program.sites import USER, classify, frames_from, user_frames
-from gradscope.program.tensors import leaves_of, storage_of
+from gradscope.program.tensors import any_nonzero, leaves_of, storage_of
 from gradscope.torch_private import DisableTorchFunction, innermost_transform
 from gradscope.units import gathered
 
@@ -645,10 +644,7 @@ def _is_drawn(before: Any) -> bool:
 
 def _is_clear(tensor: Any) -> bool:
     """Return whether a leaf has no gradient, or zeros."""
-    if tensor is None or tensor.grad is None:
-        return True
-    with torch.no_grad(), DisableTorchFunction():
-        return not bool((tensor.grad != 0).any())
+    return tensor is None or tensor.grad is None or not any_nonzero(tensor.grad)
 
 
 def _place(frame: FrameType) -> Span:
@@ -673,7 +669,7 @@ def main(job_file: str) -> NoReturn:
     # Nothing is taken back: the process ends with the rehearsal.
     wrap_engine(rehearsal.run_engine)
     on_optimizer_step(rehearsal.step, rehearsal.stepped)
-    _on_new_parameters(rehearsal.meet)
+    on_new_parameters(rehearsal.meet)
     replace_default_hook_functions(rehearsal.stepping_aside(DefaultHookFunctions.now()))
     with torch.autograd.graph.saved_tensors_hooks(*rehearsal._graph.hooks), rehearsal:
         if job.guarded:
@@ -685,18 +681,6 @@ def main(job_file: str) -> NoReturn:
         except BaseException as error:  # a program may end in any way
             ended = f"{type(error).__name__}: {error}"
         rehearsal.finish(ended)
-
-
-def _on_new_parameters(meet: Callable[[Any], object]) -> None:
-    """Have a function called with each optimizer that gets parameters."""
-    original = torch.optim.Optimizer.add_param_group
-
-    @functools.wraps(original)
-    def add_param_group(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        original(optimizer, *args, **kwargs)
-        meet(optimizer)
-
-    replace(torch.optim.Optimizer, "add_param_group", add_param_group)
 
 
 def _mark_sources(marker: Marker, files: set[str]) -> None:

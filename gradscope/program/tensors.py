@@ -172,6 +172,17 @@ def checksum(memory: Memory) -> int:
     return found
 
 
+def any_nonzero(tensor: Tensor) -> bool:
+    """Return whether a tensor has another number than zero, or numbers that cannot be compared, as
+    a sparse one has. This asks the device.
+    """
+    with torch.no_grad(), DisableTorchFunction():
+        try:
+            return bool((tensor != 0).any())
+        except RuntimeError:
+            return True
+
+
 def is_zero(memory: Memory) -> bool:
     """Return whether all of it is zero, or all samples of very much."""
     return all(ctypes.string_at(at, n).count(0) == n for at, n in _pages(memory))

@@ -69,7 +69,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
-from gradscope.rules.base import Way, rule
+from gradscope.rules.base import rule
 from gradscope.rules.parameters import told
 from gradscope.units import counted, nbytes
 
@@ -98,25 +98,24 @@ class NeverUsed(NamedTuple):
     nbytes: int = 0
 
 
-def finding(facts: NeverUsed, way: Way | None = None) -> Finding:
-    """Return the finding; without a ``way`` as far as the calls and steps show it."""
+def finding(facts: NeverUsed) -> Finding:
+    """Return the finding, as far as the calls and steps show it."""
     parameters = counted(len(facts.names), "parameter")
     who = f"`{facts.optimizer}`" if facts.optimizer else "the optimizer"
     named = told(facts.names, facts.others)
-    notes = [] if way is None else [*way.notes]
-    label = f"does not hold {named}" if way is None else way.label
-    if facts.instead and way is None:
+    notes = []
+    if facts.instead:
         it = f"{who} holds {counted(facts.instead, 'parameter')} that no gradient reaches"
         before = "it was probably built before these were made, or copied"
         notes.append(Related("made", None, f"{it}: {before}"))
     found = RULE.finding(
         f"in {counted(facts.steps, 'step')}, nothing used the gradients of {parameters}",
-        site=facts.step if way is None else way.site,
+        site=facts.step,
         after=facts.after,
-        label=label,
+        label=f"does not hold {named}",
         related=notes,
         bytes=facts.nbytes,
-        fixes=(_fix(facts, who),) if way is None else tuple(way.fixes),
+        fixes=(_fix(facts, who),),
     )
     severity = Severity.ADVICE if facts.is_beside else RULE.severity
     return replace(found, severity=severity, parameters=facts.names, step=facts.step)

@@ -64,7 +64,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.model import Certainty, Finding, Fix, FixKind, Severity, Site
-from gradscope.rules.base import Way, rule
+from gradscope.rules.base import rule
 from gradscope.rules.parameters import told
 from gradscope.units import counted
 
@@ -85,8 +85,8 @@ class NotReset(NamedTuple):
     after: int = 0
 
 
-def finding(facts: NotReset, way: Way | None = None) -> Finding:
-    """Return the finding; a ``way`` names the line that resets the others."""
+def finding(facts: NotReset) -> Finding:
+    """Return the finding."""
     who = f"`{facts.optimizer}`" if facts.optimizer else "an optimizer"
     named = told(facts.names, facts.others) if facts.others else "each parameter"
     still = "still hold" if facts.others and len(facts.names) > 1 else "still holds"
@@ -98,7 +98,6 @@ def finding(facts: NotReset, way: Way | None = None) -> Finding:
         site=facts.step,
         after=facts.after,
         label=f"{named} {still} the gradients of earlier steps",
-        related=() if way is None else way.notes,
-        fixes=(fix,) if way is None or not way.fixes else tuple(way.fixes),
+        fixes=(fix,),
     )
     return replace(found, parameters=facts.names, step=facts.step)

@@ -129,9 +129,6 @@ def memory_before(frame: FrameType, versions: Versions) -> MemoryBefore | None:
     return MemoryBefore(frame.f_code, packs) if packs else None
 
 
-"""Where a tensor's elements lie, one after the other: an address, and how many bytes."""
-
-
 def checksums(packs: Iterable[Packed | None]) -> list[int | None]:
     """Return a checksum of each saved tensor's elements, or of samples of a very large one.
 

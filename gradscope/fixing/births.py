@@ -13,7 +13,7 @@ from gradscope.code.statements import stored_names
 from gradscope.errors import GradscopeError
 from gradscope.fixing import reconnecting
 from gradscope.fixing.origins import CutReason, EngineUse, ModeKind, Origins
-from gradscope.fixing.plan import Plan, none_held, plan, replanned
+from gradscope.fixing.plan import Plan, alone, none_held, plan
 from gradscope.fixing.runs import REFUSED, Bounds, Program
 from gradscope.fixing.ways import Cut, State, Ways, spot_of
 from gradscope.model import (
@@ -423,8 +423,7 @@ def _tried(
                 break
             tell(f"tries fix {candidate.number}")
             tried += 1
-            alone = proposal._replace(chosen=candidate, problem="")
-            with_it = replanned(recording, Plan((alone,), ()), [candidate.number])
+            with_it = alone(recording, proposal, candidate)
             works = _works(finding, with_it, program, end)
             if works is None:
                 tried, why = tried - 1, "not tried: the run took too long"

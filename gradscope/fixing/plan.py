@@ -274,6 +274,12 @@ class _Sources:
         return None if text is None else tuple(bare(line) for line in split(text))
 
 
+def alone(recording: Recording, proposal: Proposal, candidate: Candidate) -> Plan:
+    """Return the plan that writes one candidate of a proposal, and nothing else."""
+    only = proposal._replace(chosen=candidate, problem="")
+    return replanned(recording, Plan((only,), ()), [candidate.number])
+
+
 def none_held(tried: int) -> str:
     """Return in words that none of so many edits mended what they were tried for."""
     return f"of {counted(tried, 'edit')} that {'was' if tried == 1 else 'were'} tried, none held"

@@ -16,7 +16,7 @@ from gradscope.fixing.candidates import Search
 from gradscope.fixing.edits import text_at, with_call
 from gradscope.fixing.patch import read
 from gradscope.fixing.pieces import all_of
-from gradscope.fixing.plan import Candidate, Plan, Proposal, none_held, plan, replanned
+from gradscope.fixing.plan import Candidate, Proposal, alone, none_held, plan
 from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import REFUSED, Bounds, Program, Run, Start, start_process
 from gradscope.fixing.trials import MOST, OTHER, TARGET, UNSPOILT
@@ -211,8 +211,7 @@ def _tried(
             candidate = waiting.pop(0)
             tried.add(candidate.number)
             tell(f"tries fix {candidate.number}")
-            alone = proposal._replace(chosen=candidate, problem="")
-            with_it = replanned(recording, Plan((alone,), ()), [candidate.number])
+            with_it = alone(recording, proposal, candidate)
             after = program.run(with_it.changes, Bounds(bounds.calls, left))
             if after.exit_status in (None, REFUSED):
                 why = "it would change files" if after.exit_status else "the run took too long"

@@ -455,8 +455,17 @@ def pack(text: str) -> bytes:
     return zlib.compress(text.encode(), 1)
 
 
+_FOUND_SINCE = (
+    *("fix", "alternatives", "untried"),
+    *("site", "label", "related", "severity", "parameters"),
+)
+"""The fields of a finding that a rehearsal may change."""
+
+
 def amend(path: Path, findings: Iterable[Finding]) -> None:
-    """Put the fixes of findings into a recording that is over, where it has the same ones."""
+    """Put what was found of findings since into a recording that is over, where it has the same
+    ones: fixes, and where the way to a parameter was cut.
+    """
     better = {each.cause: each for each in findings if each.fix is not None or each.untried}
     with suppress(OSError, ValueError), path.open("r+b", buffering=0) as file:
         log = read_log(file.fileno())
@@ -464,7 +473,7 @@ def amend(path: Path, findings: Iterable[Finding]) -> None:
         for key in log.payloads if head is not None and head.format == FORMAT else ():
             own = loads(Finding, log.payloads[key]) if key[0] == "findings" else None
             if own is not None and (new := better.get(own.cause)) is not None:
-                own = replace(own, fix=new.fix, alternatives=new.alternatives, untried=new.untried)
+                own = replace(own, **{name: getattr(new, name) for name in _FOUND_SINCE})
                 frames += _frame(key, dumps(own).encode())
         if head is not None and head.stop and frames:
             end = head.stop + len(frames)

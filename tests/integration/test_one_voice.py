@@ -19,14 +19,16 @@ pytestmark = pytest.mark.full
 
 NUMBERS = ("007", "008", "012", "022", "028", "044", "060", "063")
 PROGRAMS = sorted((Path(__file__).parent / "programs" / "one_voice").glob("*.py"))
+BORN = ("lora_checkpoint", "advantage_actor_critic")
+PROGRAMS += [ROOT / f"tests/cases/births/{name}.py" for name in BORN]
 PROGRAMS += [path for number in NUMBERS for path in (ROOT / "tests/cases").glob(f"{number}_*.py")]
 
 
 def fixes(findings: list[dict[str, Any]]) -> list[tuple[str, list[tuple[str, ...]], str]]:
-    """The grave findings of a report in JSON: code, and what can be done in its order."""
+    """The grave findings of a report in JSON: code and words, and what can be done in its order."""
     return [
         (
-            each["code"],
+            repr((each["code"], each["label"], [note["message"] for note in each["related"]])),
             [told(fix) for fix in (each["fix"], *each["alternatives"]) if fix],
             each["untried"],
         )

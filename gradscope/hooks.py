@@ -152,18 +152,18 @@ def on_thread_start(enter: Callable[[], None], leave: Callable[[], None]) -> Han
     return replace(threading.Thread, "_bootstrap", _bootstrap)
 
 
-def trace_thread(start: Trace, inside: Trace, frames: Iterable[FrameType]) -> Handle | None:
+def trace_thread(
+    start: Trace, inside: Trace, frames: Iterable[FrameType], keep: Callable[[Handle], None]
+) -> None:
     """Trace this thread: ``start`` gets every call, ``inside`` what happens in ``frames``, which
-    have begun already.
+    have begun already. ``keep`` is given the handle before that begins, as a signal's handler may
+    raise at any moment.
 
-    None where another tool traces it. A program that sets another trace function later wins.
+    Nothing is done where another tool traces it. A program that sets another trace function later
+    wins.
     """
     if _gettrace() is not None:
-        return None
-    sys.settrace(start)
-    for frame in frames:
-        if frame.f_trace is None:
-            frame.f_trace = inside
+        return
 
     def undo() -> None:
         if _gettrace() is start:
@@ -174,7 +174,11 @@ def trace_thread(start: Trace, inside: Trace, frames: Iterable[FrameType]) -> Ha
                 del frame.f_trace
             frame = frame.f_back
 
-    return Handle(undo)
+    keep(Handle(undo))
+    sys.settrace(start)
+    for frame in frames:
+        if frame.f_trace is None:
+            frame.f_trace = inside
 
 
 def hide_trace(start: Trace) -> Handle:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from gradscope.commands.outputs import console_on, print_line
 from gradscope.errors import GradscopeError, meant
-from gradscope.model import Site
 from gradscope.render.machine import Format
+from gradscope.render.machine.json import plain
 from gradscope.render.text.terminal import show_progress, write_text
 from gradscope.units import counted, lines_told
 
@@ -129,20 +129,14 @@ def _write(data: dict[str, Any], ways: Any, file: str) -> None:
     write_text(text + "\n", console_on(sys.stdout))
 
 
-def _location(site: Site | None) -> dict[str, Any] | None:
-    if site is None:
-        return None
-    return {"file": site.file, "line": site.line, "column": site.column, "function": site.function}
-
-
 def _cut_data(cut: Any, ways: Any) -> dict[str, Any]:
     names = [ways.record.leaves[n].name for n in sorted(cut.behind)]
     return {
         "reason": str(cut.reason),
         "operation": cut.how,
-        "location": _location(cut.site),
-        "mode": _location(cut.mode_site),
-        "back": _location(next(iter(cut.back), None)),
+        "location": plain(cut.site),
+        "mode": plain(cut.mode_site),
+        "back": plain(next(iter(cut.back), None)),
         "parameters": names,
     }
 
@@ -151,7 +145,7 @@ def _call_data(call: Any, ways: Any) -> dict[str, Any]:
     record = ways.record
     cuts = [] if call.has_graph else ways.cuts(call.roots)
     return {
-        "location": _location(record.site(call.route)),
+        "location": plain(record.site(call.route)),
         "has_graph": call.has_graph,
         "reached": [record.leaves[n].name for n in sorted(call.reached)],
         "frozen": [record.leaves[n].name for n in ways.frozen_behind(call.roots)],
@@ -171,7 +165,7 @@ def _answer_data(answer: Any, ways: Any) -> dict[str, Any]:
         "parameters": [record.leaves[n].name for n in answer.leaves],
         "given": answer.given,
         "of": answer.of,
-        "frozen_at": _location(record.site(record.leaves[leaf].frozen)),
-        "way": [{"state": str(row.state), "location": _location(row.site)} for row in rows],
+        "frozen_at": plain(record.site(record.leaves[leaf].frozen)),
+        "way": [{"state": str(row.state), "location": plain(row.site)} for row in rows],
         "cuts": [_cut_data(cut, ways) for cut in answer.cuts],
     }

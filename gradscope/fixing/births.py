@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from gradscope.code import places, source
 from gradscope.code.statements import stored_names
@@ -27,7 +28,6 @@ from gradscope.model import (
     Severity,
     Site,
 )
-from gradscope.rules.base import Way
 from gradscope.rules.parameters import told
 from gradscope.units import counted, gathered, lines_told
 
@@ -35,6 +35,20 @@ _LEAST_SECONDS = 2.0
 _MOST_TRIED = 5
 _MOST_NOTES = 3
 _ATTACHED = Fix(FixKind.ATTACH, "use the value itself, with its graph")
+
+
+class Way(NamedTuple):
+    """What is known of why no gradient arrives: the line to edit, what it does (``cuts the way to
+    `agent.critic.*```), notes in the order in which a reader needs them, and what can be done.
+
+    ``is_unused``: nothing was computed from the parameters.
+    """
+
+    site: Site
+    label: str
+    notes: Sequence[Related] = ()
+    fixes: Sequence[Fix] = ()
+    is_unused: bool = False
 
 
 def improved(

@@ -159,8 +159,8 @@ class Curve:
 
     def add(self, sample: Sample) -> None:
         """Add the next sample."""
-        self._last = sample
         self._open = _envelope(*self._open, sample)
+        self._last = sample  # now, as a signal's handler may raise before and ``_runs`` be empty
         self._in_open += 1
         if self._in_open == self._length:
             self._runs.append(self._open)

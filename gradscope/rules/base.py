@@ -89,20 +89,6 @@ more in a chain of additions, negations, sums or views (torch 2.13 on Linux, 64 
 """
 
 
-class Way(NamedTuple):
-    """What is known of why no gradient arrives: the line to edit, what it does (``cuts the way to
-    `agent.critic.*```), notes in the order in which a reader needs them, and what can be done.
-
-    ``is_unused``: nothing was computed from the parameters.
-    """
-
-    site: Site
-    label: str
-    notes: Sequence[Related] = ()
-    fixes: Sequence[Fix] = ()
-    is_unused: bool = False
-
-
 class Grown(NamedTuple):
     """What something keeps of ``iterations`` iterations, and what each of them adds; ``at_least``:
     there may be more of them. ``seen``: so it was in this iteration of so many, and the holder is

@@ -72,7 +72,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.model import Certainty, Finding, Fix, FixKind, Severity, Site
-from gradscope.rules.base import Way, rule
+from gradscope.rules.base import rule
 from gradscope.rules.parameters import share, short_names, told
 from gradscope.units import counted, short_path
 
@@ -99,30 +99,23 @@ class NotReached(NamedTuple):
     loss: str = "loss"
 
 
-def finding(facts: NotReached, way: Way | None = None) -> Finding:
-    """Return the finding; without a ``way`` as far as the steps show it."""
+def finding(facts: NotReached) -> Finding:
+    """Return the finding, as far as the steps show it."""
     of = f"`{facts.optimizer}`" if facts.optimizer else "an optimizer"
     part = share(len(facts.names), len(facts.names) + len(facts.others))
-    way = way or _silenced(facts)
-    advises = way is None or way.is_unused
     is_all = "all of them" if not facts.others else told(facts.names, facts.others)
+    label = f"has skipped {is_all} each time"
+    if facts.silenced is not None:
+        label = f"only silences the error: nothing behind `{facts.loss}` is trained"
     found = RULE.finding(
         f"in {counted(facts.steps, 'step')}, no gradient reached {part} of {of}",
-        site=facts.step if way is None else way.site,
+        site=facts.silenced or facts.step,
         after=facts.after,
-        label=f"has skipped {is_all} each time" if way is None else way.label,
-        related=() if way is None else way.notes,
-        fixes=(Fix(FixKind.OTHER, _where(facts)),) if way is None else way.fixes,
+        label=label,
+        fixes=(Fix(FixKind.OTHER, _where(facts)),),
     )
-    severity = Severity.ADVICE if advises else RULE.severity
+    severity = Severity.ADVICE if facts.silenced is None else RULE.severity
     return replace(found, severity=severity, parameters=facts.names, step=facts.step)
-
-
-def _silenced(facts: NotReached) -> Way | None:
-    if facts.silenced is None:
-        return None
-    label = f"only silences the error: nothing behind `{facts.loss}` is trained"
-    return Way(facts.silenced, label, fixes=(Fix(FixKind.OTHER, _where(facts)),))
 
 
 def _where(facts: NotReached) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gradscope.model import Finding, Severity, Site
 from gradscope.rules import gs502, gs503, gs504
-from gradscope.rules.base import Rule, Way
+from gradscope.rules.base import Rule
 from gradscope.rules.parameters import share, short_names
 from tests import examples, known
 from tests.rules.saying import check_wording, findings_of
@@ -550,12 +551,11 @@ def test_modules_in_a_plain_list_are_said(tmp_path: Path) -> None:
 def test_the_full_form_is_the_same_finding() -> None:
     facts = gs502.NotReached(("net.a.weight",), ("net.b.weight",), 10, "opt", STEP)
     short = gs502.finding(facts)
-    full = gs502.finding(facts, Way(CUT, "cuts the way to `net.a.*`"))
-    assert (short.severity, full.severity) == (Severity.ADVICE, Severity.WARNING)
-    assert (short.site, full.site, full.anchor) == (STEP, CUT, STEP)
+    full = replace(short, site=CUT, label="cuts the way to `net.a.*`", severity=Severity.WARNING)
+    assert (short.severity, short.site, full.anchor) == (Severity.ADVICE, STEP, STEP)
     assert short.cause == full.cause
-    unused = gs502.finding(facts, Way(CUT, "no value comes from it", is_unused=True))
-    assert unused.severity is Severity.ADVICE
+    silenced = gs502.finding(facts._replace(silenced=CUT))
+    assert (silenced.severity, silenced.site, silenced.cause) == (Severity.WARNING, CUT, full.cause)
     others = gs502.finding(facts._replace(names=("net.c.weight",)))
     assert others.cause != short.cause
 

@@ -171,6 +171,10 @@ class _Traced(threading.local):
     contents: MemoryBefore | None = None
     """What saved tensors hold while a statement runs that may write to them through ``.data``."""
 
+    def keep(self, handle: Handle) -> None:
+        """Take charge of the trace that begins now."""
+        self.handle = handle
+
 
 class LineWatch(Observer):
     """Traces a thread from the first saved tensor of an iteration to the backward call that frees
@@ -230,10 +234,10 @@ class LineWatch(Observer):
         looks = self.watch.active and self.watch.saving.detailed and not self.watch.call
         frames = user_frames(frame) if is_free and looks else []
         if frames:
-            thread.handle = trace_thread(self._starts, self._inside, frames)
-            thread.aside = thread.handle is None
             thread.code, thread.offset = frames[0].f_code, frames[0].f_lasti
             thread.overrides = 0
+            trace_thread(self._starts, self._inside, frames, thread.keep)
+            thread.aside = thread.handle is None
 
     def switch_off(self) -> None:
         """Trace nothing any more."""
@@ -241,10 +245,10 @@ class LineWatch(Observer):
         self._turn_off()
 
     def _turn_off(self) -> None:
-        handle, self._thread.handle = self._thread.handle, None
         self._thread.contents = None
-        if handle is not None:
-            handle.close()
+        if self._thread.handle is not None:
+            self._thread.handle.close()  # first: what raises here leaves it to the next one
+            self._thread.handle = None
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None

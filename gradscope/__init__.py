@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gradscope.api.graphs import uses as uses
     from gradscope.api.time_graph import time_graph as time_graph
     from gradscope.api.watch import watch as watch
+    from gradscope.api.why import why as why
     from gradscope.errors import FreedGraphError as FreedGraphError
     from gradscope.errors import GradscopeError as GradscopeError
     from gradscope.errors import StaleSavedTensorError as StaleSavedTensorError
@@ -43,7 +44,7 @@ _WHERE = {
     **dict.fromkeys(sorted(_ERRORS), "gradscope.errors"),
     **dict.fromkeys(_OF_GRAPHS, "gradscope.api.graphs"),
     **dict.fromkeys(_ASSERTS, "gradscope.api.asserts"),
-    **{name: f"gradscope.api.{name}" for name in ("time_graph", "watch")},
+    **{name: f"gradscope.api.{name}" for name in ("time_graph", "watch", "why")},
 }
 
 __all__ = ["__version__", *_WHERE]

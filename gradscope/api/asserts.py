@@ -11,6 +11,7 @@ from torch.autograd.graph import GradientEdge
 
 from gradscope.api.graphs import room, snapshot, start_nodes
 from gradscope.api.watch import watch
+from gradscope.api.why import why
 from gradscope.collect.walk import Walker
 from gradscope.errors import GradscopeError
 from gradscope.model import Severity
@@ -22,6 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _MOST_NAMES = 10
+_MOST_LINES = 8  # of why
 __unittest = True  # so unittest shows the line that asserts, and none of ours
 
 
@@ -117,5 +119,7 @@ def assert_trains(
         if names
     ]
     if told:
-        raise AssertionError("; ".join(told))
+        missing = [p for key, p in wanted.items() if id(p) not in reached]
+        way = str(why(missing[0], loss)).splitlines()[:_MOST_LINES] if missing else []
+        raise AssertionError("\n".join(["; ".join(told), *way]))
     return list(wanted)

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from gradscope.api.scope import Asked, Scope, Session
-from gradscope.errors import GradscopeError
+from gradscope.collect.following import Following, followed
+from gradscope.errors import GradscopeError, Handle
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.program.undisturbed import unprofiled
 from gradscope.record.file import Store
@@ -41,7 +42,8 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
     at, and what the engine raises there is told after the error. By default it is that of the
     variable GRADSCOPE_BUDGET or of ``[tool.gradscope]``, or else every call is looked at; a nested
     watch has that of the one around it. ``header`` says what was run, where that is not this
-    process. Watches may be nested.
+    process. ``ways=True`` sees each torch call of the block, which takes time, so that
+    ``gradscope.why`` can say where a way is cut. Watches may be nested.
 
     Findings that are suppressed by a comment (``# gradscope: ignore[GS303]``), by
     ``[tool.gradscope]`` in pyproject.toml or by its baseline are kept with the reason as their
@@ -74,12 +76,13 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         ignore: Iterable[str] = (),
         baseline: str | os.PathLike[str] | None = None,
         settings: bool | Suppressor = True,
+        ways: bool = False,
     ) -> None:
         if raise_on is not None and raise_on not in [s.value for s in Severity]:
             raise ValueError(
                 f"raise_on={raise_on!r}: say one of {', '.join(s.value for s in Severity)}, or None"
             )
-        self._hooks = hooks
+        self._hooks, self._ways = hooks, ways
         self._header = header
         self._save = save if save is None or isinstance(save, Store) else Path(save)
         lowest = None if raise_on is None else Severity(raise_on)
@@ -87,7 +90,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         of_project = suppressor.settings.budget if suppressor and settings is True else None
         self._budget = _budget(budget, of_project, reads_environment=settings is not False)
         self._asked = Asked(lowest, stop_after, on_finding, on_call, suppressor, sinks_of(log))
-        self._entered: list[tuple[Scope, Session]] = []
+        self._entered: list[tuple[Scope, Session, Handle]] = []
 
     def __enter__(self) -> Scope:
         global _session
@@ -108,12 +111,13 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
                 raise
         scope.join(_session)
         _session.enter(scope)
-        self._entered.append((scope, _session))
+        self._entered.append((scope, _session, _follow() if self._ways else Handle()))
         return scope
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         global _session
-        scope, session = self._entered.pop()
+        scope, session, following = self._entered.pop()
+        following.close()
         if scope.outcome is None and error is not None:
             for finding in filter(None, [session.explained(error)]):
                 unprofiled(scope.report)(finding)
@@ -130,6 +134,11 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         finally:
             scope.writer.finish(scope.outcome, scope.with_predictions(session.summary()))
             scope.leave()
+
+
+def _follow() -> Handle:
+    followed[:] = [Following()]
+    return followed[0].follow()
 
 
 def _suppressor(

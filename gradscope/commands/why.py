@@ -156,10 +156,7 @@ def _call_data(call: Any, ways: Any) -> dict[str, Any]:
 
 def _answer_data(answer: Any, ways: Any) -> dict[str, Any]:
     record, leaf = ways.record, answer.leaves[0]
-    rows = ways.way_to(leaf)
-    if answer.cuts and not rows:
-        call = next((c for c in reversed(ways.losses) if ways.cuts(c.roots, {leaf})), None)
-        rows = ways.cut_way(ways.cuts(call.roots, {leaf})[0], call.roots, leaf) if call else []
+    _, rows = ways.shown(answer)
     return {
         "state": str(answer.state),
         "parameters": [record.leaves[n].name for n in answer.leaves],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -146,11 +146,26 @@ class Origins:
         """Return the innermost line of a route."""
         return next(iter(self.routes[route]), None) if route >= 0 else None
 
-    def before(self, starts: Iterable[int]) -> Iterator[int]:
-        """Yield some values and all that they were computed from, the nearest first."""
+    def with_leaf(self, value: int, leaf: Leaf) -> Origins:
+        """Return the record with one more leaf: a value that was computed."""
+        number = len(self.leaves)
+        changed = self.origins[value]._replace(leaf=number)
+        origins = [*self.origins[:value], changed, *self.origins[value + 1 :]]
+        calls = [
+            call._replace(reached=call.reached | {number})
+            if value in self.before(call.roots, with_graph=True)
+            else call
+            for call in self.calls
+        ]
+        return replace(self, origins=origins, leaves=[*self.leaves, leaf], calls=calls)
+
+    def before(self, starts: Iterable[int], *, with_graph: bool = False) -> Iterator[int]:
+        """Yield some values and all that they were computed from, the nearest first; only those
+        ``with_graph``, if so asked.
+        """
         seen, waiting = set[int](), [*starts]
         for value in waiting:
-            if value not in seen:
+            if value not in seen and (self.origins[value].has_graph or not with_graph):
                 seen.add(value)
                 waiting += self.origins[value].parents
                 yield value

@@ -85,10 +85,11 @@ class Answer(NamedTuple):
 
 
 class Ways:
-    """Asks a rehearsal."""
+    """Asks a rehearsal; of one call that was not made, from the loss ``asked``."""
 
-    def __init__(self, record: Origins) -> None:
+    def __init__(self, record: Origins, asked: str = "") -> None:
         self.record = record
+        self.asked = asked
         self._after: dict[int, frozenset[int]] = {}
 
     # calls
@@ -313,6 +314,16 @@ class Ways:
                 path = self._path(call.roots, self.value_of(leaf), with_graph=True)
                 return self._ended(self._rows(path, LineState.GRADIENT))
         return []
+
+    def shown(self, answer: Answer) -> tuple[EngineUse | None, list[Row]]:
+        """Return the way that shows an answer best, and the call that it begins at."""
+        leaf = answer.leaves[0]
+        for call in reversed(self.losses):
+            if leaf in call.reached:
+                return call, self.way_to(leaf)
+            if not answer.given and (cuts := self.cuts(call.roots, {leaf})):
+                return call, self.cut_way(cuts[0], call.roots, leaf)
+        return None, []
 
     def also_by(self, leaf: int) -> list[Site]:
         """Return the other lines by which gradients of the last loss that trains a leaf come."""

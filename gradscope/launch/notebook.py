@@ -77,6 +77,7 @@ class Extension:
 
         --guard             raise an error before the engine would
         --no-hooks          install no saved-tensor hooks, and see less
+        --ways              follow each tensor, so that gradscope.why(x) knows where a way is cut
         --save FILE         write the recording to a file
         --ignore CODES      do not count these findings: GS303,GS305
         --baseline FILE     count only findings that this file does not have
@@ -130,6 +131,7 @@ def _chosen(options: Sequence[str]) -> dict[str, Any]:
     parser = MagicArgumentParser(argument_default=SUPPRESS)
     parser.add_argument("--guard", dest="raise_on", action="store_const", const="error")
     parser.add_argument("--no-hooks", dest="hooks", action="store_false")
+    parser.add_argument("--ways", action="store_true")
     parser.add_argument("--no-settings", dest="settings", action="store_false")
     parser.add_argument("--ignore", action="append")
     for name in ("--save", "--baseline"):

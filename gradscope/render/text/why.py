@@ -31,9 +31,9 @@ def print_answer(answer: Answer, ways: Ways, script: str, console: Console) -> N
     """Print what is known of some leaves that have the same ways."""
     _say(f"{_who(answer, ways)}: {_what(answer, ways)}", console)
     leaf = answer.leaves[0]
+    call, rows = ways.shown(answer)
     if answer.state in (State.ARRIVES, State.ZERO):
-        call = next((c for c in reversed(ways.losses) if leaf in c.reached), None)
-        _print_way(call, ways.way_to(leaf), {}, ways, script, console)
+        _print_way(call, rows, {}, ways, script, console)
         if also := ways.also_by(leaf):
             lines = lines_told(site.line for site in also)
             _say(
@@ -47,9 +47,6 @@ def print_answer(answer: Answer, ways: Ways, script: str, console: Console) -> N
             _say(f"another way is cut: {_cut_words(cut)}{more}", console)
     elif answer.state is State.CUT:
         cut = answer.cuts[0]
-        call = next((c for c in reversed(ways.losses) if ways.cuts(c.roots, {leaf})), None)
-        own = ways.cuts(call.roots, {leaf})[0] if call is not None else cut
-        rows = ways.cut_way(own, call.roots, leaf) if call is not None else []
         _print_way(call, rows, {LineState.CUT: f"cut: {word_of(cut)}"}, ways, script, console)
         _print_cut(cut, ways, console)
         if len(answer.cuts) > 1:
@@ -64,37 +61,36 @@ def print_answer(answer: Answer, ways: Ways, script: str, console: Console) -> N
             )
 
 
-def print_call(call: EngineUse, ways: Ways, script: str, console: Console) -> None:
-    """Print what a call starts from, and where the way from there is cut."""
+def print_call(call: EngineUse, ways: Ways, script: str, console: Console, name: str = "") -> None:
+    """Print what a call starts from, or a value of some name, and where the way there is cut."""
     record = ways.record
     site = record.site(call.route)
     where = _place(site, script) if site is not None else "an unknown line"
+    has, lacks = (f"`{name}` has {a} graph" for a in ("a", "no"))
+    if not name:
+        has = f"the call at {where} has a graph"
+        lacks = f"the call at {where} starts from what has no graph"
     if call.has_graph:
         names = names_of(call.reached, record)
         count = counted(len(call.reached), "leaf", "leaves")
-        _say(f"the call at {where} has a graph: it leads to {count}, {names}", console)
-        values = [call.inputs[place] for place in call.unused]
-        if values:
+        _say(f"{has}: it leads to {count}, {names}", console)
+        if call.unused:
             _say(f"inputs {listed(f'[{p}]' for p in call.unused)} are not reached", console)
         return
     cuts = ways.cuts(call.roots)
     frozen = ways.frozen_behind(call.roots)
     unseen = [] if cuts or frozen else ways.left_unseen(call)
-    if not (cuts or unseen) and frozen:
-        _say(
-            f"the call at {where} starts from what has no graph: "
-            f"{names_of(frozen, record)} require no grad",
-            console,
+    if not (cuts or unseen):
+        whose = (
+            f"{names_of(frozen, record)} require no grad" if frozen else "no parameter leads there"
         )
+        _say(f"{lacks}: {whose}", console)
         for route in dict.fromkeys(record.leaves[n].frozen for n in frozen):
             if (froze := record.site(route)) is not None:
                 _say(f"frozen at {_place(froze, script)}: {_text(froze, console)}", console)
         return
-    if not (cuts or unseen):
-        _say(f"the call at {where} starts from what no parameter leads to", console)
-        return
     cut = (cuts or unseen)[0]
-    _say(f"the call at {where} starts from what has no graph: the way is cut", console)
+    _say(f"{lacks}: the way is cut", console)
     rows = ways.cut_way(cut, call.roots)
     _print_way(call, rows, {LineState.CUT: f"cut: {word_of(cut)}"}, ways, script, console)
     _print_cut(cut, ways, console)
@@ -117,25 +113,27 @@ def _what(answer: Answer, ways: Ways) -> str:
     leaf = record.leaves[answer.leaves[0]]
     steps = [step for step in record.steps if step.optimizer == leaf.optimizer]
     unit = "step" if leaf.optimizer >= 0 and steps else "call"
-    of = f"{answer.given} of {counted(answer.of, unit)}"
+    times = counted(answer.of, unit)
+    arrives = f"in {answer.given} of {times}" if not ways.asked else f"from `{ways.asked}`"
+    when = f"in {times}" if not ways.asked else f"from `{ways.asked}`"
     holder = record.optimizers[leaf.optimizer] if leaf.optimizer >= 0 else None
     name = (holder.name or f"the {holder.kind}") if holder is not None else ""
     it = "it" if len(answer.leaves) == 1 else "them"
     match answer.state:
         case State.ARRIVES:
             used = f"; {name}.step() uses it" if holder and steps else ", and no optimizer has it"
-            return f"a gradient arrives in {of}{used}"
+            return f"a gradient arrives {arrives}{'' if ways.asked else used}"
         case State.ZERO:
-            return f"a gradient arrives in {of}, and is zero (not a cut)"
+            return f"a gradient arrives {arrives}, and is zero (not a cut)"
         case State.FROZEN:
             site = record.site(leaf.frozen)
             return f"frozen at line {site.line}" if site is not None else "requires_grad is off"
         case State.UNUSED:
-            return f"nothing was computed from {it} in {counted(answer.of, unit)}"
+            return f"nothing was computed from {it} {when}"
         case State.ASIDE:
-            return f"no loss was computed from {it} in {counted(answer.of, unit)}"
+            return f"no loss was computed from {it} {when}"
     skips = f"; {name}.step() skips {it}" if holder and steps else ""
-    return f"no gradient arrives in {counted(answer.of, unit)}{skips}"
+    return f"no gradient arrives {when}{skips}"
 
 
 def _print_cut(cut: Cut, ways: Ways, console: Console) -> None:

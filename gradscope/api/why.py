@@ -1,0 +1,205 @@
+"""Answers whether a gradient arrives at a tensor, over which lines, and where its way is cut."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import Module
+
+from gradscope.code import source
+from gradscope.collect.following import Following, followed
+from gradscope.collect.walk import Walker, root_node
+from gradscope.errors import GradscopeError
+from gradscope.fixing.births import word_of
+from gradscope.fixing.origins import EngineUse, Leaf
+from gradscope.fixing.ways import Cut, Row, State, Ways
+from gradscope.model import Site
+from gradscope.program.names import parameters_in
+from gradscope.program.sites import place_in, user_frames
+from gradscope.program.tensors import describe, leaves_of
+from gradscope.render.pictures.draw import Drawing
+from gradscope.render.pictures.ways import draw_way
+from gradscope.render.text.terminal import console_in_memory, written_on
+from gradscope.render.text.why import print_answer, print_call
+from gradscope.rules.parameters import told
+from gradscope.torch_private import DisableTorchFunction
+
+_WIDTH = 80
+_UNDER_WAYS = "where ways lead, and are cut, is known only of code run under watch(ways=True)"
+
+
+class CutPlace(NamedTuple):
+    """A place where a way is cut: its line, the operation, the parameters behind it by name."""
+
+    site: Site | None
+    operation: str
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Whether a gradient ``arrives``; None: that cannot be said.
+
+    ``ways`` are the lines of a way from the loss, each with what a gradient does there; ``cuts``
+    the places where ways are cut, None where they are not known. ``str`` is all of it as text; a
+    notebook shows the text, and the picture.
+    """
+
+    arrives: bool | None
+    ways: tuple[Row, ...] = ()
+    cuts: tuple[CutPlace, ...] | None = None
+    text: str = field(default="", repr=False)
+    _drawn: Callable[[Any], Drawing] | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def draw(self, file: str | os.PathLike[str] | None = None) -> Drawing:
+        """Draw the ways, and the cut; the suffix of ``file`` says how: .svg, .png, .pdf or .dot.
+
+        Raises GradscopeError where the ways are not known, or the file cannot be written.
+        """
+        if self._drawn is None:
+            raise GradscopeError(
+                "the ways are not known: run the code under gradscope.watch(ways=True)"
+            )
+        return self._drawn(file)
+
+    def _repr_mimebundle_(self, **given: Any) -> dict[str, str]:
+        shown = {"text/plain": self.text}
+        if self._drawn is not None:
+            shown["image/svg+xml"] = self.draw().content.decode()
+        return shown
+
+
+def why(x: torch.Tensor | Module, loss: torch.Tensor | None = None) -> Why:
+    """Return whether a gradient arrives at a tensor or at the parameters of a module.
+
+    It is asked of the backward calls made so far, or with ``loss`` of one that starts there: none
+    is run. Over which lines, and where the way is cut, is known of code that ran under
+    ``gradscope.watch(ways=True)``. A tensor that was computed, without a ``loss``, is asked for the
+    graph that it has itself, or why it has none.
+
+    Raises GradscopeError for what is neither a tensor nor a module with parameters.
+    """
+    tensors = [*x.parameters()] if isinstance(x, Module) else [x]
+    if not tensors or not all(isinstance(t, torch.Tensor) for t in (*tensors, loss or x)[:-1]):
+        raise GradscopeError("gradscope.why takes a tensor, or a module that has parameters")
+    if loss is not None and not isinstance(loss, torch.Tensor):
+        raise GradscopeError(f"loss is a {type(loss).__name__}: pass a tensor")
+    frames = user_frames(sys._getframe(1))
+    own, name = _written(frames[0]) if frames else ("x", "loss")
+    following = next((f for f in followed if f.can_tell(tensors, loss)), None)
+    with DisableTorchFunction():
+        if following is None:
+            return _of_graph(tensors, own, loss, name, frames)
+        script = frames[0].f_code.co_filename if frames else ""
+        return _Asking(following, os.path.abspath(script)).of(tensors, own, loss, name)
+
+
+def _written(frame: FrameType) -> tuple[str, str]:
+    """Return how the code that asks writes what it asks for, and the loss."""
+    call = source.call_at(place_in(frame).site)
+    if call is None or source.called_name(call) != why.__name__:
+        return "x", "loss"
+    given = dict(zip(("x", "loss"), call.args, strict=False))
+    given |= {each.arg or "": each.value for each in call.keywords}
+    x, loss = (ast.unparse(given[key]) if key in given else key for key in ("x", "loss"))
+    return x, loss
+
+
+def _of_graph(
+    tensors: Sequence[torch.Tensor],
+    own: str,
+    loss: torch.Tensor | None,
+    name: str,
+    frames: Sequence[FrameType],
+) -> Why:
+    """Return what the graph of a loss shows by itself."""
+    names = {key: name for key, (name, _) in parameters_in(frames).items()}
+    wanted = {id(t): names.pop(id(t), own) for t in tensors if t.requires_grad}
+    who = told([*wanted.values()], [*names.values()])
+    if not wanted:
+        return Why(arrives=False, text=f"`{own}`: requires_grad is off")
+    if loss is None:
+        ask = f"{who}: say from which loss, as why(x, loss=loss)"
+        return Why(arrives=None, text=f"{ask}\n{_UNDER_WAYS}")
+    node = root_node(loss)
+    nodes = [] if node is None else [*Walker(sys.maxsize).walk([node])]
+    reached = {*map(id, leaves_of(nodes)), *(id(t) for t in tensors if t.grad_fn in nodes)}
+    reached |= {id(t) for t in tensors if t is loss}
+    missing = [n for key, n in wanted.items() if key not in reached]
+    if not missing:
+        return Why(arrives=True, text=f"edges of `{name}` lead to {who}")
+    others = [n for key, n in wanted.items() if key in reached]
+    lead = f"no edge of `{name}` leads to {told(missing, [*others, *names.values()])}"
+    return Why(arrives=False, text=f"{lead}\n{_UNDER_WAYS}")
+
+
+class _Asking:
+    """Asks what was followed; ``script`` is the file whose lines are named by number alone."""
+
+    def __init__(self, following: Following, script: str) -> None:
+        self._following = following
+        self._script = script
+
+    def of(
+        self, tensors: Sequence[torch.Tensor], own: str, loss: torch.Tensor | None, name: str
+    ) -> Why:
+        following = self._following
+        values = [following.value_of(each) for each in tensors]
+        is_computed = following.is_computed(values[0])
+        if is_computed and loss is None:
+            return self._of_root(following.use_of(tensors), own)
+        use = None if loss is None else following.use_of([loss])
+        record = following.record()
+        if use is not None:
+            record = replace(record, calls=[use], steps=[])
+        if is_computed:
+            facts = own, describe(tensors[0]), tensors[0].numel()
+            record = record.with_leaf(
+                values[0], Leaf(*facts, requires_grad=True, is_parameter=True)
+            )
+        ways = Ways(record, asked="" if use is None else name)
+        answers = ways.of_leaves(record.origins[value].leaf for value in values)
+        states = {each.state for each in answers} - {State.FROZEN}
+        cuts = [cut for answer in answers for cut in answer.cuts]
+        first = min(answers, key=lambda each: each.state is not State.CUT)
+        text = self._printed(partial(print_answer, answer, ways) for answer in answers)
+        arrives = bool(states) and states <= {State.ARRIVES, State.ZERO}
+        return _why(ways, arrives, ways.shown(first)[1], cuts, text, first)
+
+    def _of_root(self, call: EngineUse, name: str) -> Why:
+        ways = Ways(replace(self._following.record(), calls=[call]))
+        cuts = [] if call.has_graph else ways.cuts(call.roots)
+        rows = ways.cut_way(cuts[0], call.roots) if cuts else []
+        text = self._printed([partial(print_call, call, ways, name=name)])
+        return _why(ways, call.has_graph, rows, cuts, text, call)
+
+    def _printed(self, prints: Iterable[Callable[..., None]]) -> str:
+        console = console_in_memory(_WIDTH)
+        for each in prints:
+            each(script=self._script, console=console)
+        return written_on(console).rstrip()
+
+
+def _why(
+    ways: Ways, arrives: bool, rows: Sequence[Row], cuts: Iterable[Cut], text: str, asked: Any
+) -> Why:
+    def draw(file: Any) -> Drawing:
+        return draw_way(ways, asked, file)
+
+    leaves = ways.record.leaves
+    places = tuple(
+        CutPlace(cut.site, word_of(cut), tuple(leaves[n].name for n in sorted(cut.behind)))
+        for cut in cuts
+    )
+    return Why(arrives, tuple(rows), places, text, draw)

@@ -1,0 +1,760 @@
+"""Notes where each tensor comes from, operation by operation, while code runs.
+
+What it notes is described in ``fixing/origins.py``, which reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial, wraps
+from inspect import getattr_static
+from itertools import count, islice
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd.function import FunctionCtx
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+
+from gradscope.collect.calls import EngineCall
+from gradscope.collect.numbers import origins_of, traced
+from gradscope.collect.walk import root_node
+from gradscope.fixing.origins import (
+    CutReason,
+    EngineUse,
+    Holder,
+    Leaf,
+    Mode,
+    ModeKind,
+    Origin,
+    Origins,
+    StepUse,
+)
+from gradscope.hooks import (
+    Handle,
+    on_new_parameters,
+    on_optimizer_step,
+    on_thread_start,
+    replace,
+    wrap_engine,
+)
+from gradscope.model import Site
+from gradscope.program.names import Names, names_in
+from gradscope.program.sites import (
+    HIDDEN,
+    LIBRARY,
+    USER,
+    Route,
+    Routes,
+    owner_of,
+    place_in,
+    user_frames,
+)
+from gradscope.program.tensors import any_nonzero, describe, leaves_of, storage_of
+from gradscope.torch_private import (
+    DisableTorchFunction,
+    is_transformed,
+    set_grad_mode,
+    untransformed,
+)
+
+_MOST_PARTS = 4096  # of a container that are looked at
+_CONTAINERS = (tuple, list, set, dict)
+
+_LEAVE = frozenset(
+    {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__index__", "__complex__"}
+)
+"""Methods that give numbers or arrays for a tensor."""
+_FROM_DATA = frozenset({"tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor"})
+_LINEAR = "grad of what is linear"
+"""What ``autograd.grad`` is called that builds a graph, where the result has none."""
+_ASKS = frozenset({"requires_grad", "grad_fn", "shape", "is_leaf", "grad", "backward", "_base"})
+"""What is asked of a tensor, and computes nothing."""
+
+_GRAD_MODE = os.path.join("torch", "autograd", "grad_mode.py")
+_DECORATORS = os.path.join("torch", "utils", "_contextlib.py")
+
+
+followed: list[Following] = []
+"""What the last watch with ``ways=True`` has followed, or follows."""
+
+
+def _tensors_in(value: Any, depth: int = 3) -> Iterator[Any]:
+    """Yield the tensors in a value, and what has left torch and knows from where."""
+    if isinstance(value, torch.Tensor) or origins_of(value):
+        yield value
+    elif isinstance(value, _CONTAINERS) and depth:
+        for each in islice(value.values() if isinstance(value, dict) else value, _MOST_PARTS):
+            yield from _tensors_in(each, depth - 1)
+
+
+def _levels(tensor: Any) -> Iterator[Any]:
+    """Yield a tensor, and those that ``torch.func`` has wrapped in it."""
+    yield tensor
+    while is_transformed(tensor):
+        tensor = untransformed(tensor)
+        yield tensor
+
+
+def _requires_grad(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and any(t.requires_grad for t in _levels(value))
+
+
+class _Forward(NamedTuple):
+    """A Function's forward that runs: whether grad mode was on before, and the routes that have
+    declared results of it to have no derivative.
+    """
+
+    had_grad: bool
+    marks: list[int]
+
+
+class _Local(threading.local):
+    """What a thread is at."""
+
+    def __init__(self) -> None:
+        self.mode = -1
+        """The switch that has turned grad mode off; -1 if none has."""
+        self.before: dict[int, int] = {}
+        """What that was when a context was entered."""
+        self.inside: list[_Forward] = []
+        """Each Function whose forward runs."""
+        self.aside = 0
+        """In how many engine calls and steps it is: what these compute is theirs."""
+
+
+class Following(TorchFunctionMode):
+    """Follows tensors from operation to operation, and what engine and optimizers do with them."""
+
+    most_values = 300_000
+    """It notes no more than these."""
+    is_alone = False
+    """Whether the process is there for it: then numbers are marked as well, and lines traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_over = False
+        """Whether it notes nothing any more."""
+        self._lock = threading.RLock()
+        self._local = _Local()
+        self._routes = Routes()
+        self._numbered: dict[Route, int] = {}
+        self._origins: list[Origin] = []
+        self._would: list[bool] = []
+        """Of each value whether a graph leads to a leaf, or would without a Function around."""
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._written: dict[int, tuple[StorageWeakRef, int]] = {}
+        """The value that was last written into some memory."""
+        self._modes: list[Mode] = []
+        self._leaves: list[weakref.ref[Any]] = []
+        self._leaf_facts: list[tuple[str, int, bool]] = []
+        self._requires: dict[int, bool] = {}
+        self._frozen: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._made: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self._turns = count()
+        self._calls: list[EngineUse] = []
+        self._steps: list[StepUse] = []
+        self._optimizers: list[weakref.ref[Any]] = []
+        self._holders: list[Holder] = []
+        self._names = Names()
+        self._named: dict[int, str] = {}
+
+    def follow(self) -> Handle:
+        """Begin; the handle ends it."""
+        handle = _uncompiled()
+        enter: Any = self.__enter__
+        leave: Any = partial(self.__exit__, None, None, None)
+        try:
+            handle.add(
+                wrap_engine(self.run_engine),
+                on_optimizer_step(self.step, self.stepped),
+                on_new_parameters(self.meet),
+                on_thread_start(enter, leave),
+                _on_functions(self),
+                _on_values(self),
+                *(_on_inference(self, name) for name in ("__enter__", "__exit__")),
+            )
+            enter()
+            handle.callback(leave)
+            handle.callback(setattr, self, "is_over", True)
+        except BaseException:
+            handle.close()
+            raise
+        return handle
+
+    # routes
+
+    def _route(self, frame: FrameType | None) -> int:
+        route = self._routes.of(frame)
+        return self._numbered.setdefault(route, len(self._numbered))
+
+    # values
+
+    def _parents(self, values: Iterable[Any]) -> tuple[int, ...]:
+        """Return the numbers of some values, and those that what has left torch came from."""
+        numbers = (origins_of(value) or (self._number(value),) for value in values)
+        return tuple(dict.fromkeys(number for own in numbers for number in own))
+
+    def _number(self, value: Any) -> int:
+        """Return the number of a tensor, as it is now."""
+        known = self._known.get(id(value))
+        number = known[1] if known is not None and known[0]() is value else -1
+        if number < 0:
+            number = self._unknown(value)
+        origin, requires = self._origins[number], value.requires_grad
+        is_leaf = value.is_leaf and requires and len([*_levels(value)]) == 1
+        if origin.leaf < 0 and is_leaf:
+            number = self._as_leaf(value, (number,), origin.route)
+        elif requires and origin.cut is not None and not value.is_leaf:
+            # The forward of a Function gave it, or a write into its base.
+            number = self._add(value, Origin((number,), "graph", origin.route, True))
+        storage, written = self._written.get(storage_of(value), (None, -1))
+        if storage is not None and not storage.expired() and written > number:
+            if self._origins[written].has_graph and not requires:
+                cut = Origin((number, written), "data", origin.route, False, CutReason.DATA)
+                return self._add(value, cut)
+            return self._add(value, Origin((number, written), "memory", origin.route, requires))
+        return number
+
+    def _unknown(self, value: Any) -> int:
+        """Number a tensor that no call has given: a leaf, or what code below torch's has made."""
+        if value.is_leaf:
+            inner = [*_levels(value)][1:]
+            if inner:
+                number = self._number(inner[0])
+                return self._add(value, Origin((number,), "wrapped", -1, _requires_grad(value)))
+            if isinstance(value, torch.nn.Parameter) or value.requires_grad:
+                return self._as_leaf(value, (), -1)
+            return self._add(value, Origin((), "", -1, False))
+        parents = (self._number(leaf) for leaf in self._graph([value])[0])
+        return self._add(value, Origin(tuple(parents), "unseen", -1, True))
+
+    def _as_leaf(self, value: Any, parents: tuple[int, ...], route: int) -> int:
+        leaf = len(self._leaves)
+        self._leaves.append(weakref.ref(value))
+        is_parameter = isinstance(value, torch.nn.Parameter)
+        self._leaf_facts.append((describe(value), value.numel(), is_parameter))
+        self._requires[leaf] = value.requires_grad
+        origin = Origin(parents, "leaf", route, value.requires_grad, leaf=leaf)
+        return self._add(value, origin)
+
+    def _leaf(self, value: Any) -> int:
+        return self._origins[self._number(value)].leaf
+
+    def _add(self, value: Any, origin: Origin) -> int:
+        number = len(self._origins)
+        self._origins.append(origin)
+        inner = origin.cut is CutReason.INNER or origin.how in ("memory", "wrapped")
+        would = inner and any(self._would[parent] for parent in origin.parents)
+        self._would.append(origin.has_graph or would)
+        # What `torch.func` wraps in an operation's result is that result, too.
+        own = [*_levels(value)] if isinstance(value, torch.Tensor) else []
+        for each in own[:1] if origin.how in ("wrapped", "leaf") else own:
+            self._known[id(each)] = weakref.ref(each), number
+        if number > self.most_values:
+            self.is_over = True
+        return number
+
+    @staticmethod
+    def _graph(roots: Iterable[Any]) -> tuple[list[Any], set[Any]]:
+        """Return the leaves that the graphs of some roots lead to, and their nodes."""
+        nodes = [root_node(each) for each in roots]
+        found: list[Any] = [
+            each
+            for each in roots
+            if isinstance(each, torch.Tensor) and each.grad_fn is None and each.requires_grad
+        ]
+        seen = {node for node in nodes if node is not None}
+        waiting = [*seen]
+        while waiting:
+            node = waiting.pop()
+            found += leaves_of([node])
+            fresh = {n for n, _ in node.next_functions if n is not None} - seen
+            seen |= fresh
+            waiting += fresh
+        return found, seen
+
+    # operations
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is set_grad_mode:
+            result = func(*args, **kwargs)
+            with self._lock:
+                self.switched(bool(args[0]), sys._getframe(1))
+            return result
+        name = func.__name__
+        if name in ("__get__", "__set__"):
+            name = getattr(func.__self__, "__name__", name)
+        if self._local.aside or self.is_over:
+            return func(*args, **kwargs)
+        with DisableTorchFunction():
+            given = [*_tensors_in(args), *_tensors_in(kwargs)]
+            tensors = [t for t in given if isinstance(t, torch.Tensor)]
+            versions = [(t, None if t.is_inference() else t._version) for t in tensors]
+            needed = any(map(_requires_grad, tensors))
+            with self._lock:  # before it is changed
+                parents = self._parents(given)
+        result = func(*args, **kwargs)
+        with self._lock, DisableTorchFunction():
+            if name == "requires_grad_" or (name == "requires_grad" and len(args) > 1):
+                self._note_frozen(args, kwargs, sys._getframe(1))
+            if name in _ASKS and not (name == "grad" and func is torch.autograd.grad):
+                return result
+            route = self._route(sys._getframe(1))
+            if name in _LEAVE:
+                return self._left(name, result, parents, route)
+            if name == "grad" and (kwargs.get("create_graph") or any(args[4:5])):
+                name = _LINEAR
+            own = Origin(parents, name, route, False)
+            memory = {storage_of(t): t for t in tensors}
+            for out in self._outs(name, result, args, versions):
+                base = memory.get(storage_of(out)) if id(out) not in map(id, tensors) else None
+                if base is not None and storage_of(out):  # a view, of this one alone
+                    view = own._replace(parents=self._parents([base]))
+                    self._note(out, view, needed=_requires_grad(base))
+                else:
+                    self._note(out, own, needed=needed)
+        return result
+
+    def _outs(
+        self, name: str, result: Any, args: Sequence[Any], versions: Sequence[Any]
+    ) -> Iterator[Any]:
+        """Yield the tensors that an operation has made or, as it is asked to, changed."""
+        changed = {
+            id(t) for t, version in versions if version is not None and t._version != version
+        }
+        given = {id(t) for t, _ in versions}
+        outs = [t for t in _tensors_in((result,)) if isinstance(t, torch.Tensor)]
+        if name.endswith("_") and args:
+            outs += [t for t in _tensors_in((args[0],)) if id(t) in changed]
+        for out in {id(t): t for t in outs}.values():
+            is_leaf = out.is_leaf and out.requires_grad
+            if id(out) not in given or (id(out) in changed and not is_leaf):
+                yield out
+
+    def _note(self, out: Any, own: Origin, *, needed: bool) -> None:
+        has_graph = _requires_grad(out)
+        if out.is_leaf and out.requires_grad and len([*_levels(out)]) == 1:  # its own beginning
+            self._as_leaf(out, own.parents, own.route)
+            return
+        cut, mode = None, -1
+        if not has_graph and (needed or any(self._would[p] for p in own.parents)):
+            cut, mode = self._reason(own.how, out)
+            if cut is not CutReason.INNER and not needed:
+                cut = None  # within a Function's forward and out of it again
+        number = self._add(out, own._replace(has_graph=has_graph, cut=cut, mode=mode))
+        if own.how.endswith("_") and (memory := storage_of(out)):
+            self._written[memory] = StorageWeakRef(out.untyped_storage()), number
+
+    def _reason(self, name: str, out: Any) -> tuple[CutReason, int]:
+        """Return why a result has no graph, and which switch made it so."""
+        mode = self._local.mode
+        inside = self._local.inside
+        if inside and inside[0].had_grad and not torch.is_grad_enabled():
+            return CutReason.INNER, -1
+        if name in ("detach", "detach_"):
+            return CutReason.DETACH, -1
+        if name == "data":
+            return CutReason.DATA, -1
+        if not torch.is_grad_enabled():
+            is_sample = mode >= 0 and self._modes[mode].function == "sample"
+            return (CutReason.SAMPLE, -1) if is_sample else (CutReason.MODE, mode)
+        if not (out.is_floating_point() or out.is_complex()):
+            return CutReason.INTEGERS, -1
+        if name in _FROM_DATA:
+            return CutReason.COPY, -1
+        if name == _LINEAR:
+            return CutReason.CONSTANT, -1
+        if name == "grad":
+            return CutReason.CREATE_GRAPH, -1
+        return CutReason.OTHER, -1
+
+    def _left(self, name: str, result: Any, parents: tuple[int, ...], route: int) -> Any:
+        """Note that numbers or an array have left torch; return them with a mark of that."""
+        is_cut = any(self._would[p] or self._carries(p) for p in parents)
+        cut = CutReason.LEFT if any(self._origins[p].has_graph for p in parents) else None
+        number = self._add(None, Origin(parents, name, route, False, cut))
+        is_bare = name.startswith("__")
+        is_marked = is_cut and self.is_alone
+        return traced(result, (number,), is_bare=is_bare) if is_marked else result
+
+    def _carries(self, number: int) -> bool:
+        return bool(self._origins[number].parents) or self._origins[number].leaf >= 0
+
+    def from_numpy(self, original: Callable[[Any], Any], array: Any) -> Any:
+        """Note what ``torch.from_numpy`` gives: no mode sees it."""
+        result = original(array)
+        with self._lock, DisableTorchFunction():
+            parents = self._parents(_tensors_in(array))
+            own = Origin(parents, "from_numpy", self._route(sys._getframe(1)), False)
+            self._add(result, own)
+        return result
+
+    # Functions
+
+    def apply(self, original: Callable[..., Any], function: Any, *args: Any, **named: Any) -> Any:
+        """Run ``Function.apply``, and note what it gives."""
+        local = self._local
+        if local.aside or self.is_over:
+            return original(*args, **named)
+        with self._lock, DisableTorchFunction():
+            given = [*_tensors_in(args)]
+            parents = self._parents(given)
+        needed = any(map(_requires_grad, given))
+        local.inside.append(_Forward(torch.is_grad_enabled(), []))
+        try:
+            result = original(*args, **named)
+        finally:
+            marks = local.inside.pop().marks
+        with self._lock, DisableTorchFunction():
+            route = self._route(sys._getframe(1))
+            for out in [t for t in _tensors_in((result,)) if isinstance(t, torch.Tensor)]:
+                known = self._known.get(id(out))
+                inner = (known[1],) if known is not None and known[0]() is out else ()
+                would = needed or any(self._would[p] for p in inner)
+                has_graph, cut, mode, at = _requires_grad(out), None, -1, route
+                if would and not has_graph and not (out.is_leaf and out.requires_grad):
+                    cut, mode = self._reason(function.__name__, out)
+                    if cut is CutReason.OTHER:
+                        is_checkpoint = function.__name__ == "CheckpointFunction"
+                        cut = CutReason.CHECKPOINT if is_checkpoint else CutReason.FUNCTION
+                        if marks:
+                            cut, at = CutReason.MARKED, marks[0]
+                own = Origin((*parents, *inner), function.__name__, at, has_graph, cut, mode)
+                self._add(out, own)
+        return result
+
+    def marked(self, *outputs: Any) -> None:
+        """Note that a Function declares results of its own to have no derivative."""
+        if self._local.inside:
+            with self._lock:
+                self._local.inside[-1].marks.append(self._route(sys._getframe(2)))
+
+    # grad mode
+
+    def switched(self, is_on: bool, frame: FrameType) -> None:
+        """Note that grad mode was switched, by ``grad_mode.py`` from a frame on."""
+        owner, methods = None, []
+        at: FrameType | None = frame
+        while at is not None and at.f_code.co_filename.endswith(_GRAD_MODE):
+            methods.append(at.f_code.co_name)
+            owner, at = at.f_locals.get("self"), at.f_back
+        if at is not None:
+            self.entered(owner, methods, at, is_on=is_on)
+
+    def entered(self, owner: Any, methods: Sequence[str], at: FrameType, *, is_on: bool) -> None:
+        """Note that the methods of a context have switched grad mode, called from a frame."""
+        local, function = self._local, None
+        while at.f_code.co_filename.endswith(_DECORATORS) and at.f_back is not None:
+            function = at.f_locals.get("func", function)
+            at = at.f_back
+        if "__exit__" in methods or "__call__" in methods:
+            before = local.before.pop(id(owner), -1)
+            local.mode = -1 if is_on else before
+            return
+        local.before.setdefault(id(owner), local.mode)
+        if is_on:
+            local.mode = -1
+        elif local.mode < 0:
+            local.mode = self._switch(owner, at, function, is_call=[*methods] == ["__init__"])
+        elif methods[:1] == ["__enter__"] and self._modes[local.mode].kind is ModeKind.CALL:
+            self._modes[local.mode] = self._modes[local.mode]._replace(kind=ModeKind.WITH)
+
+    def _switch(self, owner: Any, at: FrameType, function: Any, *, is_call: bool) -> int:
+        name = type(owner).__name__
+        route, kind = self._route(at), ModeKind.CALL if is_call else ModeKind.WITH
+        code, own = getattr(function, "__code__", None), ""
+        if code is not None and owner_of(code) == USER:
+            kind, own = ModeKind.DECORATOR, function.__name__
+            site: Any = Site(os.path.abspath(code.co_filename), code.co_firstlineno)
+            route = self._numbered.setdefault(site, len(self._numbered))
+        elif code is not None:
+            kind, own = ModeKind.LIBRARY, function.__name__
+        elif owner_of(at.f_code) in (HIDDEN, LIBRARY):
+            kind, own = ModeKind.LIBRARY, at.f_code.co_name
+        self._modes.append(Mode(route, kind, name, own))
+        if kind is ModeKind.CALL and self.is_alone:
+            self._look_for_skipped(len(self._modes) - 1, at)
+        return len(self._modes) - 1
+
+    def _look_for_skipped(self, mode: int, frame: FrameType) -> None:
+        """Note the exception by which the function that has switched grad mode off is left."""
+        if sys.gettrace() is not None or frame.f_code.co_name == "<module>":
+            return
+        raised: list[Site] = []
+
+        def trace(own: FrameType, event: str, given: Any) -> Any:
+            if event == "exception":
+                raised.append(place_in(own).site)
+            elif event == "return":
+                sys.settrace(None)
+                if given is None and raised and self._local.mode == mode:
+                    self._modes[mode] = self._modes[mode]._replace(skipped=raised[-1])
+            return trace
+
+        frame.f_trace = trace
+        sys.settrace(lambda *given: None)
+
+    # leaves
+
+    def _note_frozen(self, args: Sequence[Any], kwargs: Any, frame: FrameType) -> None:
+        tensor = args[0]
+        is_on = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
+        if isinstance(tensor, torch.Tensor) and tensor.is_leaf:
+            if is_on:
+                self._frozen.pop(id(tensor), None)
+            else:
+                if isinstance(tensor, torch.nn.Parameter):
+                    self._number(tensor)
+                self._frozen[id(tensor)] = weakref.ref(tensor), self._route(frame)
+
+    def made_parameter(self, parameter: Any, frame: FrameType) -> None:
+        """Note where a parameter was made."""
+        with self._lock:
+            made = weakref.ref(parameter), self._route(frame), next(self._turns)
+            self._made[id(parameter)] = made
+
+    # the engine and the optimizers
+
+    def use_of(
+        self,
+        roots: Sequence[Any],
+        inputs: Iterable[Any] = (),
+        frame: FrameType | None = None,
+        accumulates: bool = True,
+    ) -> EngineUse:
+        """Return what a call from some roots would do now, asked in a frame."""
+        tensors = [t for t in roots if isinstance(t, torch.Tensor)]
+        inputs = [t for t in inputs if isinstance(t, torch.Tensor)]
+        numbers = tuple(map(self._number, tensors))
+        asked = tuple(map(self._number, inputs))
+        reached, nodes = self._graph(roots)
+        is_there = {id(t) for t in reached}
+        unused = (
+            place
+            for place, t in enumerate(inputs)
+            if not (id(t) in is_there or (t.grad_fn is not None and t.grad_fn in nodes))
+        )
+        leaves = frozenset(leaf for t in reached if (leaf := self._leaf(t)) >= 0)
+        has_graph = any(_requires_grad(t) for t in tensors) or len(tensors) < len(roots)
+        return EngineUse(
+            *(self._route(frame), numbers, has_graph, asked, leaves, accumulates, tuple(unused)),
+            len(self._origins),
+        )
+
+    def can_tell(self, tensors: Sequence[Any], loss: Any) -> bool:
+        """Return whether it has met a loss; without one some of the tensors and, if they are
+        leaves, a call.
+        """
+
+        def met(value: Any) -> bool:
+            known = self._known.get(id(value))
+            return known is not None and known[0]() is value
+
+        if loss is not None:
+            return met(loss)
+        there = [*filter(met, tensors)]
+        return bool(there) and (bool(self._calls) or self.is_computed(self._number(there[0])))
+
+    def value_of(self, value: Any) -> int:
+        """Return the number of a tensor; one that was not met gets one."""
+        return self._number(value)
+
+    def is_computed(self, number: int) -> bool:
+        """Return whether a value is no leaf, and was computed from something."""
+        origin = self._origins[number]
+        return origin.leaf < 0 and bool(origin.parents)
+
+    def run_engine(self, engine: Any, roots: Any, *given: Any, **named: Any) -> Any:
+        """Note a call, and run it."""
+        if self._local.aside or self.is_over:
+            return engine(roots, *given, **named)
+        call = EngineCall.of(roots, *given, **named)
+        with self._lock, DisableTorchFunction():
+            frame = sys._getframe(1)
+            self._calls.append(self.use_of(roots, call.inputs, frame, call.accumulates))
+            self._learn_names(frame)
+        self.consider(is_step=False)
+        self._local.aside += 1
+        try:
+            return engine(roots, *given, **named)
+        finally:
+            self._local.aside -= 1
+
+    def meet(self, optimizer: Any) -> int:
+        """Return the number of an optimizer."""
+        known = next((n for n, ref in enumerate(self._optimizers) if ref() is optimizer), None)
+        if known is None:
+            known = len(self._optimizers)
+            self._optimizers.append(weakref.ref(optimizer))
+            route = self._route(sys._getframe(1))
+            kind = type(optimizer).__name__
+            self._holders.append(Holder("", kind, (), route, next(self._turns)))
+        return known
+
+    def step(self, optimizer: Any) -> None:
+        """Note a step."""
+        with self._lock, DisableTorchFunction():
+            number = self.meet(optimizer)
+            tensors = [p for group in optimizer.param_groups for p in group["params"]]
+            given = [p for p in tensors if p.grad is not None]
+            zero = [p for p in given if not any_nonzero(p.grad)]
+            frame = sys._getframe(1)
+            leaves = tuple(map(self._leaf, tensors))
+            frames = user_frames(frame)
+            names = (names_in(each, [optimizer])[0] for each in frames)
+            name = self._holders[number].name or next(filter(None, names), "")
+            name = name or self._attribute(frames, optimizer)
+            self._holders[number] = self._holders[number]._replace(name=name, leaves=leaves)
+            self._learn_names(frame)
+            own = frozenset(map(self._leaf, given)), frozenset(map(self._leaf, zero))
+            self._steps.append(StepUse(number, self._route(frame), *own))
+        self._local.aside += 1
+
+    @staticmethod
+    def _attribute(frames: Sequence[FrameType], optimizer: Any) -> str:
+        for frame in frames:
+            for name, value in frame.f_locals.items():
+                for key, each in getattr(value, "__dict__", {}).items():
+                    if each is optimizer:
+                        return f"{name}.{key}"
+        return ""
+
+    def stepped(self, optimizer: Any) -> None:
+        """Note that a step has ended."""
+        self._local.aside -= 1
+        self.consider(is_step=True)
+
+    def consider(self, *, is_step: bool) -> None:
+        """Be told that a call begins, or that a step has ended."""
+
+    def _learn_names(self, frame: FrameType) -> None:
+        fresh = [(n, ref()) for n, ref in enumerate(self._leaves) if n not in self._named]
+        if fresh:
+            # The outermost first: what a method knows as `self.net` has a name where it was made.
+            self._names.learn_variables(reversed(user_frames(frame)))
+        for number, leaf in fresh:
+            name = None if leaf is None else self._names.of_tensor(leaf)
+            if name is not None:
+                self._named[number] = name
+
+    # what was seen
+
+    def record(self, ended: str = "") -> Origins:
+        """Return what was seen, as plain data."""
+        with self._lock, DisableTorchFunction():
+            self._learn_names(sys._getframe(1))
+            optimizers = {n: i for i, h in enumerate(self._holders) for n in h.leaves}
+            leaves = []
+            for number, ref in enumerate(self._leaves):
+                tensor, facts = ref(), self._leaf_facts[number]
+                key = id(tensor)
+                made, route, turn = self._made.get(key, (None, -1, -1))
+                is_known = made is not None and made() is tensor
+                froze, frozen = self._frozen.get(key, (None, -1))
+                leaf = Leaf(
+                    self._named.get(number, ""),
+                    facts[0],
+                    facts[1],
+                    self._requires[number] if tensor is None else tensor.requires_grad,
+                    facts[2],
+                    frozen if froze is not None and froze() is tensor else -1,
+                    route if is_known else -1,
+                    optimizers.get(number, -1),
+                    turn if is_known else -1,
+                )
+                leaves.append(leaf)
+            return Origins(
+                [*self._origins],
+                [*map(_sites, self._numbered)],
+                [*self._modes],
+                leaves,
+                [*self._calls],
+                [*self._steps],
+                [*self._holders],
+                ended,
+            )
+
+
+def _sites(route: Any) -> tuple[Site, ...]:
+    if isinstance(route, Site):  # a decorator's
+        return (route,)
+    return tuple(place.site for place in route.places)
+
+
+def _uncompiled() -> Handle:
+    """Have what is compiled run as it is written, since torch 2.6: a compiler would take the mode
+    for a part of the program.
+    """
+    handle, compiling = Handle(), torch.compile
+
+    def run_eagerly() -> None:
+        if hasattr(torch.compiler, "set_stance") and "torch._dynamo" in sys.modules:
+            handle.enter_context(torch.compiler.set_stance("force_eager"))
+
+    @wraps(compiling)
+    def compile_it(*args: Any, **kwargs: Any) -> Any:
+        compiled = compiling(*args, **kwargs)
+        undo.close()
+        run_eagerly()  # the compiler is loaded now
+        return compiled
+
+    undo = Handle() if "torch._dynamo" in sys.modules else replace(torch, "compile", compile_it)
+    run_eagerly()
+    return handle.add(undo)
+
+
+def _on_functions(following: Following) -> Handle:
+    function: Any = torch.autograd.Function
+    raw = getattr_static(function, "apply")
+    mark = FunctionCtx.mark_non_differentiable
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return following.apply(raw.__get__(None, cls), cls, *args, **kwargs)
+
+    def mark_non_differentiable(ctx: Any, *outputs: Any) -> None:
+        following.marked(*outputs)
+        mark(ctx, *outputs)
+
+    return Handle().add(
+        replace(function, "apply", classmethod(apply)),
+        replace(FunctionCtx, "mark_non_differentiable", mark_non_differentiable),
+    )
+
+
+def _on_values(following: Following) -> Handle:
+    new, from_numpy = torch.nn.Parameter.__new__, torch.from_numpy
+
+    def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        parameter = new(cls, *args, **kwargs)
+        following.made_parameter(parameter, sys._getframe(1))
+        return parameter
+
+    def taken(array: Any) -> Any:
+        return following.from_numpy(from_numpy, array)
+
+    return Handle().add(
+        replace(torch.nn.Parameter, "__new__", staticmethod(make)),
+        replace(torch, "from_numpy", taken),
+    )
+
+
+def _on_inference(following: Following, name: str) -> Handle:
+    original = getattr(torch.inference_mode, name)
+
+    def switch(self: Any, *given: Any) -> Any:
+        result = original(self, *given)
+        with following._lock:
+            mode = torch.is_grad_enabled()
+            following.entered(self, [name], sys._getframe(1), is_on=mode)
+        return result
+
+    return replace(torch.inference_mode, name, switch)

@@ -121,7 +121,7 @@ def _what(answer: Answer, ways: Ways) -> str:
     it = "it" if len(answer.leaves) == 1 else "them"
     match answer.state:
         case State.ARRIVES:
-            used = f"; {name}.step() uses it" if holder and steps else ", and no optimizer has it"
+            used = f"; {name}.step() uses {it}" if holder and steps else f", and no optimizer has {it}"
             return f"a gradient arrives {arrives}{'' if ways.asked else used}"
         case State.ZERO:
             return f"a gradient arrives {arrives}, and is zero (not a cut)"
@@ -138,7 +138,7 @@ def _what(answer: Answer, ways: Ways) -> str:
 
 def _print_cut(cut: Cut, ways: Ways, console: Console) -> None:
     reason = reason_of(cut)
-    if reason:
+    if reason and cut.mode_site is None:
         _say(f"why: {reason}", console)
     if cut.mode is not None and cut.mode_site is not None:
         text = _text(cut.mode_site, console)

@@ -7,7 +7,6 @@ from enum import StrEnum
 
 from gradscope.model.graph import Site
 
-
 _LATE = 10  # steps: several losses may have come by in turns
 
 

@@ -7,7 +7,6 @@ rehearsal tells, ``cut LINE OPERATION`` and ``no_way``, is ``no_gradient`` after
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -30,8 +29,8 @@ ELSEWHERE = {
         discriminator: trains d_optimizer; zeroed_unused d_optimizer""",
     "examples/actor_critic.py --steps 6": """\
         critic_loss, actor_loss
-        model.body: cut 31 sample; trains actor_optimizer
-        model.actor: cut 31 sample; trains actor_optimizer
+        model.body: cut 31 multinomial; trains actor_optimizer
+        model.actor: cut 31 multinomial; trains actor_optimizer
         model.critic: trains critic_optimizer; cut 67 detach""",
     "tests/cases/births/advantage_actor_critic.py": """\
         loss

@@ -25,7 +25,7 @@ from gradscope.collect.look import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.asking import script
-from gradscope.detect.trains import Losses, Stepped
+from gradscope.detect.trains import Losses
 from gradscope.model import (
     BackwardCall,
     Finding,
@@ -143,6 +143,11 @@ class _Optimizer:
         """How far the version of such a gradient went from one step to the next."""
         self.is_unread = False
         """Whether the values of some such gradient were not read."""
+
+    @property
+    def told(self) -> TrainingOptimizer:
+        """What a report says of it."""
+        return TrainingOptimizer(self.name or "", self.kind, site_of(self.place), self.steps)
 
     @property
     def is_followed(self) -> bool:
@@ -267,9 +272,9 @@ class Trained(Observer):
             for j, each in enumerate(group["params"]):
                 if requires_grad(each):
                     name = names.get(id(each)) or self.watch.names.of_tensor(each)
-                    known.names[id(each)] = name = name or f"{of}[{i}]['params'][{j}]"
+                    known.names[id(each)] = name or f"{of}[{i}]['params'][{j}]"
                     if id(each) not in written:
-                        self._losses.learn(id(each), name, each)
+                        self._losses.learn(id(each), known.names[id(each)], each)
         known.owners = {
             id(p): name
             for name, module in self.watch.names.named_modules
@@ -400,14 +405,7 @@ class Trained(Observer):
 
     def table(self) -> TrainingTable | None:
         """Return who trains what."""
-        optimizers = [
-            Stepped(
-                TrainingOptimizer(each.name or "", each.kind, site_of(each.place), each.steps),
-                each.held,
-            )
-            for each in self._all
-            if each.steps
-        ]
+        optimizers = [(each.told, each.held) for each in self._all if each.steps]
 
         def is_used(key: int) -> bool | None:
             if (each := self._unheld.get(key)) is None:

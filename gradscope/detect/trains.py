@@ -8,7 +8,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from math import prod
-from typing import NamedTuple
 
 from torch import Tensor
 from torch.nn import Parameter
@@ -36,13 +35,6 @@ from gradscope.rules.parameters import table_rows
 _MOST_LOSSES = 12
 _FOLLOWED = 32  # calls at a line, of which is known what becomes of a gradient that no step uses
 _ENOUGH_STEPS = 2
-
-
-class Stepped(NamedTuple):
-    """An optimizer that has stepped, and the identities of the parameters that it holds."""
-
-    told: TrainingOptimizer
-    held: Collection[int]
 
 
 class _Reach:
@@ -218,13 +210,17 @@ class Losses:
     # at the end
 
     def table(
-        self, optimizers: Sequence[Stepped], is_used: Callable[[int], bool | None]
+        self,
+        optimizers: Sequence[tuple[TrainingOptimizer, Collection[int]]],
+        is_used: Callable[[int], bool | None],
     ) -> TrainingTable | None:
-        """Return the table, if there is something in it; ``is_used`` says whether a parameter that
-        no optimizer holds has changed, or None if that is not known.
+        """Return the table, if there is something in it, with the ``optimizers`` that have stepped
+        and what they hold; ``is_used`` says whether a parameter that none holds has changed, or
+        None if that is not known.
         """
-        holder = {key: number for number, each in enumerate(optimizers) for key in each.held}
-        enough = any(each.told.steps >= _ENOUGH_STEPS for each in optimizers)
+        told = tuple(each for each, _ in optimizers)
+        holder = {key: number for number, (_, held) in enumerate(optimizers) for key in held}
+        enough = any(each.steps >= _ENOUGH_STEPS for each in told)
 
         def cell(key: int, known: _Known, number: int) -> TrainingCell:
             reach, by = known.reaches.get(number), holder.get(key)
@@ -243,11 +239,10 @@ class Losses:
             for key, known in self._known.items()
             if known.name
         }
-        if not (cells and optimizers and self._records):
+        if not (cells and told and self._records):
             return None
         losses = [
             TrainingLoss((each.roots[0].name or "") if each.roots else "", each.site, calls)
             for each, calls in zip(self._records, self._calls, strict=True)
         ]
-        told = tuple(each.told for each in optimizers)
         return TrainingTable(told, tuple(losses), table_rows(cells))

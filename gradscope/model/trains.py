@@ -77,6 +77,11 @@ class TrainingRow:
     sizes: tuple[int, ...]
     cells: tuple[TrainingCell, ...]
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether some loss trains it."""
+        return any(cell.state is CellState.TRAINS for cell in self.cells)
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingTable:
@@ -86,3 +91,10 @@ class TrainingTable:
     losses: tuple[TrainingLoss, ...]
     rows: tuple[TrainingRow, ...]
     rehearsed: bool = False
+
+    @property
+    def frozen_at(self) -> list[Site]:
+        """The lines that froze parameters, if all of them are known."""
+        frozen = [row.cells[0].site for row in self.rows if row.cells[0].state is CellState.FROZEN]
+        known = [site for site in frozen if site is not None]
+        return known if len(known) == len(frozen) else []

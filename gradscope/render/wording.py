@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from gradscope.model import (
-    Applicability,
-    CellState,
-    Finding,
-    Fix,
-    Proof,
-    Recording,
-    Site,
-    Summary,
-    Training,
-    TrainingCell,
-    TrainingLoss,
-    TrainingRow,
-    TrainingTable,
-)
-from gradscope.units import counted, gathered, listed, short_path
+from gradscope.model import Applicability, Finding, Fix, Proof, Recording, Site, Summary, Training
+from gradscope.units import counted, listed, short_path
 
 _MOST_SAVED = 4
 LOOKED_FOR = "nothing freed or changed was needed, nothing grows"
@@ -102,98 +88,15 @@ def _looked_for(training: Training) -> str:
 def untrained(training: Training) -> list[str]:
     """Return which parameters are not trained, or not yet, a line each."""
     lines = {"not trained": training.frozen, "not reached yet": training.not_yet}
-    rows = training.table.rows if training.table is not None else ()
-    frozen = [row.cells[0].site for row in rows if row.cells[0].state is CellState.FROZEN]
-    at = gathered(filter(None, frozen), lambda site: opened_as(site).rpartition(":")[0])
-    known = [f"{file}:{_lines(sites)}" for file, sites in at.items()] if all(frozen) else []
-    why = f"frozen at {listed(known)}" if known else "frozen (requires_grad is off)"
-    told = {"not trained": f", {why}", "not reached yet": ""}
+    sites = training.table.frozen_at if training.table is not None else []
+    at = f"at {listed(map(opened_as, sites))}" if sites else "(requires_grad is off)"
+    told = {"not trained": f", frozen {at}", "not reached yet": ""}
     return [
         f"{what}: {counted(sum(names.values()), 'parameter')}, "
         f"{listed(f'`{name}`' for name in names)}{told[what]}"
         for what, names in lines.items()
         if names
     ]
-
-
-def _lines(sites: list[Site]) -> str:
-    *others, last = map(str, sorted({site.line for site in sites}))
-    return f"{', '.join(others)} and {last}" if others else last
-
-
-# who trains what
-
-
-def trains_title(recording: Recording, table: TrainingTable) -> str:
-    """Return what a table is of: the script, and how often each optimizer has stepped."""
-    steps = sorted({each.steps for each in table.optimizers})
-    times = counted(steps[-1], "step") if len(steps) < 2 else f"{steps[0]:,} to {steps[-1]:,} steps"
-    each = " of each optimizer" if len(table.optimizers) > 1 else ""
-    who = f", {recording.processes[0].name}" if recording.processes else ""
-    return f"{short_path(recording.header.script)}, {times}{each}{who}"
-
-
-def loss_words(loss: TrainingLoss, table: TrainingTable) -> str:
-    """Return ``loss.backward() :42``."""
-    called = f"{loss.name}.backward()" if loss.name else "backward()"
-    return f"{called} {_line_in(loss.site, table, ':')}".rstrip()
-
-
-def _line_in(site: Site | None, table: TrainingTable, word: str = "line ") -> str:
-    """Return the line of a site, with its file where that is not the one of the first loss."""
-    first = next((each.site for each in table.losses), None)
-    if site is None or site.cell or first is None or site.file != first.file:
-        return "" if site is None else opened_as(site)
-    return f"{word}{site.line}"
-
-
-def cell_words(
-    cell: TrainingCell, row: TrainingRow, table: TrainingTable, recording: Recording
-) -> str:
-    """Return what follows the symbol and, of what trains and of a cut, the word for that."""
-    match cell.state:
-        case CellState.TRAINS if cell.optimizer is None:
-            return "changed by no optimizer"
-        case CellState.TRAINS:
-            by = table.optimizers[cell.optimizer or 0]
-            late = f" from step {cell.first_step:,} on" if cell.is_late else ""
-            return f"by {by.name or by.kind}{late}"
-        case CellState.CUT:
-            at = _line_in(cell.site, table)
-            return ", ".join(filter(None, (at, cell.operation)))
-        case CellState.FROZEN if cell.site is not None:
-            return f"frozen at {_line_in(cell.site, table)}"
-        case CellState.NEVER_USED:
-            of = (each for each in recording.findings if each.code == "GS503")
-            is_told = any({*each.parameters} & {*row.parameters} for each in of)
-            return "never used, GS503" if is_told else "never used"
-        case CellState.ZEROED:
-            return "reached, zeroed unused"
-        case CellState.REACHED:
-            return "reached, not seen used"
-    return str(cell.state).replace("_", " ")
-
-
-def whole_cell(cell: TrainingCell, words: str) -> str:
-    """Return the words of a cell that stands alone."""
-    lead = {CellState.TRAINS: "trains, ", CellState.CUT: "cut at "}
-    return lead.get(cell.state, "") + words
-
-
-def where_lost(recording: Recording, table: TrainingTable) -> str:
-    """Return the command that says why a gradient does not come; empty where that is known."""
-    lost = [row for row in table.rows for cell in row.cells if cell.state is CellState.NO_GRADIENT]
-    lost.sort(key=is_trained)
-    script = recording.header.script
-    if not lost or not script.endswith(".py"):
-        return ""
-    name = lost[0].parameters[0] if "*" in lost[0].module else lost[0].module
-    return f"gradscope why {short_path(script)} {name}"
-
-
-def is_trained(row: TrainingRow) -> bool:
-    """Return whether some loss trains a module."""
-    return any(cell.state is CellState.TRAINS for cell in row.cells)
 
 
 def _saved_tensors(finding: Finding) -> str:

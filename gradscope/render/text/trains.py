@@ -6,22 +6,74 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from gradscope.model import CellState, Recording, TrainingTable
+from gradscope.model import CellState, Recording, Site, TrainingCell, TrainingRow, TrainingTable
 from gradscope.render.text.terminal import ELLIPSIS, plain, print_lines, wrapped
 from gradscope.render.theme import CELL_STATES
-from gradscope.render.wording import (
-    cell_words,
-    is_trained,
-    loss_words,
-    trains_title,
-    where_lost,
-    whole_cell,
-)
-from gradscope.units import counted
+from gradscope.render.wording import opened_as
+from gradscope.units import counted, short_path
 
 _MOST_ROWS = 40
-_GRAVE = (CellState.CUT, CellState.NEVER_USED, CellState.TRAINS)
+_GRAVE = CellState.CUT, CellState.NEVER_USED
+_ALONE = {CellState.TRAINS: "trains, ", CellState.CUT: "cut at "}
 _NOTHING = "no optimizer has stepped after a backward call, so nothing is known of who trains what"
+
+
+class Words:
+    """The words of the table of a recording, for people and for the page."""
+
+    def __init__(self, recording: Recording, table: TrainingTable) -> None:
+        self._table, self._script = table, recording.header.script
+        self._file = next((loss.site.file for loss in table.losses if loss.site), "")
+        found = (each for each in recording.findings if each.code == "GS503")
+        self._told = {name for each in found for name in each.parameters}
+        steps = sorted({each.steps for each in table.optimizers})
+        times = " to ".join(f"{each:,}" for each in dict.fromkeys((steps[0], steps[-1])))
+        each = " of each optimizer" if len(table.optimizers) > 1 else ""
+        who = f", {recording.processes[0].name}" if recording.processes else ""
+        steps_made = f"{times} step{'s' * (steps[-1] > 1)}{each}"
+        self.title = f"{short_path(self._script)}, {steps_made}{who}"
+        names = (f"{loss.name}.backward()" if loss.name else "backward()" for loss in table.losses)
+        lines = (self._line(loss.site, ":") for loss in table.losses)
+        self.losses = [f"{name} {line}" for name, line in zip(names, lines, strict=True)]
+
+    def _line(self, site: Site | None, word: str = "line ") -> str:
+        """Return the line of a site, with its file where that is not the one of the first loss."""
+        if site is None or site.cell or site.file != self._file:
+            return "" if site is None else opened_as(site)
+        return f"{word}{site.line}"
+
+    def of(self, cell: TrainingCell, row: TrainingRow, *, alone: bool = True) -> str:
+        """Return what follows the symbol; what trains and what is cut is said of one ``alone``."""
+        lead = _ALONE.get(cell.state, "") if alone else ""
+        match cell.state:
+            case CellState.TRAINS if cell.optimizer is None:
+                return "changed by no optimizer"
+            case CellState.TRAINS:
+                by = self._table.optimizers[cell.optimizer or 0]
+                late = f" from step {cell.first_step:,} on" if cell.is_late else ""
+                return f"{lead}by {by.name or by.kind}{late}"
+            case CellState.CUT:
+                return lead + ", ".join(filter(None, (self._line(cell.site), cell.operation)))
+            case CellState.FROZEN if cell.site is not None:
+                return f"frozen at {self._line(cell.site)}"
+            case CellState.NEVER_USED if self._told & {*row.parameters}:
+                return "never used, GS503"
+            case CellState.ZEROED:
+                return "reached, zeroed unused"
+            case CellState.REACHED:
+                return "reached, not seen used"
+        return str(cell.state).replace("_", " ")
+
+    @property
+    def command(self) -> str:
+        """What says why a gradient does not come; empty where that is known."""
+        lost = CellState.NO_GRADIENT
+        rows = [r for r in self._table.rows if any(cell.state is lost for cell in r.cells)]
+        if not rows or not self._script.endswith(".py"):
+            return ""
+        row = min(rows, key=lambda each: each.is_trained)
+        name = row.parameters[0] if "*" in row.module else row.module
+        return f"gradscope why {short_path(self._script)} {name}"
 
 
 def is_telling(recording: Recording) -> bool:
@@ -35,85 +87,72 @@ def print_trains(recording: Recording, console: Console) -> None:
     """Print the table of a recording."""
     table = recording.summary.training.table
     if table is None:
-        print_lines(console, [Text(_NOTHING)])
+        print_lines(console, wrapped(Text(_NOTHING), console.width, console))
         return
-    title = Text.assemble(
-        ("who trains what", "bold"), f": {plain(trains_title(recording, table), console)}"
-    )
-    print_lines(console, wrapped(title, console.width, console))
-    lines = _wide(recording, table, console)
-    if max(line.cell_len for line in lines) > console.width:
-        lines = _narrow(recording, table, console)
-    met = {cell.state: None for row in table.rows for cell in row.cells}
-    looks = [CELL_STATES[state] for state in CellState if state in met]
-    legend = "  ".join(f"{look.symbol} {look.word}" for look in looks)
-    print_lines(
-        console, [*lines, *wrapped(Text(f"  {legend}", style="dim"), console.width, console)]
-    )
-    if command := where_lost(recording, table):
-        print_lines(console, [Text.assemble(("  why: ", "dim"), plain(command, console))])
-    print_lines(console, [Text()])
+    words = Words(recording, table)
+    title = f": {plain(words.title, console)}"
+    lines = wrapped(Text.assemble(("who trains what", "bold"), title), console.width, console)
+    shown = _wide(table, words, console)
+    is_wide = max(line.cell_len for line in shown) <= console.width
+    lines += shown if is_wide else _narrow(table, words, console)
+    if (left := len(table.rows) - _MOST_ROWS) > 0:
+        lines.append(Text(f"  {ELLIPSIS} {counted(left, 'more row')}", style="dim"))
+    met = {cell.state for row in table.rows for cell in row.cells}
+    looks = (CELL_STATES[state] for state in CellState if state in met)
+    legend = "  ".join(("", *(f"{look.symbol} {look.word}" for look in looks)))
+    lines += wrapped(Text(legend, style="dim"), console.width, console)
+    if words.command:
+        lines.append(Text.assemble(("  why: ", "dim"), plain(words.command, console)))
+    print_lines(console, [*lines, Text()])
 
 
-def _cells(recording: Recording, table: TrainingTable, console: Console) -> list[list[Text]]:
-    """Return by row the cells, dim where nothing is wrong."""
-    found = []
-    for row in table.rows[:_MOST_ROWS]:
-        words = [plain(cell_words(cell, row, table, recording), console) for cell in row.cells]
-        is_fine = is_trained(row) or row.cells[0].state is CellState.FROZEN
-        found.append([])
-        for cell, said in zip(row.cells, words, strict=True):
-            look = CELL_STATES[cell.state]
-            is_shown = cell.state in _GRAVE and (not is_fine or cell.state is CellState.TRAINS)
-            style = look.terminal if is_shown else "dim" if is_fine else ""
-            found[-1].append(Text.assemble((f"{look.symbol} ", style), (said, "dim" * is_fine)))
-    return found
-
-
-def _more(table: TrainingTable) -> list[Text]:
-    left = len(table.rows) - _MOST_ROWS
-    return [Text(f"  {ELLIPSIS} {counted(left, 'more row')}", style="dim")] if left > 0 else []
-
-
-def _wide(recording: Recording, table: TrainingTable, console: Console) -> list[Text]:
-    cells = _cells(recording, table, console)
-    rows = [
-        [
-            Text("module"),
-            Text("parameters"),
-            *(Text(loss_words(each, table)) for each in table.losses),
-        ]
+def _signs(row: TrainingRow) -> list[Text]:
+    """Return the symbols of a row; those of a cut only stand out where no loss trains it."""
+    looks = ((cell.state, CELL_STATES[cell.state]) for cell in row.cells)
+    return [
+        Text(look.symbol, "dim" if row.is_trained and state in _GRAVE else look.terminal)
+        for state, look in looks
     ]
-    counts = [f"{len(row.parameters):,}" for row in table.rows[:_MOST_ROWS]]
-    sizes = [f"{sum(row.sizes):,}" for row in table.rows[:_MOST_ROWS]]
-    first, second = max(map(len, counts)), max(map(len, sizes))
-    for row, own, count, size in zip(table.rows, cells, counts, sizes, strict=False):
-        name = Text(plain(row.module, console), style="" if is_trained(row) else "bold")
-        rows.append([name, Text(f"{count:>{first}}, {size:>{second}}"), *own])
-    widths = [max(each.cell_len for each in column) for column in zip(*rows, strict=True)]
-    lines = []
-    for row_of in rows:
-        padded = (
-            Text.assemble(each, " " * (width - each.cell_len + 2))
-            for each, width in zip(row_of, widths, strict=True)
+
+
+def _wide(table: TrainingTable, words: Words, console: Console) -> list[Text]:
+    shown = table.rows[:_MOST_ROWS]
+    counts = [(f"{len(row.parameters):,}", f"{sum(row.sizes):,}") for row in shown]
+    most, largest = (max(map(len, column)) for column in zip(*counts, strict=True))
+    heads = ("module", "parameters", *(plain(loss, console) for loss in words.losses))
+    lines = [[*map(Text, heads)]]
+    for row, (count, size) in zip(shown, counts, strict=True):
+        style = "dim" if row.is_trained or row.cells[0].state is CellState.FROZEN else ""
+        said = (plain(words.of(cell, row, alone=False), console) for cell in row.cells)
+        cells = (
+            Text.assemble(sign, " ", (each, style))
+            for sign, each in zip(_signs(row), said, strict=True)
         )
-        lines.append(Text.assemble("  ", *padded))
-        lines[-1].rstrip()
-    return [*lines, *_more(table)]
+        sizes = Text(f"{count:>{most}}, {size:>{largest}}", style)
+        lines.append([Text(plain(row.module, console)), sizes, *cells])
+    widths = [max(each.cell_len for each in column) for column in zip(*lines, strict=True)]
+    table_lines = []
+    for line in lines:
+        padded = (
+            Text.assemble("  ", each, " " * (width - each.cell_len))
+            for each, width in zip(line, widths, strict=True)
+        )
+        table_lines.append(Text.assemble(*padded))
+        table_lines[-1].rstrip()
+    return table_lines
 
 
-def _narrow(recording: Recording, table: TrainingTable, console: Console) -> list[Text]:
-    calls = [plain(loss_words(each, table), console) for each in table.losses]
+def _narrow(table: TrainingTable, words: Words, console: Console) -> list[Text]:
+    calls = [plain(loss, console) for loss in words.losses]
     width = max(map(cell_len, calls))
     lines = []
-    for row, own in zip(table.rows, _cells(recording, table, console), strict=False):
-        name = plain(row.module, console)
+    for row in table.rows[:_MOST_ROWS]:
         sizes = f"{counted(len(row.parameters), 'parameter')}, {counted(sum(row.sizes), 'number')}"
-        lines += wrapped(Text.assemble((name, "bold"), f"  {sizes}"), console.width, console)
-        for call, cell, shown in zip(calls, row.cells, own, strict=True):
-            words = Text(whole_cell(cell, shown.plain[2:]), style=shown.style)
-            lead = Text.assemble(f"  {call}{' ' * (width - cell_len(call))}  ", shown[:2])
-            first, *rest = wrapped(words, max(console.width - lead.cell_len, 12), console)
-            lines.append(Text.assemble(lead, first))
-            lines += [Text.assemble(" " * lead.cell_len, each) for each in rest]
-    return [*lines, *_more(table)]
+        head = Text.assemble((plain(row.module, console), "bold"), f"  {sizes}")
+        lines += wrapped(head, console.width, console)
+        for call, cell, sign in zip(calls, row.cells, _signs(row), strict=True):
+            lead = Text.assemble(f"  {call}{' ' * (width - cell_len(call))}  ", sign, " ")
+            said = Text(plain(words.of(cell, row), console))
+            first, *rest = wrapped(said, max(console.width - lead.cell_len, 12), console)
+            lines += [lead + first, *(Text(" " * lead.cell_len) + each for each in rest)]
+    return lines

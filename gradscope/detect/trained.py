@@ -260,9 +260,9 @@ class Trained(Observer):
         written = parameters_in(frames)
         names = {key: name for key, (name, _) in written.items()}
         self._names |= names
-        for key, (name, tensor) in written.items():
+        for key, (written_as, tensor) in written.items():
             if isinstance(tensor, Parameter) or key in known.held:
-                self._losses.learn(key, name, tensor)
+                self._losses.learn(key, written_as, tensor)
         self._script = self._script or script()
         if frames:
             known.place = known.place or place_in(frames[0])

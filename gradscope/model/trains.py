@@ -78,9 +78,9 @@ class TrainingRow:
     cells: tuple[TrainingCell, ...]
 
     @property
-    def is_trained(self) -> bool:
-        """Whether some loss trains it."""
-        return any(cell.state is CellState.TRAINS for cell in self.cells)
+    def is_fine(self) -> bool:
+        """Whether some loss trains it, or none is to."""
+        return any(cell.state in (CellState.TRAINS, CellState.FROZEN) for cell in self.cells)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,17 @@ class Words:
                 return "reached, not seen used"
         return str(cell.state).replace("_", " ")
 
+    def sizes(self, row: TrainingRow) -> str:
+        """Return how many parameters a row is about, and how many numbers."""
+        count, numbers = len(row.parameters), sum(row.sizes)
+        return f"{counted(count, 'parameter')}, {counted(numbers, 'number')}"
+
+    @property
+    def states(self) -> list[CellState]:
+        """The states that cells have."""
+        met = {cell.state for row in self._table.rows for cell in row.cells}
+        return [state for state in CellState if state in met]
+
     @property
     def command(self) -> str:
         """What says why a gradient does not come; empty where that is known."""
@@ -71,7 +82,7 @@ class Words:
         rows = [r for r in self._table.rows if any(cell.state is lost for cell in r.cells)]
         if not rows or not self._script.endswith(".py"):
             return ""
-        row = min(rows, key=lambda each: each.is_trained)
+        row = min(rows, key=lambda each: each.is_fine)
         name = row.parameters[0] if "*" in row.module else row.module
         return f"gradscope why {short_path(self._script)} {name}"
 
@@ -97,8 +108,7 @@ def print_trains(recording: Recording, console: Console) -> None:
     lines += shown if is_wide else _narrow(table, words, console)
     if (left := len(table.rows) - _MOST_ROWS) > 0:
         lines.append(Text(f"  {ELLIPSIS} {counted(left, 'more row')}", style="dim"))
-    met = {cell.state for row in table.rows for cell in row.cells}
-    looks = (CELL_STATES[state] for state in CellState if state in met)
+    looks = (CELL_STATES[state] for state in words.states)
     legend = "  ".join(("", *(f"{look.symbol} {look.word}" for look in looks)))
     lines += wrapped(Text(legend, style="dim"), console.width, console)
     if words.command:
@@ -110,7 +120,7 @@ def _signs(row: TrainingRow) -> list[Text]:
     """Return the symbols of a row; those of a cut only stand out where no loss trains it."""
     looks = ((cell.state, CELL_STATES[cell.state]) for cell in row.cells)
     return [
-        Text(look.symbol, "dim" if row.is_trained and state in _GRAVE else look.terminal)
+        Text(look.symbol, "dim" if row.is_fine and state in _GRAVE else look.terminal)
         for state, look in looks
     ]
 
@@ -122,7 +132,7 @@ def _wide(table: TrainingTable, words: Words, console: Console) -> list[Text]:
     heads = ("module", "parameters", *(plain(loss, console) for loss in words.losses))
     lines = [[*map(Text, heads)]]
     for row, (count, size) in zip(shown, counts, strict=True):
-        style = "dim" if row.is_trained or row.cells[0].state is CellState.FROZEN else ""
+        style = "dim" * row.is_fine
         said = (plain(words.of(cell, row, alone=False), console) for cell in row.cells)
         cells = (
             Text.assemble(sign, " ", (each, style))
@@ -147,8 +157,7 @@ def _narrow(table: TrainingTable, words: Words, console: Console) -> list[Text]:
     width = max(map(cell_len, calls))
     lines = []
     for row in table.rows[:_MOST_ROWS]:
-        sizes = f"{counted(len(row.parameters), 'parameter')}, {counted(sum(row.sizes), 'number')}"
-        head = Text.assemble((plain(row.module, console), "bold"), f"  {sizes}")
+        head = Text.assemble((plain(row.module, console), "bold"), f"  {words.sizes(row)}")
         lines += wrapped(head, console.width, console)
         for call, cell, sign in zip(calls, row.cells, _signs(row), strict=True):
             lead = Text.assemble(f"  {call}{' ' * (width - cell_len(call))}  ", sign, " ")

@@ -109,8 +109,8 @@ def print_trains(recording: Recording, console: Console) -> None:
     if (left := len(table.rows) - _MOST_ROWS) > 0:
         lines.append(Text(f"  {ELLIPSIS} {counted(left, 'more row')}", style="dim"))
     looks = (CELL_STATES[state] for state in words.states)
-    legend = "  ".join(("", *(f"{look.symbol} {look.word}" for look in looks)))
-    lines += wrapped(Text(legend, style="dim"), console.width, console)
+    legend = Text("  ".join(f"{look.symbol} {look.word}" for look in looks), "dim")
+    lines += [Text("  ") + each for each in wrapped(legend, console.width - 2, console)]
     if words.command:
         lines.append(Text.assemble(("  why: ", "dim"), plain(words.command, console)))
     print_lines(console, [*lines, Text()])

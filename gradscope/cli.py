@@ -235,13 +235,16 @@ def report(
         bool,
         _option("Show what the largest graph saved: by module, line and operation.", "--memory"),
     ] = False,
+    trains: Annotated[
+        bool, _option("Show who trains what: modules by the losses that reach them.", "--trains")
+    ] = False,
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,
     write_baseline: WriteBaselineOption = None,
 ) -> Job:
     """Print the report of a saved recording, or write it as an interactive page."""
     settings = settings_at().overridden(ignore, baseline=baseline, write_baseline=write_baseline)
-    return partial(report_command.report, files, format, output, html, settings, memory)
+    return partial(report_command.report, files, format, output, html, settings, memory, trains)
 
 
 @app.command()

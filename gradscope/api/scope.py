@@ -384,7 +384,9 @@ class Scope:
         """Begin to take what a session of watches sees."""
         self._session = session
         self.trained = Trained(session.state, sees_steps=session.sees_steps)
-        self.writer.follow(lambda: self.with_predictions(session.summary()), session.begun)
+        self.writer.follow(
+            lambda: self.with_predictions(session.summary(), is_over=False), session.begun
+        )
         self.writer.amend(clock=session.state.clock)
         self._first_call = session.state.calls
 
@@ -505,14 +507,17 @@ class Scope:
             if finding.predicts_error and not finding.came_true:
                 self._set(number, replace(finding, withdrawn=reason))
 
-    def with_predictions(self, summary: Summary) -> Summary:
+    def with_predictions(self, summary: Summary, *, is_over: bool = True) -> Summary:
         """Return the totals with what became of the predictions, and why the program stopped."""
         predicted = [finding for finding in self._findings if finding.predicts_error]
         came_true = sum(finding.came_true for finding in predicted)
         made = counted(self._asked.stop_after or 0, "backward call")
         stopped = f"the program was stopped after {made}, as --stop-after asked"
         notes = (*summary.notes, *([stopped] if self.is_stopped else []))
-        summary = replace(summary, training=self.trained.summary(), notes=notes)
+        training = self.trained.summary()
+        if is_over:  # it takes too long for all the times that a recording is brought up to date
+            training = replace(training, table=self.trained.table())
+        summary = replace(summary, training=training, notes=notes)
         return replace(summary, predicted=len(predicted), came_true=came_true)
 
     def refusal(self, finding: Finding) -> BaseException | None:

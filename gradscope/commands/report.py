@@ -27,11 +27,13 @@ def report(
     html: Path | None = None,
     settings: Settings = DEFAULTS,
     memory: bool = False,
+    trains: bool = False,
 ) -> int:
     """Print the reports of saved recordings, write that of one as a page, or a baseline."""
     from gradscope.record.file import load
     from gradscope.record.processes import are_of_one_run, files_of, merged
     from gradscope.render.text.report import print_findings, print_memory
+    from gradscope.render.text.trains import print_trains
 
     files = [file for name in files for file in files_of(name)]
     recordings = [load(file) for file in files]
@@ -51,16 +53,19 @@ def report(
         written = write_baseline(settings.write_baseline, findings, sources)
         print_line(console_on(sys.stdout), written)
         return 0
-    if memory and format is not Format.TEXT:
-        raise GradscopeError("--memory prints text; --format json has the same as `memory`")
+    if (memory or trains) and format is not Format.TEXT:
+        option, key = ("--memory", "memory") if memory else ("--trains", "summary.training.table")
+        raise GradscopeError(f"{option} prints text; --format json has the same as `{key}`")
     show = printer(format)
     with opened(output, sys.stdout) as stream:
         console = console_on(stream)
         for name, recording in zip(names, recordings, strict=True):
+            if trains:
+                print_trains(recording, console)
             if memory:
                 print_findings([f for f in recording.findings if f.code == "GS401"], console)
                 print_memory(recording, console)
-            else:
+            elif not trains:
                 show(recording, console, name)
     return 0
 

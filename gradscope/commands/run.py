@@ -160,7 +160,7 @@ class _Report:
         recording, files = self._seen(own, ended.outcome)
         recording = self._improved(recording, ended)
         for file in files:
-            amend(file, recording.findings)
+            amend(file, recording)
         shown = self._report(recording, files, own is not None, ended.failure)
         if ended.failure is not None and (ended.scope is not None or not self.live):
             tell(_words(ended.failure), self.streams[-1])

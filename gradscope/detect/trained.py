@@ -1,5 +1,5 @@
 """Follows which parameters get gradients, and what the steps of optimizers do with them: GS502 to
-GS504.
+GS504, and who trains what.
 
 Nothing is read from a device: whether a gradient is there, is the same tensor and has the same
 version is known to the CPU. Values are compared on the CPU alone, and of suspects alone.
@@ -25,7 +25,15 @@ from gradscope.collect.look import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.asking import script
-from gradscope.model import BackwardCall, Finding, Site, Training
+from gradscope.detect.trains import Losses
+from gradscope.model import (
+    BackwardCall,
+    Finding,
+    Site,
+    Training,
+    TrainingOptimizer,
+    TrainingTable,
+)
 from gradscope.program.layouts import is_exactly
 from gradscope.program.names import attributes_of, names_in, parameters_in
 from gradscope.program.sites import Place, place_in, site_of, user_frames
@@ -111,6 +119,7 @@ class _Optimizer:
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = weakref.ref(optimizer)
+        self.kind = type(optimizer).__name__
         self.steps = self.looked_at = 0
         self.place: Place | None = None
         self.name: str | None = None
@@ -134,6 +143,11 @@ class _Optimizer:
         """How far the version of such a gradient went from one step to the next."""
         self.is_unread = False
         """Whether the values of some such gradient were not read."""
+
+    @property
+    def told(self) -> TrainingOptimizer:
+        """What a report says of it."""
+        return TrainingOptimizer(self.name or "", self.kind, site_of(self.place), self.steps)
 
     @property
     def is_followed(self) -> bool:
@@ -206,7 +220,7 @@ class Trained(Observer):
         self._silenced: tuple[Site, str] | None = None
         self._guarded = False
         self._script = ""
-        self._frozen: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        self._losses = Losses()
         self._not_yet: tuple[str, ...] = ()
 
     # at steps
@@ -223,6 +237,7 @@ class Trained(Observer):
             known.groups = len(optimizer.param_groups)
             known.held = set(map(id, _parameters(optimizer)))
         known.wait()
+        self._losses.step(known.held, known.steps, guarded=self._guarded)
         if known.steps <= _NAMED:
             self._learn(known, optimizer)
         if known.is_followed:
@@ -234,6 +249,7 @@ class Trained(Observer):
         if known is None or known.optimizer() is not optimizer:
             return
         known.wait()  # a closure may have made gradients
+        self._losses.step(known.held, known.steps, guarded=self._guarded)
         if known.is_followed:
             known.take()
         self._guarded = False
@@ -244,11 +260,9 @@ class Trained(Observer):
         written = parameters_in(frames)
         names = {key: name for key, (name, _) in written.items()}
         self._names |= names
-        self._frozen |= {
-            key: (weakref.ref(tensor), name)
-            for key, (name, tensor) in written.items()
-            if isinstance(tensor, Parameter) and not requires_grad(tensor)
-        }
+        for key, (written_as, tensor) in written.items():
+            if isinstance(tensor, Parameter) or key in known.held:
+                self._losses.learn(key, written_as, tensor)
         self._script = self._script or script()
         if frames:
             known.place = known.place or place_in(frames[0])
@@ -259,6 +273,8 @@ class Trained(Observer):
                 if requires_grad(each):
                     name = names.get(id(each)) or self.watch.names.of_tensor(each)
                     known.names[id(each)] = name or f"{of}[{i}]['params'][{j}]"
+                    if id(each) not in written:
+                        self._losses.learn(id(each), known.names[id(each)], each)
         known.owners = {
             id(p): name
             for name, module in self.watch.names.named_modules
@@ -277,12 +293,12 @@ class Trained(Observer):
             return
         if not look.nodes:
             self._note_silenced(asked.outputs, record.site, frame)
+        leaves = leaves_of(node for i, node in enumerate(look.nodes) if look.will_run(i))
+        held = set[int]().union(*(known.held for known in self._optimizers.values()))
+        self._losses.before_call(call, record, leaves, held)
         if not self._optimizers:
             return
-        leaves = leaves_of(node for i, node in enumerate(look.nodes) if look.will_run(i))
-        held = set[int]()
         for known in self._optimizers.values():
-            held |= known.held
             if known.is_followed:
                 known.before_call(leaves)
             if known.waiting:
@@ -344,6 +360,11 @@ class Trained(Observer):
     def before_guarded(self, call: Call) -> None:
         """Note that a call was not looked at in full."""
         self._guarded = True
+        self._losses.before_guarded(call)
+
+    def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> None:
+        """Note the gradients that it has left."""
+        self._losses.after_call(call)
 
     # at the end
 
@@ -372,11 +393,6 @@ class Trained(Observer):
             return Training(known=self._sees_steps and not self.watch.passes)
         names = {key: name for each in stepped for key, name in each.names.items()}
         waiting = set[int]().union(*(each.waiting.keys() for each in stepped))
-        frozen = [
-            name
-            for ref, name in self._frozen.values()
-            if (tensor := ref()) is None or not requires_grad(tensor)
-        ]
         return Training(
             len(stepped),
             min(each.steps for each in stepped),
@@ -384,8 +400,20 @@ class Trained(Observer):
             len(names),
             len(names.keys() - waiting),
             counts(self._not_yet, {*names.values()} - {*self._not_yet}),
-            counts(frozen, {*names.values()}),
+            counts(self._losses.frozen, {*names.values()}),
         )
+
+    def table(self) -> TrainingTable | None:
+        """Return who trains what."""
+        optimizers = [(each.told, each.held) for each in self._all if each.steps]
+
+        def is_used(key: int) -> bool | None:
+            if (each := self._unheld.get(key)) is None:
+                return None
+            each.compare()
+            return not each.is_unchanged if each.is_read or not each.is_unchanged else None
+
+        return None if self.watch.passes else self._losses.table(optimizers, is_used)
 
     @property
     def modules(self) -> tuple[set[str], set[str]]:

@@ -19,6 +19,7 @@ from gradscope.fixing.runs import REFUSED, Bounds, Program
 from gradscope.fixing.ways import Cut, State, Ways, spot_of
 from gradscope.model import (
     Applicability,
+    CellState,
     Finding,
     Fix,
     FixKind,
@@ -27,8 +28,10 @@ from gradscope.model import (
     Related,
     Severity,
     Site,
+    TrainingCell,
+    TrainingTable,
 )
-from gradscope.rules.parameters import told
+from gradscope.rules.parameters import table_rows, told
 from gradscope.units import counted, gathered, lines_told
 
 _LEAST_SECONDS = 2.0
@@ -69,7 +72,10 @@ def improved(
     ways = Ways(record)
     fuller = {id(each): full(each, ways) for each in own}
     found = [fuller.get(id(each), each) for each in recording.findings]
-    better = replace(recording, findings=tuple(found))
+    summary = recording.summary
+    table = summary.training.table and filled(summary.training.table, ways)
+    summary = replace(summary, training=replace(summary.training, table=table))
+    better = replace(recording, findings=tuple(found), summary=summary)
     return _tried(better, program, end, tell)
 
 
@@ -101,6 +107,39 @@ def full(finding: Finding, ways: Ways) -> Finding:
         severity = Severity.ADVICE if way.is_unused else Severity.WARNING
     changed = replace(finding, related=tuple(way.notes), severity=severity)
     return replace(changed, site=way.site, label=way.label).with_fixes(fixes or [*finding.fixes])
+
+
+def filled(table: TrainingTable, ways: Ways) -> TrainingTable:
+    """Return who trains what with what the rehearsal has shown of gradients that do not come."""
+    record = ways.record
+    leaves = {leaf.name: n for n, leaf in enumerate(record.leaves)}
+    calls = [
+        [call for call in ways.calls_at(*spot_of(loss.site)) if call.accumulates]
+        for loss in table.losses
+    ]
+    cuts: list[dict[int, Cut]] = [{} for _ in calls]
+    for own, there in zip(calls, cuts, strict=True):
+        for call in own:
+            for cut in [*ways.cuts(call.roots, leaves.values()), *ways.left_unseen(call)]:
+                there.update({leaf: cut for leaf in cut.behind if leaf not in there})
+
+    def cell(name: str, place: int, old: TrainingCell) -> TrainingCell:
+        leaf, own = leaves.get(name), calls[place]
+        if leaf is not None and old.state is CellState.FROZEN:
+            return replace(old, site=record.site(record.leaves[leaf].frozen))
+        if leaf is None or old.state is not CellState.NO_GRADIENT:
+            return old
+        if (cut := cuts[place].get(leaf)) is not None:
+            return TrainingCell(CellState.CUT, site=cut.site, operation=word_of(cut))
+        is_met = own and not any(leaf in call.reached for call in own)
+        return TrainingCell(CellState.NO_WAY) if is_met else old
+
+    cells = {
+        name: (size, [cell(name, place, old) for place, old in enumerate(row.cells)])
+        for row in table.rows
+        for name, size in zip(row.parameters, row.sizes, strict=True)
+    }
+    return replace(table, rows=table_rows(cells), rehearsed=True)
 
 
 # what is asked

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -419,22 +418,6 @@ class Ways:
         function = next((site.function for site in self.record.routes[other]), "")
         sites = self.record.routes[route]
         return next((site for site in sites if site.function == function), next(iter(sites), None))
-
-    def unreached(self) -> dict[int, list[int]]:
-        """Return by optimizer its parameters that require grad and never had a gradient at a step
-        of its own, and that no call has reached.
-        """
-        record = self.record
-        given = frozenset[int]().union(*(step.given for step in record.steps))
-        reached = frozenset[int]().union(*(c.reached for c in record.calls if c.accumulates))
-        stepped = Counter(step.optimizer for step in record.steps)
-        found = {}
-        for number, holder in enumerate(record.optimizers):
-            own = [n for n in holder.leaves if n >= 0 and record.leaves[n].requires_grad]
-            missing = [n for n in own if n not in given | reached]
-            if missing and stepped[number]:
-                found[number] = missing
-        return found
 
 
 def switching_decorator(site: Site) -> ast.expr | None:

@@ -35,3 +35,9 @@ from gradscope.model.graph import SavedState as SavedState
 from gradscope.model.graph import SavedTensor as SavedTensor
 from gradscope.model.graph import SavedTensors as SavedTensors
 from gradscope.model.graph import Site as Site
+from gradscope.model.trains import CellState as CellState
+from gradscope.model.trains import TrainingCell as TrainingCell
+from gradscope.model.trains import TrainingLoss as TrainingLoss
+from gradscope.model.trains import TrainingOptimizer as TrainingOptimizer
+from gradscope.model.trains import TrainingRow as TrainingRow
+from gradscope.model.trains import TrainingTable as TrainingTable

@@ -13,6 +13,7 @@ from typing import Any
 from gradscope.model.finding import Finding, by_weight
 from gradscope.model.graph import Graph, Root, Site
 from gradscope.model.printed import Printed
+from gradscope.model.trains import TrainingTable
 from gradscope.units import working_directory
 
 SCHEMA = 1
@@ -176,6 +177,7 @@ class Training:
     called. They hold so many ``parameters`` that require grad, and ``reached`` had a gradient at
     some step; ``not_yet`` are those that may have one later, and ``frozen`` those in the program's
     modules whose ``requires_grad`` is off: patterns of names, each with how many it stands for.
+    ``table`` says which of them the calls of which loss train, once the watch has ended.
     """
 
     optimizers: int = 0
@@ -186,6 +188,7 @@ class Training:
     not_yet: dict[str, int] = field(default_factory=dict)
     frozen: dict[str, int] = field(default_factory=dict)
     known: bool = True
+    table: TrainingTable | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import struct
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -462,11 +462,12 @@ _FOUND_SINCE = (
 """The fields of a finding that a rehearsal may change."""
 
 
-def amend(path: Path, findings: Iterable[Finding]) -> None:
-    """Put what was found of findings since into a recording that is over, where it has the same
-    ones: fixes, and where the way to a parameter was cut.
+def amend(path: Path, since: Recording) -> None:
+    """Put what was found since into a recording that is over: fixes of the findings that it has,
+    where the way to a parameter was cut, and who trains what.
     """
-    better = {each.cause: each for each in findings if each.fix is not None or each.untried}
+    better = {each.cause: each for each in since.findings if each.fix is not None or each.untried}
+    table = since.summary.training.table
     with suppress(OSError, ValueError), path.open("r+b", buffering=0) as file:
         log = read_log(file.fileno())
         head, frames = log.head, b""
@@ -475,6 +476,11 @@ def amend(path: Path, findings: Iterable[Finding]) -> None:
             if own is not None and (new := better.get(own.cause)) is not None:
                 own = replace(own, **{name: getattr(new, name) for name in _FOUND_SINCE})
                 frames += _frame(key, dumps(own).encode())
+            if key[0] == "summary" and table is not None and table.rehearsed:
+                summary = loads(Summary, log.payloads[key])
+                if summary.training.table is not None:
+                    training = replace(summary.training, table=table)
+                    frames += _frame(key, dumps(replace(summary, training=training)).encode())
         if head is not None and head.stop and frames:
             end = head.stop + len(frames)
             changed = head._replace(moved=head.moved + 1, stop=end)

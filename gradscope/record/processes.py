@@ -166,7 +166,8 @@ def _trained(each: Sequence[Training]) -> Training:
         for name in ("not_yet", "frozen")
     )
     steps, known = min(one.steps for one in stepped), all(one.known for one in each)
-    return Training(optimizers, steps, "", parameters, reached, not_yet, frozen, known)
+    table = next((one.table for one in stepped if one.table is not None), None)
+    return Training(optimizers, steps, "", parameters, reached, not_yet, frozen, known, table)
 
 
 def _processes(names: Sequence[str], recordings: Sequence[Recording]) -> Iterator[Process]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gradscope.model import NodeState, SavedState, Severity
+from gradscope.model import CellState, NodeState, SavedState, Severity
 
 
 class Tone(NamedTuple):
@@ -94,4 +94,15 @@ SEVERITIES: dict[Severity, Style] = {
     Severity.ERROR: Style("error", "✗", "bold red", *_VERMILION, "the backward call fails"),
     Severity.WARNING: Style("warning", "▲", "bold yellow", *_AMBER, _WILL_FAIL),
     Severity.ADVICE: Style("advice", "i", "bold cyan", *_BLUE, "it works and could be cheaper"),
+}
+
+CELL_STATES: dict[CellState, Style] = {
+    CellState.TRAINS: Style("trains", "●", "green", *_GREEN, "a step used its gradients"),
+    CellState.REACHED: Style("reached", "○", "", *_GREY, "gradients came, no step is known to use"),
+    CellState.ZEROED: Style("zeroed unused", "○", "", *_GREY, "reset before a step used them"),
+    CellState.NEVER_USED: Style("never used", "▲", "yellow", *_AMBER, "no optimizer holds it"),
+    CellState.CUT: Style("cut", "✂", "red", *_VERMILION, "no gradient gets past that line"),
+    CellState.NO_WAY: Style("no way", "·", "", *_FAINT, "the loss is not computed from it"),
+    CellState.FROZEN: Style("frozen", "-", "", *_FAINT, "requires_grad is off"),
+    CellState.NO_GRADIENT: Style("no gradient", "?", "", *_GREY, "none came; why is not known"),
 }

@@ -88,7 +88,9 @@ def _looked_for(training: Training) -> str:
 def untrained(training: Training) -> list[str]:
     """Return which parameters are not trained, or not yet, a line each."""
     lines = {"not trained": training.frozen, "not reached yet": training.not_yet}
-    told = {"not trained": ", frozen (requires_grad is off)", "not reached yet": ""}
+    sites = training.table.frozen_at if training.table is not None else []
+    at = f"at {listed(map(opened_as, sites))}" if sites else "(requires_grad is off)"
+    told = {"not trained": f", frozen {at}", "not reached yet": ""}
     return [
         f"{what}: {counted(sum(names.values()), 'parameter')}, "
         f"{listed(f'`{name}`' for name in names)}{told[what]}"

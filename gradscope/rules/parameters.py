@@ -2,27 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from gradscope.model import TrainingCell, TrainingRow
 from gradscope.units import counted, gathered, listed
 
 _MOST_NAMED = 3
 
 
-def short_names(names: Sequence[str], others: Collection[str] = ()) -> tuple[str, ...]:
-    """Return patterns that match all ``names`` and none of the ``others``: ``agent.critic.*`` for a
-    module that is named in full, ``blocks.*.gamma`` for what modules of a list have in common.
+def patterns(names: Iterable[str], others: Collection[str] = ()) -> dict[str, list[str]]:
+    """Return the ``names`` by patterns that match them and none of the ``others``:
+    ``agent.critic.*`` for a module that is named in full, ``blocks.*.gamma`` for what modules of a
+    list have in common.
     """
-    found = dict.fromkeys(_module_or_name(name, others) for name in names)
-    alike = gathered(found, _without_numbers)
-    return tuple(_shorter(alike, others))
+    inside = {other[: i + 1] for other in others for i, sign in enumerate(other) if sign == "."}
+    found = gathered(dict.fromkeys(names), lambda name: _module_or_name(name, inside))
+    taken = {_without_numbers(other) for other in others}
+    short: dict[str, list[str]] = {}
+    for pattern, alike in gathered(found, _without_numbers).items():
+        stem = pattern.removesuffix("*")
+        is_taken = any(each == pattern or each.startswith(stem) for each in taken)
+        for each in alike:
+            own = each if len(alike) == 1 or is_taken else pattern
+            short.setdefault(own, []).extend(found[each])
+    return short
 
 
-def counts(names: Sequence[str], others: Collection[str] = ()) -> dict[str, int]:
+def short_names(names: Iterable[str], others: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the patterns alone."""
+    return tuple(patterns(names, others))
+
+
+def counts(names: Iterable[str], others: Collection[str] = ()) -> dict[str, int]:
     """Return the patterns, each with how many of the names it matches."""
-    short = short_names(names, others)
-    return {each: sum(fnmatchcase(name, each) for name in names) for each in short}
+    return {each: len(own) for each, own in patterns(names, others).items()}
+
+
+def table_rows(
+    cells: Mapping[str, tuple[int, Sequence[TrainingCell]]],
+) -> tuple[TrainingRow, ...]:
+    """Return the rows of a table of parameters, each of which has its size and its cells: those
+    with the same ones together.
+    """
+
+    def alike(name: str) -> object:
+        return tuple(
+            each if each.is_late else replace(each, first_step=0) for each in cells[name][1]
+        )
+
+    found = {}
+    for same in gathered(cells, alike).values():
+        for pattern, own in patterns(same, cells.keys() - {*same}).items():
+            about = tuple(own), tuple(cells[name][0] for name in own), tuple(cells[own[0]][1])
+            found[own[0]] = TrainingRow(pattern.removesuffix(".*"), *about)
+    return tuple(found[name] for name in cells if name in found)
 
 
 def told(names: Sequence[str], others: Collection[str] = (), most: int = _MOST_NAMED) -> str:
@@ -38,24 +72,15 @@ def share(part: int, whole: int) -> str:
     return f"{'any' if part == whole else f'{part:,}'} of the {counted(whole, 'parameter')}"
 
 
-def _module_or_name(name: str, others: Collection[str]) -> str:
+def _module_or_name(name: str, inside: Collection[str]) -> str:
     """Return the outermost module that a parameter is in and none of the others."""
     parts = name.split(".")
     for depth in range(1, len(parts)):
         module = ".".join(parts[:depth]) + "."
-        if not any(other.startswith(module) for other in others):
+        if module not in inside:
             return f"{module}*"
     return name
 
 
 def _without_numbers(name: str) -> str:
     return ".".join("*" if part.isdigit() else part for part in name.split("."))
-
-
-def _shorter(alike: dict[str, list[str]], others: Collection[str]) -> Iterator[str]:
-    """Yield the pattern of those that differ in numbers alone, where no other one has it."""
-    taken = {_without_numbers(other) for other in others}
-    for pattern, names in alike.items():
-        stem = pattern.removesuffix("*")
-        is_taken = any(each == pattern or each.startswith(stem) for each in taken)
-        yield from names if len(names) == 1 or is_taken else (pattern,)

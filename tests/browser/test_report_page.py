@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
+from canned.tables import with_table
 from drawn import graph as graph_of
 from drawn import op
 
@@ -55,6 +56,20 @@ RECORDINGS = {
     "empty": empty_recording,
     "unfinished": unfinished_recording,
 }
+
+
+def test_it_shows_who_trains_what(show: Show) -> None:
+    report = show(with_table(), width=390)
+    assert report.errors == []
+    cells = [each.inner_text() for each in report.page.locator("#trains .state").all()]
+    for text in ("●\ntrains, by d_optimizer", "✂\ncut at line 40, detach", "·\nno way"):
+        assert text in cells
+    report.page.locator("#trains summary").first.click()
+    assert report.text("#trains li") == "generator.0.weight"
+    report.page.locator("#trains-filter").click()
+    assert report.page.locator("#trains tbody tr").count() == 1
+    assert "probe" in report.text("#trains tbody")
+    assert not show(clean_recording()).page.locator("#trains").is_visible()
 
 
 @pytest.mark.full(but=2)

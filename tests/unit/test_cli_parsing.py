@@ -77,9 +77,9 @@ def test_the_options_of_run() -> None:
 def test_the_other_commands() -> None:
     a, b, svg = Path("a"), Path("b"), Path("b.svg")
     both = parse("report", "a", "b", "--format", "json").args
-    assert both == ([a, b], Format.JSON, None, None, DEFAULTS, False)
+    assert both == ([a, b], Format.JSON, None, None, DEFAULTS, False, False)
     page = parse("report", "a", "--html", "b").args
-    assert page == ([a], Format.TEXT, None, b, DEFAULTS, False)
+    assert page == ([a], Format.TEXT, None, b, DEFAULTS, False, False)
     assert parse("report", "a", "--memory").args[-1] is True
     assert parse("diff", "a", "b").args == (a, b)
     assert parse("draw", "a", "-o", "b.svg").args == (a, svg, None, Options(), DEFAULTS)

@@ -33,6 +33,11 @@ from gradscope.model import (
     Summary,
     Suppression,
     Training,
+    TrainingCell,
+    TrainingLoss,
+    TrainingOptimizer,
+    TrainingRow,
+    TrainingTable,
 )
 from gradscope.render.machine.github import to_github
 from gradscope.render.machine.json import keys, to_json
@@ -99,7 +104,8 @@ def test_json_has_the_keys_and_types_of_the_schema() -> None:
     """``tests/golden/json-schema.json``: what other programs may rely on, from the model's own fields."""
     schema = {}
     kinds = (Summary, Finding, Related, Suppression, Fix, Edit, Site, BackwardCall, Root)
-    for kind in (*kinds, Process, Outcome, Training):
+    trains = TrainingTable, TrainingOptimizer, TrainingLoss, TrainingRow, TrainingCell
+    for kind in (*kinds, Process, Outcome, Training, *trains):
         types = {field.name: field.type for field in fields(kind)}
         schema[kind.__name__] = {key: types[name] for key, name in keys(kind).items()}
     assert_golden("json-schema.json", json.dumps(schema, indent=2) + "\n")

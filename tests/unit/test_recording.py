@@ -127,7 +127,8 @@ def test_fixes_are_put_into_a_recording_that_is_over(tmp_path: Path, ended: bool
         writer.close()
     before = load(path)
     better = Fix(FixKind.DETACH, "detach it", proof=Proof.HELD)
-    amend(path, [replace(each, fix=better, untried="") for each in before.findings[:1]])
+    found = tuple(replace(each, fix=better, untried="") for each in before.findings[:1])
+    amend(path, replace(before, findings=found))
     after = load(path)
     assert [each.fix == better for each in after.findings] == [
         ended and place == 0 for place in range(len(before.findings))

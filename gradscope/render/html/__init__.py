@@ -75,7 +75,7 @@ def _data_block(name: str, value: Any) -> str:
 
 
 def _all_looks() -> dict[str, theme.Style]:
-    tables = (theme.SAVED_STATES, theme.NODE_STATES, theme.SEVERITIES)
+    tables = (theme.SAVED_STATES, theme.NODE_STATES, theme.SEVERITIES, theme.CELL_STATES)
     return {key.value: look for table in tables for key, look in table.items()}
 
 

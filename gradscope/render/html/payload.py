@@ -22,11 +22,13 @@ from gradscope.model import (
     SavedTensor,
     Severity,
     Site,
+    Training,
 )
 from gradscope.render.html.placing import place
 from gradscope.render.machine.json import keys, plain
 from gradscope.render.memory import Largest, Saved, by, largest
 from gradscope.render.text.report import tally
+from gradscope.render.text.trains import Words
 from gradscope.render.wording import nothing_found
 from gradscope.units import counted, line_at, lines_of
 
@@ -43,6 +45,7 @@ Json = Any
 _LEFT_OUT = {
     Header: {"cwd", "code"},
     Process: {"timeline", "clock", "pid", "script"},
+    Training: {"table"},
     Node: {"index", "saved", "module_class", "unneeded"},
     SavedTensor: {"alone", "within"},
 }
@@ -98,6 +101,7 @@ def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
     return {
         **{name: sites.plain(getattr(recording, name)) for name in _WHOLE},
         "verdict": verdict(recording),
+        "trains": _trains(recording, sites),
         "tracks": [_track(*part, sites) for part in by_process(recording)],
         "graphs": {str(number): len(graph.nodes) for number, graph in recording.graphs.items()},
         "embedded": sorted(embedded),
@@ -109,6 +113,26 @@ def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
         ],
         "sites": sites.all(),
     }
+
+
+def _trains(recording: Recording, sites: Sites) -> dict[str, Json] | None:
+    """Return who trains what, in words."""
+    table = recording.summary.training.table
+    if table is None:
+        return None
+    words = Words(recording, table)
+    rows = [
+        {
+            "module": row.module,
+            "parameters": row.parameters,
+            "sizes": words.sizes(row),
+            "fine": row.is_fine,
+            "cells": [{**sites.plain(cell), "words": words.of(cell, row)} for cell in row.cells],
+        }
+        for row in table.rows
+    ]
+    about = {name: getattr(words, name) for name in ("title", "losses", "command", "states")}
+    return {**about, "rows": rows}
 
 
 def _track(name: str, own: Recording, sites: Sites) -> dict[str, Json]:

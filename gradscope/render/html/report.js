@@ -140,6 +140,7 @@ async function start() {
   showRun();
   showVerdict();
   showFindings();
+  showTrains();
   startTimeline();
   startGraph();
   startHelp(toggleTheme);

@@ -32,6 +32,7 @@ from gradscope.render.text.terminal import (
     tail,
     wrapped,
 )
+from gradscope.render.text.trains import is_telling, print_trains
 from gradscope.render.theme import SEVERITIES
 from gradscope.render.wording import (
     alternative,
@@ -161,6 +162,8 @@ def print_report(
         print_lines(console, [Text("findings", style="bold")])
         print_list(again, console)
         print_lines(console, [Text()])
+    if is_telling(recording):
+        print_trains(recording, console)
     if recording.calls:
         table = calls_table(recording.calls, console, hooks=recording.header.hooks)
         print_lines(console, [Text("backward calls", style="bold"), *table, Text()])

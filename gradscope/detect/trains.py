@@ -1,0 +1,248 @@
+"""Follows which parameters the calls at each line reach, and whether a step used what they gave.
+
+Nothing is read from a device, and of a guarded call it is only counted that there was one.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Iterable, Sequence
+from math import prod
+
+from torch import Tensor
+from torch.nn import Parameter
+
+from gradscope.collect.calls import Call
+from gradscope.model import (
+    BackwardCall,
+    CellState,
+    TrainingCell,
+    TrainingLoss,
+    TrainingOptimizer,
+    TrainingTable,
+)
+from gradscope.program.sites import Place
+from gradscope.program.tensors import (
+    grad_of,
+    is_zero,
+    memory_of,
+    requires_grad,
+    shape_of,
+    version_of,
+)
+from gradscope.rules.parameters import table_rows
+
+_MOST_LOSSES = 12
+_FOLLOWED = 32  # calls at a line, of which is known what becomes of a gradient that no step uses
+_ENOUGH_STEPS = 2
+
+
+class _Reach:
+    """What the calls at one line did for one parameter."""
+
+    __slots__ = ("calls", "first_step", "is_lost")
+
+    def __init__(self) -> None:
+        self.calls = self.first_step = 0
+        self.is_lost = False
+        """Whether what one gave was gone before a step could use it."""
+
+
+class _Known:
+    """A parameter, and which calls have added to the gradient that it has now."""
+
+    __slots__ = ("by", "grad", "is_off", "name", "numbers", "reaches", "tensor", "version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = weakref.ref(tensor)
+        self.name = ""
+        self.numbers = prod(shape_of(tensor) or ())
+        self.is_off = not requires_grad(tensor)
+        self.reaches: dict[int, _Reach] = {}
+        self.by = set[int]()
+        self.grad: weakref.ref[Tensor] | None = None
+        self.version = 0
+
+    @property
+    def now(self) -> Tensor | None:
+        """Its gradient."""
+        tensor = self.tensor()
+        return None if tensor is None else grad_of(tensor)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it requires no grad, and has had none."""
+        tensor = self.tensor()
+        is_off = self.is_off if tensor is None else not requires_grad(tensor)
+        return is_off and not self.reaches
+
+    def take(self, number: int) -> None:
+        """Note that a call has given it a gradient, or added to it."""
+        grad = self.now
+        self.by.add(number)
+        if grad is None:
+            self.lose()
+        else:
+            self.grad, self.version = weakref.ref(grad), version_of(grad)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it has the gradient that calls gave, or added to."""
+        return self.grad is not None and self.now is self.grad() is not None
+
+    @property
+    def is_as_left(self) -> bool:
+        """Whether nothing has changed that either."""
+        grad = self.now
+        return self.is_there and grad is not None and version_of(grad) == self.version
+
+    def is_zeroed(self, *, unread: bool) -> bool:
+        """Return whether that was changed to zero since, and not only scaled; ``unread`` where the
+        values are on a device.
+        """
+        grad = self.now
+        if grad is None or self.is_as_left:
+            return False
+        memory = memory_of(grad)
+        return unread if memory is None else is_zero(memory)
+
+    def lose(self) -> None:
+        """Note that its gradient was reset before a step has used it."""
+        for number in self.by:
+            self.reaches[number].is_lost = True
+        self.by.clear()
+
+
+class Losses:
+    """What is known of the lines that call backward, and of the parameters that they reach."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Place | None, int] = {}
+        self._records: list[BackwardCall] = []
+        self._calls: list[int] = []
+        self._known: dict[int, _Known] = {}
+        self._filled: dict[int, _Known] = {}
+        """Those with a gradient that no step has used yet."""
+        self._open: dict[Call, tuple[int, list[_Known]]] = {}
+
+    def learn(self, key: int, name: str, tensor: Tensor) -> None:
+        """Take the name of a parameter, which has a row from now on."""
+        known = self._of(key, tensor)
+        known.name = name
+        self._known[key] = self._known.pop(key)  # in the order of the program
+
+    def _of(self, key: int, tensor: Tensor) -> _Known:
+        known = self._known.get(key)
+        if known is None or known.tensor() is not tensor:
+            known = self._known[key] = _Known(tensor)
+        return known
+
+    @property
+    def frozen(self) -> list[str]:
+        """The names of the parameters that require no grad."""
+        named = (known for known in self._known.values() if known.name)
+        return [known.name for known in named if known.is_frozen]
+
+    # at calls and steps
+
+    def before_call(
+        self, call: Call, record: BackwardCall, leaves: Iterable[Tensor], held: Collection[int]
+    ) -> None:
+        """Note which leaves a call is about to add a gradient to."""
+        number = self._numbers.get(call.place)
+        if number is None:
+            if len(self._records) == _MOST_LOSSES:
+                return
+            number = self._numbers[call.place] = len(self._records)
+            self._records.append(record)
+            self._calls.append(0)
+        self._calls[number] += 1
+        followed = []
+        for leaf in leaves:
+            key = id(leaf)
+            if not (isinstance(leaf, Parameter) or key in held):
+                continue
+            known = self._of(key, leaf)
+            if known.by and (not known.is_there or known.is_zeroed(unread=True)):
+                known.lose()
+            reach = known.reaches.get(number)
+            if reach is None:
+                reach = known.reaches[number] = _Reach()
+            reach.calls += 1
+            if known.by or not (reach.first_step or reach.calls > _FOLLOWED):
+                followed.append(known)
+                self._filled[key] = known
+        if followed:
+            self._open[call] = number, followed
+
+    def before_guarded(self, call: Call) -> None:
+        """Count a call that was not looked at."""
+        number = self._numbers.get(call.place)
+        if number is not None:
+            self._calls[number] += 1
+
+    def after_call(self, call: Call) -> None:
+        """Note the gradients that it has left."""
+        number, followed = self._open.pop(call, (0, ()))
+        for known in followed:
+            known.take(number)
+
+    def step(self, held: Collection[int], steps: int, *, guarded: bool) -> None:
+        """Note which gradients a step uses, the ``steps``-th of an optimizer; some calls since the
+        last one may have been ``guarded``.
+        """
+        for number, followed in self._open.values():  # a hook steps within the call
+            for known in followed:
+                known.by.add(number)
+                if known.now is not None:
+                    known.grad, known.version = weakref.ref(known.now), version_of(known.now)
+        for key in self._filled.keys() & held:
+            known = self._filled.pop(key)
+            if guarded and not known.is_as_left:
+                pass  # what those have done with it is not known
+            elif not known.is_there:
+                known.lose()
+            elif not known.is_zeroed(unread=False):  # it may have been zero before
+                for reach in map(known.reaches.__getitem__, known.by):
+                    reach.first_step = reach.first_step or steps
+            known.by.clear()
+
+    # at the end
+
+    def table(
+        self,
+        optimizers: Sequence[tuple[TrainingOptimizer, Collection[int]]],
+        is_used: Callable[[int], bool | None],
+    ) -> TrainingTable | None:
+        """Return the table, if there is something in it, with the ``optimizers`` that have stepped
+        and what they hold; ``is_used`` says whether a parameter that none holds has changed, or
+        None if that is not known.
+        """
+        told = tuple(each for each, _ in optimizers)
+        holder = {key: number for number, (_, held) in enumerate(optimizers) for key in held}
+        enough = any(each.steps >= _ENOUGH_STEPS for each in told)
+
+        def cell(key: int, known: _Known, number: int) -> TrainingCell:
+            reach, by = known.reaches.get(number), holder.get(key)
+            if reach is None:
+                state = CellState.FROZEN if known.is_frozen else CellState.NO_GRADIENT
+                return TrainingCell(state)
+            if reach.first_step:
+                return TrainingCell(CellState.TRAINS, by, reach.first_step)
+            state = CellState.ZEROED if reach.is_lost and by is not None else CellState.REACHED
+            if by is None and enough and (used := is_used(key)) is not None:
+                state = CellState.TRAINS if used else CellState.NEVER_USED
+            return TrainingCell(state, by)
+
+        cells = {
+            known.name: (known.numbers, [cell(key, known, n) for n in range(len(self._records))])
+            for key, known in self._known.items()
+            if known.name
+        }
+        if not (cells and told and self._records):
+            return None
+        losses = [
+            TrainingLoss((each.roots[0].name or "") if each.roots else "", each.site, calls)
+            for each, calls in zip(self._records, self._calls, strict=True)
+        ]
+        return TrainingTable(told, tuple(losses), table_rows(cells))

@@ -1,4 +1,4 @@
-"""Draw the pictures of the gallery from real runs, time that, and write ``gallery.md``.
+"""Draw the pictures of the gallery and of ``why.md`` from real runs, and write ``gallery.md``.
 
 Run it from anywhere: ``python docs/make_gallery.py``. It needs nothing but gradscope. ``--check``
 writes nothing, but prints how page and pictures would change and exits with 1 if they would.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,12 @@ from changes import report_changes
 from torch import nn
 
 import gradscope
+from gradscope.commands.why import WhyOptions, why
 from gradscope.render.pictures.draw import select
 from gradscope.render.pictures.folding import merge
 
 DOCS = Path(__file__).parent
+ACTOR_CRITIC = DOCS.parent / "tests" / "cases" / "births" / "advantage_actor_critic.py"
 CHAIN = 200_000
 
 
@@ -222,6 +224,9 @@ def draw_all(scratch: Path) -> dict[Path, str]:
                 f"| {entry.title} | {nodes:,} | {drawing.boxes}"
                 f" | {svg:.2f} / {png:.2f} | {entry.torchviz} |\n"
             )
+    with redirect_stdout(sys.stderr):
+        why(ACTOR_CRITIC, "agent.critic", (), WhyOptions(picture=scratch / "way.svg"))
+    made[DOCS / "pictures" / "way.svg"] = (scratch / "way.svg").read_text(encoding="utf-8")
     page = PAGE.format(rows="".join(rows), sections="\n".join(sections))
     return {DOCS / "gallery.md": page, **made}
 

@@ -390,6 +390,9 @@ def why(
     yes: Annotated[
         bool, _option("Let the rehearsal write files and connect, as the program does.", "--yes")
     ] = False,
+    picture: Annotated[
+        Path | None, _file("Draw the way to this .svg, .png, .pdf or .dot file.", "--picture")
+    ] = None,
     format: FormatOption = Format.TEXT,  # noqa: A002
 ) -> Job:
     """
@@ -401,7 +404,7 @@ def why(
     """
     from gradscope.commands import why as command
 
-    options = command.WhyOptions(line, timeout, not yes, format)
+    options = command.WhyOptions(line, timeout, not yes, format, picture)
     return partial(command.why, script, name, tuple(args or ()), options)
 
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 _STEP = 1024
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
-_STAND_INS = {"→": "->", **dict(zip("…•·—–×█●■○≠✗▲✂", "~*.--x#*+o!x!x", strict=True))}  # noqa: RUF001
+_STAND_INS = {"→": "->", **dict(zip("…•·—–×█●■○≠✗▲✂", "~*.--x#*+o!x!%", strict=True))}  # noqa: RUF001
 """Replacements for signs that an encoding lacks; all but the arrow are as wide."""
 
 

@@ -351,7 +351,8 @@ class Following(TorchFunctionMode):
             if cut is not CutReason.INNER and not needed:
                 cut = None  # within a Function's forward and out of it again
         number = self._add(out, own._replace(has_graph=has_graph, cut=cut, mode=mode))
-        if own.how.endswith("_") and (memory := storage_of(out)):
+        is_written = own.how.endswith("_") and own.how != "__getitem__"
+        if is_written and (memory := storage_of(out)):
             self._written[memory] = StorageWeakRef(out.untyped_storage()), number
 
     def _reason(self, name: str, out: Any) -> tuple[CutReason, int]:

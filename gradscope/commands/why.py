@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gradscope.commands.outputs import console_on, print_line
+from gradscope.commands.outputs import console_on, image, print_line
 from gradscope.errors import GradscopeError, meant
 from gradscope.render.machine import Format
 from gradscope.render.machine.json import plain
@@ -26,6 +26,7 @@ class WhyOptions(NamedTuple):
     timeout: float = 120
     guarded: bool = True
     format: Format = Format.TEXT
+    picture: Path | None = None
 
 
 def why(script: Path, name: str | None, args: tuple[str, ...], options: WhyOptions) -> int:
@@ -44,6 +45,8 @@ def why(script: Path, name: str | None, args: tuple[str, ...], options: WhyOptio
         raise GradscopeError("gradscope why has the formats text and json")
     if not script.is_file():
         raise GradscopeError(f"there is no script {script}")
+    if options.picture is not None:
+        image(options.picture, "--picture")  # that is, it can be written
     program = Program(header_of((str(script), *args), hooks=True), options.guarded)
     file = os.path.abspath(script)
 
@@ -81,6 +84,7 @@ def _of_call(ways: Any, file: str, options: WhyOptions) -> int:
         console = console_on(sys.stdout)
         print_call(call, ways, file, console)
         _print_ended(ways, console)
+    _draw(ways, call, options)
     return int(not call.has_graph or bool(call.unused))
 
 
@@ -105,10 +109,23 @@ def _of_name(ways: Any, file: str, name: str, options: WhyOptions) -> int:
         for answer in answers:
             print_answer(answer, ways, file, console)
         if any(answer.state is State.CUT for answer in answers):
-            print_line(console, f"next: gradscope fix {os.path.relpath(file)} --finding GS502")
+            command, further = f"next: gradscope fix {os.path.relpath(file)}", "--finding GS502"
+            if len(f"{command} {further}") > console.width:
+                print_line(console, f"{command} \\")
+                command = "     "
+            print_line(console, f"{command} {further}")
         _print_ended(ways, console)
+    _draw(ways, max(answers, key=lambda answer: answer.state is State.CUT), options)
     fine = (State.ARRIVES, State.ZERO, State.FROZEN)
     return int(not all(answer.state in fine for answer in answers))
+
+
+def _draw(ways: Any, about: Any, options: WhyOptions) -> None:
+    from gradscope.render.pictures.ways import draw_way
+
+    if options.picture is not None:
+        draw_way(ways, about, options.picture)
+        print_line(console_on(sys.stderr), f"picture: {options.picture}")
 
 
 def _ended(ways: Any) -> str:

@@ -158,13 +158,13 @@ def _names_behind(finding: Finding, ways: Ways) -> tuple[str, ...]:
     call = _call_of(finding, ways)
     if call is None:
         return ()
-    cuts, frozen = _lost(call, ways)
+    cuts, frozen = lost(call, ways)
     leaves = {n for cut in cuts for n in cut.behind} or {*frozen}
     names = (ways.record.leaves[n].name for n in sorted(leaves))
     return tuple(name for name in names if name)
 
 
-def _lost(call: EngineUse, ways: Ways) -> tuple[list[Cut], list[int]]:
+def lost(call: EngineUse, ways: Ways) -> tuple[list[Cut], list[int]]:
     """Return where the ways from a call's roots are cut, and which frozen leaves they lead to."""
     cuts, frozen = ways.cuts(call.roots), ways.frozen_behind(call.roots)
     return cuts or ([] if frozen else ways.left_unseen(call)), frozen
@@ -175,7 +175,7 @@ def without_graph(finding: Finding, ways: Ways) -> Way | None:
     call = _call_of(finding, ways)
     if call is None or finding.site is None:
         return None
-    cuts, frozen = _lost(call, ways)
+    cuts, frozen = lost(call, ways)
     notes: list[Related] = []
     if cuts:
         notes = [*_notes_of(cuts[0], ways, called=finding.site)]
@@ -212,7 +212,7 @@ def _cut_way(cut: Cut, others: Sequence[Cut], ways: Ways) -> Way | None:
     if cut.site is None:
         return None
     whom = names_of(cut.behind, ways.record)
-    notes = [*_mode_notes(cut), *_back_note(cut)]
+    notes = [*notes_of(cut)]
     roots = [root for call in ways.losses for root in call.roots]
     after = next(iter(ways.bare_lines(roots, cut.value)[-1:]), None)
     if after is not None and not notes:
@@ -391,7 +391,7 @@ def _notes_of(cut: Cut, ways: Ways, called: Site | None = None) -> Iterator[Rela
     else:
         reason = reason_of(cut)
         so = f", as {reason}" if reason else ""
-        yield from _mode_notes(cut)
+        yield from notes_of(cut)
         yield Related("cut", cut.site, f"the way was cut here{so}; behind it {are} {whom}")
         if cut.reason is CutReason.CHECKPOINT and (froze := _frozen_before(cut, ways)) is not None:
             yield Related("mode", froze, "what its inputs come from was frozen here")
@@ -409,8 +409,11 @@ def _frozen_before(cut: Cut, ways: Ways) -> Site | None:
     return next(filter(None, sites), None)
 
 
-def _mode_notes(cut: Cut) -> Iterator[Related]:
-    mode, site = cut.mode, cut.mode_site
+def notes_of(cut: Cut) -> Iterator[Related]:
+    """Yield what has switched grad mode off, or where numbers came back."""
+    mode, site, back = cut.mode, cut.mode_site, next(iter(cut.back), None)
+    if back is not None and cut.site is not None and spot_of(back) != spot_of(cut.site):
+        yield Related("back", back, "the numbers came back here, without a graph")
     if mode is None or site is None or cut.reason is not CutReason.MODE:
         return
     if mode.kind is ModeKind.DECORATOR:
@@ -426,12 +429,6 @@ def _mode_notes(cut: Cut) -> Iterator[Related]:
     yield Related("mode", site, said)
     if mode.skipped is not None:
         yield Related("mode", mode.skipped, "the exception was raised here")
-
-
-def _back_note(cut: Cut) -> Iterator[Related]:
-    back = next(iter(cut.back), None)
-    if back is not None and cut.site is not None and spot_of(back) != spot_of(cut.site):
-        yield Related("back", back, "the numbers came back here, without a graph")
 
 
 def _frozen_notes(frozen: Sequence[int], ways: Ways) -> Iterator[Related]:

@@ -88,6 +88,15 @@ SAVED_STATES: dict[SavedState, Style] = {
     SavedState.DROPPED: _gone("dropped", "went with its graph, without a backward call"),
 }
 
+_CUT_OFF = "a graph that no gradient enters"
+WAY_STATES: dict[str, Style] = {
+    "gradient": Style("gradient", "●", "green", *_GREEN, "a gradient arrives"),
+    "no graph": Style("no graph", "·", "", *_FAINT, "values without a graph", "dotted"),
+    "cut": Style("cut", "✂", "red", *_VERMILION, "the way of the gradient is cut", "bold"),
+    "no gradient": Style("no gradient", "○", "", *_GREY, _CUT_OFF, "dashed"),
+}
+"""By what a line has to do with a gradient (``fixing.ways.LineState``)."""
+
 _WILL_FAIL = "it will fail or leak if the program runs on"
 
 SEVERITIES: dict[Severity, Style] = {

@@ -58,6 +58,33 @@ def test_a_call_at_a_line_and_json(folder: Path) -> None:
     assert [row["location"]["line"] for row in answer["way"]] == [9, 8]
 
 
+def test_a_picture_of_the_way(folder: Path) -> None:
+    command = ("why", "frozen_by_accident.py", "encoder", "--picture")
+    done = gradscope(*command, "way.dot", cwd=folder)
+    assert done.stdout == SHOWN
+    assert done.stderr == "picture: way.dot\n"
+    assert "✂ cut at line 8: detach" in (folder / "way.dot").read_text(encoding="utf-8")
+    done = gradscope(
+        *("why", "frozen_by_accident.py", "--line", "11", "--format", "json"),
+        *("--picture", "way.svg"),
+        cwd=folder,
+    )
+    assert json.loads(done.stdout)["has_graph"]
+    assert (folder / "way.svg").read_bytes().startswith(b"<?xml")
+    refused(gradscope(*command, "way.jpg", cwd=folder), "cannot draw to a .jpg")
+    refused(gradscope(*command, "nowhere/way.svg", cwd=folder), "cannot write")
+
+
+def test_a_long_path_does_not_run_over_the_screen(folder: Path) -> None:
+    inner = folder / ("a" * 30) / ("b" * 30)
+    inner.mkdir(parents=True)
+    (inner / "train.py").write_text(PROGRAM, encoding="utf-8")
+    done = gradscope("why", str(inner / "train.py"), "encoder", cwd=folder)
+    *_, first, second = done.stdout.splitlines()
+    assert first.endswith("train.py \\")
+    assert second == "      --finding GS502"
+
+
 def test_what_is_not_there(folder: Path) -> None:
     refused(gradscope("why", "frozen_by_accident.py", "encodr", cwd=folder), "did you mean")
     refused(gradscope("why", "frozen_by_accident.py", "--line", "3", cwd=folder), "at line 11")

@@ -14,11 +14,12 @@ import pytest
 from drawn import chain, graph, hostile, iterations, op, two_losses
 from fontTools.ttLib import TTFont
 
+from gradscope.fixing.ways import LineState
 from gradscope.model import Graph
 from gradscope.render.pictures import wasm
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.draw import draw_graphs, to_svg
-from gradscope.render.pictures.picture import Options, Picture
+from gradscope.render.pictures.picture import Arrow, Box, BoxRow, Cluster, Options, Picture
 
 
 def picture_of(whole: Graph, **options: object) -> Picture:
@@ -130,6 +131,29 @@ def test_texts_are_in_their_boxes_and_apart(whole: Graph) -> None:
     for box, texts in zip(layout.boxes, layout.texts, strict=True):
         assert all(inside(text, box) for text in texts)
         assert not any(overlap(one, two) for n, one in enumerate(texts) for two in texts[n + 1 :])
+
+
+def way() -> Picture:
+    """Lines of a program, as in ``gradscope why --picture``: all that a picture of a way can hold."""
+    rows = tuple(BoxRow(text, muted=True) for text in ("line 12", "values come from here, cut off"))
+    boxes = [
+        Box(n, f"{state} of a line", state, rows=rows, cluster=None if n == 2 else n)
+        for n, state in enumerate(LineState)
+    ]
+    arrows = [Arrow(n, n + 1, state=boxes[n].state) for n in range(3)]  # type: ignore[arg-type]
+    fields = [Cluster(n, "a field", state=state) for n, state in enumerate(LineState) if n != 2]
+    return Picture("why", "", tuple(boxes), tuple(arrows), tuple(fields), is_way=True)
+
+
+def test_a_way_goes_from_left_to_right() -> None:
+    layout = Placed(way())
+    for box, texts in zip(layout.boxes, layout.texts, strict=True):
+        assert inside(box, layout.page)
+        assert all(inside(text, box) for text in texts)
+        assert not any(overlap(one, two) for n, one in enumerate(texts) for two in texts[n + 1 :])
+    for frame in layout.frames:
+        assert sum(inside(box, frame) for box in layout.boxes) == 1
+    assert all(x0 < x1 for (x0, _), (x1, _) in layout.lines)
 
 
 @pytest.mark.parametrize("whole", [two_losses(), iterations(100)])

@@ -9,14 +9,25 @@ import pytest
 from rich.cells import cell_len
 from rich.style import Style as RichStyle
 
+from gradscope.fixing.ways import LineState
 from gradscope.model import NodeState, SavedState, Severity
-from gradscope.render.theme import DARK, LIGHT, NODE_STATES, SAVED_STATES, SEVERITIES, Page, Style
+from gradscope.render.theme import (
+    DARK,
+    LIGHT,
+    NODE_STATES,
+    SAVED_STATES,
+    SEVERITIES,
+    WAY_STATES,
+    Page,
+    Style,
+)
 from gradscope.units import visible
 
 TABLES: list[tuple[type[StrEnum], Mapping[Any, Style]]] = [
     (NodeState, NODE_STATES),
     (SavedState, SAVED_STATES),
     (Severity, SEVERITIES),
+    (LineState, WAY_STATES),
 ]
 LOOKS = [look for _, table in TABLES for look in table.values()]
 
@@ -56,7 +67,7 @@ def test_every_state_has_a_look_and_is_told_by_word_and_symbol(
 ) -> None:
     assert list(table) == list(states)
     for state, look in table.items():
-        assert look.word == state.value
+        assert look.word == str(state)
         assert look.meaning
     assert len({visible(look.symbol, "ascii") for look in table.values()}) == len(table)
     for trait in ("word", "symbol"):
@@ -110,3 +121,4 @@ def test_states_that_differ_in_kind_have_lines_of_their_own() -> None:
         for s in (NodeState.LIVE, NodeState.RETAINED, NodeState.FREED, NodeState.STALE)
     }
     assert len(lines) == 4
+    assert len({look.line for look in WAY_STATES.values()}) == 4

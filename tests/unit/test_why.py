@@ -32,7 +32,7 @@ class Net(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.hidden = self.encoder(x).relu()
         features = self.hidden.detach()  # the cut
-        return self.head(features)
+        return features @ self.head.weight.T + self.head.bias
 
 
 def line_of(text: str) -> int:
@@ -87,7 +87,7 @@ def test_of_the_calls_that_were_made(net: Net) -> None:
     assert "in 2 of 2 steps; optimizer.step() uses it" in text
     skipped = gradscope.why(net.encoder)
     assert skipped.arrives is False
-    assert "optimizer.step() skips" in str(skipped)
+    assert "; optimizer.step() skips them" in " ".join(str(skipped).split())
 
 
 def test_of_a_tensor_that_was_computed(net: Net) -> None:

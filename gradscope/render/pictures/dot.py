@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import graphviz
 
 from gradscope.model import Severity
 from gradscope.render.pictures.picture import OLDER, SHARED, TIMES, Box, Cluster, Picture
-from gradscope.render.theme import LIGHT, NODE_STATES, SAVED_STATES, SEVERITIES
+from gradscope.render.theme import LIGHT, NODE_STATES, SAVED_STATES, SEVERITIES, WAY_STATES, Style
 from gradscope.units import escaped
 
 _FAST = {"nslimit": "0.1", "nslimit1": "0.1", "mclimit": "0.1", "splines": "line"}
@@ -20,6 +20,7 @@ _MANY = 150
 _WIDE = 110
 """Characters of a note in a line."""
 
+_LOOKS: Mapping[str, Style] = NODE_STATES | WAY_STATES
 _ALARM = SEVERITIES[Severity.ERROR].light.ink
 
 
@@ -44,7 +45,7 @@ def lines_of(box: Box) -> list[Line]:
     page = LIGHT.background
     title = Line(box.title, box.note, "→", size="12")
     if box.state is not None:
-        look = NODE_STATES[box.state]
+        look = _LOOKS[box.state]
         title = title._replace(mark=look.symbol, ink=look.light.ink)
     lines = [
         Line(box.alarm, mark="", colour=page, ground=_ALARM),
@@ -72,7 +73,7 @@ def head_of(picture: Picture) -> list[Line]:
     entered = {arrow.enters for arrow in picture.arrows}
     for part in filter(entered.__contains__, (SHARED, OLDER)):
         lines.append(Line(f"enters {part}", "", "→", LIGHT.accent))
-    if any(box.is_fold for box in picture.boxes):
+    if any(box.is_fold for box in picture.boxes) and not picture.is_way:
         lines.append(Line("double frame: several nodes folded", mark=""))
     for note in picture.notes:
         colour = SEVERITIES[Severity.WARNING].light.ink
@@ -87,6 +88,8 @@ def to_dot(picture: Picture) -> str:
     room = {"rankdir": "TB", "nodesep": "0.3", "ranksep": "0.38", "pad": "0.25"}
     font = {"fontname": "Helvetica", "fontcolor": LIGHT.text}
     graph.attr("graph", **room, **font, fontsize="14", labeljust="l", outputorder="edgesfirst")
+    if picture.is_way:
+        graph.attr("graph", rankdir="LR")
     graph.attr("node", **font, shape="box", fontsize="12")
     graph.attr("edge", fontname="Helvetica", fontsize="9", fontcolor=LIGHT.muted, arrowsize="0.7")
     if len(picture.arrows) > _MANY:
@@ -95,13 +98,13 @@ def to_dot(picture: Picture) -> str:
     graph.attr("graph", bgcolor=LIGHT.background, labelloc="t", label=head)
     _frames(graph, picture, None)
     for arrow in picture.arrows:
-        graph.edge(
-            f"b{arrow.source}",
-            f"b{arrow.target}",
-            color=LIGHT.accent if arrow.enters else LIGHT.rule,
-            penwidth="2.5" if arrow.enters else "1",
-            **({"label": f"{TIMES}{arrow.count:,}"} if arrow.count > 1 else {}),
-        )
+        color, width = (LIGHT.accent, "2.5") if arrow.enters else (LIGHT.rule, "1")
+        dress = {"label": f"{TIMES}{arrow.count:,}"} if arrow.count > 1 else {}
+        if arrow.state is not None:
+            look, width = WAY_STATES[arrow.state], "1.5"
+            color, dress = look.light.ink, {"style": look.line}
+        ends = f"b{arrow.source}", f"b{arrow.target}"
+        graph.edge(*ends, color=color, penwidth=width, **dress)
     return str(graph.source)
 
 
@@ -128,7 +131,7 @@ def _dress(box: Box) -> dict[str, str]:
     """Return texts, fill, border and line style of one box."""
     dress = {"label": _label(lines_of(box))}
     if box.state is not None:
-        look = NODE_STATES[box.state]
+        look = _LOOKS[box.state]
         tone = look.light
         dress |= {"style": f"filled,{look.line}", "color": tone.ink, "fillcolor": tone.fill}
     else:
@@ -142,7 +145,7 @@ def _dress(box: Box) -> dict[str, str]:
 
 def _frame(cluster: Cluster) -> dict[str, str]:
     shared = cluster.is_shared
-    return {
+    dress = {
         "label": _label([Line(cluster.title, mark="")]),
         "fontsize": "12",
         "style": "rounded,filled,bold" if shared else "rounded,filled,dashed",
@@ -151,3 +154,9 @@ def _frame(cluster: Cluster) -> dict[str, str]:
         # Barely apart from the page, so that boxes stand out.
         "fillcolor": "#f3f8fc" if shared else "#fafafa",
     }
+    if cluster.state is not None:
+        line, ink = WAY_STATES[cluster.state].line, WAY_STATES[cluster.state].light.ink
+        dress |= {"style": f"rounded,filled,{line}", "color": ink, "fontcolor": ink}
+        # Arrows come to values without a graph from above.
+        dress |= {"labelloc": "b"} if line == "dotted" else {}
+    return dress

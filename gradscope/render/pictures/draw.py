@@ -266,7 +266,11 @@ def _colour(group: Element, lines: Sequence[Line]) -> None:
             start["text-decoration"] = "line-through"
         end = {"x": f"{right - _PAD:g}", "text-anchor": "end", "fill": line.ink}
         mark = {"fill": line.ink}
-        for words, look in ((line.mark.strip(), mark), (line.text, start), (line.note, end)):
+        if line.mark == "✂":  # the font does not have it
+            look = {"d": _BLADES, "fill": "none", "stroke": line.ink, "stroke-width": "1.2"}
+            look["transform"] = f"translate({x:g} {y:g})"
+            parts.append(Element(f"{{{_SVG}}}path", look))
+        for words, look in ((line.mark.strip(" ✂"), mark), (line.text, start), (line.note, end)):
             if words:
                 part = Element(_TEXT, text.attrib | {"font-size": line.size} | look)
                 part.text = escaped(words)
@@ -275,6 +279,8 @@ def _colour(group: Element, lines: Sequence[Line]) -> None:
         group[at : at + 1] = parts
 
 
+_RING = "a1.9,1.9 0 1 0 3.8,0a1.9,1.9 0 1 0 -3.8,0"
+_BLADES = f"M0,-7.3{_RING}M0,-1.3{_RING}M3.3,-6l7.7,4.7M3.3,-2.6l7.7,-4.7"
 _FONT = files("gradscope.render.pictures") / "fonts" / "LiberationSans-Regular.ttf"
 _SHARPNESS = 2.0
 _MOST_PIXELS = 40_000_000
@@ -386,14 +392,18 @@ def draw_graphs(
     Raises GradscopeError where the options cannot be met, no graph has a node, all nodes are too
     many to draw, or the file cannot be written.
     """
-    target = None if file is None else Path(file)
-    suffix = ".svg" if target is None else target.suffix.lower()
-    check_suffix(suffix)
     if not any(graph.nodes for graph in graphs):
         raise GradscopeError(
             "there is nothing to draw: the graph has no node (does the tensor require grad?)"
         )
-    picture = compose(graphs, options, marks)
+    return draw_picture(compose(graphs, options, marks), file)
+
+
+def draw_picture(picture: Picture, file: str | os.PathLike[str] | None) -> Drawing:
+    """Draw a picture, and write it to the file, if one is named."""
+    target = None if file is None else Path(file)
+    suffix = ".svg" if target is None else target.suffix.lower()
+    check_suffix(suffix)
     data, more = ENCODERS[suffix](picture)
     if target is not None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypedDict
 
+from gradscope.fixing.ways import LineState
 from gradscope.model import NodeState, SavedState
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -23,12 +24,12 @@ class BoxRow(NamedTuple):
 class Box(NamedTuple):
     """One box: ``root`` and ``alarm`` are strips above the title, ``note`` the state as text.
 
-    ``is_fold``: it stands for several nodes.
+    ``is_fold``: it stands for several nodes, or for parameters.
     """
 
     id: int
     title: str
-    state: NodeState | None = None
+    state: NodeState | LineState | None = None
     note: str = ""
     root: str = ""
     alarm: str = ""
@@ -49,6 +50,7 @@ class Arrow:
     target: int
     enters: str = ""
     count: int = 1
+    state: LineState | None = None
 
 
 class Cluster(NamedTuple):
@@ -60,6 +62,7 @@ class Cluster(NamedTuple):
     title: str
     parent: int | None = None
     is_shared: bool = False
+    state: LineState | None = None
 
 
 class Marking(NamedTuple):
@@ -77,7 +80,10 @@ UNMARKED = Marking()
 
 
 class Picture(NamedTuple):
-    """A whole picture; every arrow goes from an earlier to a later box."""
+    """A whole picture; every arrow goes from an earlier to a later box.
+
+    ``is_way``: it shows lines of the program, from left to right, and no nodes.
+    """
 
     title: str
     subtitle: str = ""
@@ -85,6 +91,7 @@ class Picture(NamedTuple):
     arrows: tuple[Arrow, ...] = ()
     clusters: tuple[Cluster, ...] = ()
     notes: tuple[str, ...] = ()
+    is_way: bool = False
 
 
 def one_line(text: str, limit: int = 72) -> str:

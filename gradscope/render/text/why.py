@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from gradscope.fixing.births import names_of, reason_of, word_of
+from gradscope.fixing.births import lost, names_of, reason_of, word_of
 from gradscope.fixing.origins import EngineUse
 from gradscope.fixing.ways import Answer, Cut, LineState, Row, State, Ways
 from gradscope.model import Site
@@ -29,25 +29,21 @@ _LAST = {LineState.GRADIENT: ("●", "*"), LineState.BEHIND: ("○", "o"), LineS
 
 def print_answer(answer: Answer, ways: Ways, script: str, console: Console) -> None:
     """Print what is known of some leaves that have the same ways."""
-    _say(f"{_who(answer, ways)}: {_what(answer, ways)}", console)
+    _say(said_of(answer, ways), console)
     leaf = answer.leaves[0]
     call, rows = ways.shown(answer)
     if answer.state in (State.ARRIVES, State.ZERO):
-        _print_way(call, rows, {}, ways, script, console)
+        _print_way(call, rows, "", ways, script, console)
         if also := ways.also_by(leaf):
             lines = lines_told(site.line for site in also)
-            _say(
-                f"  it also comes by {lines}"
-                if len(also) <= 8
-                else f"  it also comes by {counted(len(also), 'more line')}",
-                console,
-            )
+            lines = lines if len(also) <= 8 else counted(len(also), "more line")
+            _say(f"  it also comes by {lines}", console)
         for cut in answer.cuts[:1]:
             more = f" and {len(answer.cuts) - 1} more" if len(answer.cuts) > 1 else ""
             _say(f"another way is cut: {_cut_words(cut)}{more}", console)
     elif answer.state is State.CUT:
         cut = answer.cuts[0]
-        _print_way(call, rows, {LineState.CUT: f"cut: {word_of(cut)}"}, ways, script, console)
+        _print_way(call, rows, word_of(cut), ways, script, console)
         _print_cut(cut, ways, console)
         if len(answer.cuts) > 1:
             rest = (_cut_words(each) for each in answer.cuts[1:])
@@ -55,10 +51,8 @@ def print_answer(answer: Answer, ways: Ways, script: str, console: Console) -> N
     elif answer.state is State.ASIDE:
         last = ways.last_of_values(map(ways.value_of, answer.leaves))
         if last is not None:
-            _say(
-                f"what is computed from it ends at {_place(last, script)}: {_text(last, console)}",
-                console,
-            )
+            at = f"{_place(last, script)}: {_text(last, console)}"
+            _say(f"what is computed from it ends at {at}", console)
 
 
 def print_call(call: EngineUse, ways: Ways, script: str, console: Console, name: str = "") -> None:
@@ -77,35 +71,34 @@ def print_call(call: EngineUse, ways: Ways, script: str, console: Console, name:
         if call.unused:
             _say(f"inputs {listed(f'[{p}]' for p in call.unused)} are not reached", console)
         return
-    cuts = ways.cuts(call.roots)
-    frozen = ways.frozen_behind(call.roots)
-    unseen = [] if cuts or frozen else ways.left_unseen(call)
-    if not (cuts or unseen):
-        whose = (
-            f"{names_of(frozen, record)} require no grad" if frozen else "no parameter leads there"
-        )
+    cuts, frozen = lost(call, ways)
+    if not cuts:
+        whose = "no parameter leads there"
+        if frozen:
+            whose = f"{names_of(frozen, record)} require no grad"
         _say(f"{lacks}: {whose}", console)
         for route in dict.fromkeys(record.leaves[n].frozen for n in frozen):
             if (froze := record.site(route)) is not None:
                 _say(f"frozen at {_place(froze, script)}: {_text(froze, console)}", console)
         return
-    cut = (cuts or unseen)[0]
+    cut = cuts[0]
     _say(f"{lacks}: the way is cut", console)
     rows = ways.cut_way(cut, call.roots)
-    _print_way(call, rows, {LineState.CUT: f"cut: {word_of(cut)}"}, ways, script, console)
+    _print_way(call, rows, word_of(cut), ways, script, console)
     _print_cut(cut, ways, console)
-    if unseen:
+    if cut.value not in record.before(call.roots):
         _say("what happened between leaving torch and coming back is not seen", console)
     if len(cuts) > 1:
         _say(f"cut as well: {listed(map(_cut_words, cuts[1:]), _MOST_ALSO)}", console)
 
 
-def _who(answer: Answer, ways: Ways) -> str:
-    record, leaves = ways.record, answer.leaves
-    if len(leaves) == 1:
-        leaf = record.leaves[leaves[0]]
-        return f"`{leaf.name}` {leaf.shape}"
-    return f"{names_of(leaves, record)} ({counted(len(leaves), 'parameter')})"
+def said_of(answer: Answer, ways: Ways) -> str:
+    """Return what is known of some leaves, in a sentence."""
+    first, count = ways.record.leaves[answer.leaves[0]], len(answer.leaves)
+    who = f"`{first.name}` {first.shape}"
+    if count > 1:
+        who = f"{names_of(answer.leaves, ways.record)} ({counted(count, 'parameter')})"
+    return f"{who}: {_what(answer, ways)}"
 
 
 def _what(answer: Answer, ways: Ways) -> str:
@@ -121,8 +114,10 @@ def _what(answer: Answer, ways: Ways) -> str:
     it = "it" if len(answer.leaves) == 1 else "them"
     match answer.state:
         case State.ARRIVES:
-            used = f"; {name}.step() uses {it}" if holder and steps else f", and no optimizer has {it}"
-            return f"a gradient arrives {arrives}{'' if ways.asked else used}"
+            used = f", and no optimizer has {it}"
+            if ways.asked or (holder and steps):
+                used = "" if ways.asked else f"; {name}.step() uses {it}"
+            return f"a gradient arrives {arrives}{used}"
         case State.ZERO:
             return f"a gradient arrives {arrives}, and is zero (not a cut)"
         case State.FROZEN:
@@ -155,37 +150,28 @@ def _cut_words(cut: Cut) -> str:
 
 
 def _print_way(
-    call: EngineUse | None,
-    rows: Sequence[Row],
-    words: dict[LineState, str],
-    ways: Ways,
-    script: str,
-    console: Console,
+    call: EngineUse | None, rows: Sequence[Row], cut: str, ways: Ways, script: str, console: Console
 ) -> None:
     """Print the lines of a way, the loss on top."""
     is_wide = not console.encoding.lower().startswith(("ascii", "latin", "iso"))
     site = ways.record.site(call.route) if call is not None else None
     if site is not None:
         _print_row("", site, "", "bold", script, console, lead="line ")
-    shown = [*rows]
-    folded = len(shown) - _MOST_ROWS
-    if folded > 0:
-        cut_at = next((i for i, r in enumerate(shown) if r.state is LineState.CUT), len(shown) // 2)
-        keep = {*range(4), *range(len(shown) - 4, len(shown)), *range(cut_at - 1, cut_at + 2)}
-    gap = False
-    for place, row in enumerate(shown):
-        if folded > 0 and place not in keep:
-            if not gap:
-                hidden = sum(i not in keep for i in range(place, len(shown)))
+    keep = {*range(len(rows))}
+    if len(rows) > _MOST_ROWS:
+        cut_at = next((i for i, r in enumerate(rows) if r.state is LineState.CUT), len(rows) // 2)
+        keep = {*range(4), *range(len(rows) - 4, len(rows)), *range(cut_at - 1, cut_at + 2)}
+    for place, row in enumerate(rows):
+        if place not in keep:
+            if place - 1 in keep:
+                hidden = min(i for i in keep if i > place) - place
                 _say(f"  {'…' if is_wide else '...'} {counted(hidden, 'line')}", console)
-            gap = True
             continue
-        gap = False
         wide, narrow, style = _SIGNS[row.state]
         if row.is_last and row.state in _LAST:
             wide, narrow = _LAST[row.state]
-        word = words.get(row.state, "" if row.state is LineState.GRADIENT else str(row.state))
-        word = "" if row.is_last and row.state is not LineState.CUT else word
+        word = "" if row.is_last or row.state is LineState.GRADIENT else str(row.state)
+        word = f"cut: {cut}" if row.state is LineState.CUT else word
         _print_row(wide if is_wide else narrow, row.site, word, style, script, console)
 
 

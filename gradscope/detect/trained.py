@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from gradscope.program.names import attributes_of, names_in, parameters_in
 from gradscope.program.sites import Place, place_in, site_of, user_frames
 from gradscope.program.tensors import (
     PLAIN,
+    TensorRef,
     checksum,
     grad_of,
     is_zero,
@@ -53,7 +54,7 @@ _STEPS_TO_CHOOSE = 20  # of experts, or of heads that alternate
 class _Gradient(NamedTuple):
     """A gradient that a step has used: it is held by its parameter alone."""
 
-    tensor: weakref.ref[Tensor]
+    tensor: TensorRef
     version: int
     calls: int = 0
 
@@ -73,7 +74,7 @@ class _Unheld:
     """A parameter that calls reach and that no optimizer which has stepped holds."""
 
     def __init__(self, parameter: Tensor) -> None:
-        self.parameter = weakref.ref(parameter)
+        self.parameter = TensorRef(parameter)
         self.shape, self.nbytes = tuple(parameter.shape), parameter.nbytes
         self._before = self._state(parameter)
         self.is_unchanged = True
@@ -118,7 +119,8 @@ class _Optimizer:
         self.names: dict[int, str] = {}
         """By identity, of the parameters that required grad at one of the first steps."""
         self.shapes = {id(p): tuple(p.shape) for p in parameters}
-        self.waiting = {id(p): weakref.ref(p) for p in parameters if requires_grad(p)}
+        self.waiting: dict[int, Callable[[], Tensor | None]]
+        self.waiting = {id(p): TensorRef(p) for p in parameters if requires_grad(p)}
         """Those that have required grad at all steps, and had a gradient at none."""
         self.owners: dict[int, str] = {}
         """By the identity of a parameter the name of its module."""
@@ -173,7 +175,7 @@ class _Optimizer:
         for parameter in _parameters(self.optimizer()):
             grad = grad_of(parameter)
             if grad is not None and type(grad) in PLAIN:
-                self.used[id(parameter)] = _Gradient(weakref.ref(grad), version_of(grad))
+                self.used[id(parameter)] = _Gradient(TensorRef(grad), version_of(grad))
 
     def before_call(self, leaves: Iterable[Tensor]) -> None:
         """Note that a call is about to add to the gradients of these leaves."""
@@ -206,7 +208,7 @@ class Trained(Observer):
         self._silenced: tuple[Site, str] | None = None
         self._guarded = False
         self._script = ""
-        self._frozen: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        self._frozen: dict[int, tuple[Callable[[], Tensor | None], str]] = {}
         self._not_yet: tuple[str, ...] = ()
 
     # at steps
@@ -245,7 +247,7 @@ class Trained(Observer):
         names = {key: name for key, (name, _) in written.items()}
         self._names |= names
         self._frozen |= {
-            key: (weakref.ref(tensor), name)
+            key: (TensorRef(tensor), name)
             for key, (name, tensor) in written.items()
             if isinstance(tensor, Parameter) and not requires_grad(tensor)
         }
@@ -365,6 +367,18 @@ class Trained(Observer):
             yield from self._not_reached(known, replaced)
             yield from self._not_reset(known)
 
+    def let_go(self) -> None:
+        """Refer to no tensor any more: the watch is over."""
+        self._frozen = {
+            key: (_gone, name)
+            for key, (ref, name) in self._frozen.items()
+            if (tensor := ref()) is None or not requires_grad(tensor)
+        }
+        self._unheld.clear()
+        for known in self._all:
+            known.waiting = dict.fromkeys(known.waiting, _gone)
+            known.used.clear()
+
     def summary(self) -> Training:
         """Return how many parameters had gradients, and which had none on purpose."""
         stepped = [each for each in self._all if each.steps]
@@ -482,6 +496,10 @@ class Trained(Observer):
         step, nbytes = site_of(known.place), sum(each.nbytes for each in unheld.values())
         of = names, others, known.steps, known.name, step, self.watch.calls, len(instead)
         yield gs503.finding(gs503.NeverUsed(*of, is_listed, is_beside, nbytes))
+
+
+def _gone() -> None:
+    """Stands for a reference to a tensor that does not live."""
 
 
 def _parameters(optimizer: Any) -> list[Tensor]:

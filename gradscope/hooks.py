@@ -127,11 +127,8 @@ def hide_references(kind: type) -> Handle:
     """Have ``torch.utils.swap_tensors`` overlook weak references of a class: it refuses a tensor
     that has any.
     """
-
-    def getweakrefs(referent: object) -> list[Any]:
-        return [each for each in weakref.getweakrefs(referent) if type(each) is not kind]
-
-    seen = SimpleNamespace(**{**vars(weakref), "getweakrefs": getweakrefs})
+    seen = SimpleNamespace(**vars(weakref))
+    seen.getweakrefs = lambda of: [r for r in weakref.getweakrefs(of) if type(r) is not kind]
     return replace(torch.utils, "weakref", seen)
 
 

@@ -12,7 +12,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from types import FrameType, ModuleType
+from types import FrameType, ModuleType, NoneType
 from typing import Any, NamedTuple
 
 import torch
@@ -368,16 +368,17 @@ class Trained(Observer):
             yield from self._not_reset(known)
 
     def let_go(self) -> None:
-        """Refer to no tensor any more: the watch is over."""
-        self._frozen = {
-            key: (_gone, name)
-            for key, (ref, name) in self._frozen.items()
-            if (tensor := ref()) is None or not requires_grad(tensor)
-        }
+        """Refer to no tensor any more: the watch is over. ``NoneType()`` is None."""
+        self._frozen = {n: (NoneType, name) for n, name in enumerate(self._names_of_frozen())}
         self._unheld.clear()
         for known in self._all:
-            known.waiting = dict.fromkeys(known.waiting, _gone)
+            known.waiting = dict.fromkeys(known.waiting, NoneType)
             known.used.clear()
+
+    def _names_of_frozen(self) -> Iterator[str]:
+        for ref, name in self._frozen.values():
+            if (tensor := ref()) is None or not requires_grad(tensor):
+                yield name
 
     def summary(self) -> Training:
         """Return how many parameters had gradients, and which had none on purpose."""
@@ -386,11 +387,6 @@ class Trained(Observer):
             return Training(known=self._sees_steps and not self.watch.passes)
         names = {key: name for each in stepped for key, name in each.names.items()}
         waiting = set[int]().union(*(each.waiting.keys() for each in stepped))
-        frozen = [
-            name
-            for ref, name in self._frozen.values()
-            if (tensor := ref()) is None or not requires_grad(tensor)
-        ]
         return Training(
             len(stepped),
             min(each.steps for each in stepped),
@@ -398,7 +394,7 @@ class Trained(Observer):
             len(names),
             len(names.keys() - waiting),
             counts(self._not_yet, {*names.values()} - {*self._not_yet}),
-            counts(frozen, {*names.values()}),
+            counts([*self._names_of_frozen()], {*names.values()}),
         )
 
     @property
@@ -496,10 +492,6 @@ class Trained(Observer):
         step, nbytes = site_of(known.place), sum(each.nbytes for each in unheld.values())
         of = names, others, known.steps, known.name, step, self.watch.calls, len(instead)
         yield gs503.finding(gs503.NeverUsed(*of, is_listed, is_beside, nbytes))
-
-
-def _gone() -> None:
-    """Stands for a reference to a tensor that does not live."""
 
 
 def _parameters(optimizer: Any) -> list[Tensor]:

@@ -50,9 +50,9 @@ engine answer. Results, gradients and gradients of gradients are compared bit by
 {operators}
 
 These are all 879 entries that torch 2.13 has. Out of sight is what a node saved as a list, or in
-C++ that shows it to nobody (`torch._foreach_mul`), without hooks. Counted as wrong is `kron`: it
-saves its inputs by memory that shares no version counter with them. `uses` says not to change them
-in place; torch lets it happen, and computes other gradients.
+C++ that shows it to nobody (`torch._foreach_mul`), without hooks. `uses` is right to say of a
+tensor not to change it if the engine refuses the graph after that, or computes other gradients
+(`kron`, whose inputs it saves as memory with a version counter of its own).
 [Every entry](../tests/oracles/operators.jsonl) has its answers.
 
 Other tests of the same kind:

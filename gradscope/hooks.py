@@ -7,12 +7,14 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable
-from types import FrameType, TracebackType
+from types import FrameType, SimpleNamespace, TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.autograd.graph
+import torch.utils
 import torch.utils._python_dispatch
 from torch.autograd.function import BackwardCFunction
 from torch.optim.optimizer import (
@@ -119,6 +121,15 @@ def on_new_parameters(meet: Callable[[Any], object]) -> Handle:
         meet(optimizer)
 
     return replace(Optimizer, "add_param_group", add_param_group)
+
+
+def hide_references(kind: type) -> Handle:
+    """Have ``torch.utils.swap_tensors`` overlook weak references of a class: it refuses a tensor
+    that has any.
+    """
+    seen = SimpleNamespace(**vars(weakref))
+    seen.getweakrefs = lambda of: [r for r in weakref.getweakrefs(of) if type(r) is not kind]
+    return replace(torch.utils, "weakref", seen)
 
 
 def on_new(kind: type[BaseException], see: Callable[[BaseException], None]) -> Handle:

@@ -36,6 +36,7 @@ from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
 from gradscope.hooks import (
     DefaultHookFunctions,
     Handle,
+    hide_references,
     on_new,
     on_optimizer_step,
     on_unraisable,
@@ -60,6 +61,7 @@ from gradscope.model import (
 )
 from gradscope.program.ahead.frames import forget_wholes
 from gradscope.program.sites import forget_codes, place_in, site_of, user_frame
+from gradscope.program.tensors import TensorRef
 from gradscope.program.undisturbed import Uncollected, Untraced, unprofiled
 from gradscope.program.variables import turn_off
 from gradscope.record.scalars import EVERY, FIGURES, Sink
@@ -160,6 +162,7 @@ class Session:
         elif not SAVED_TENSORS_ARE_READABLE:  # a look must not run hooks of the program's
             install(wrap_unpack_hooks(foreign))
         install(Handle(begin_watch(under_hooks)))
+        install(hide_references(TensorRef))
         install(on_unraisable(take))
         install(wrap_engine(self._backward.run))
         if self.state.looks:
@@ -194,6 +197,8 @@ class Session:
         observers.end(*scope.leaks, scope.trained)
         if self.scopes == [scope]:
             observers.tell(Observer.at_end)
+        what = "telling who trains what failed in gradscope"
+        self.state.notes.attempt(what, scope.trained.let_go, None)
         self.scopes.remove(scope)
         self.books.regroup()
         if not self.scopes:
@@ -205,6 +210,7 @@ class Session:
         self._handles.close()
         self.state.saving.leave_late = self.state.hooks.sweep
         self.state.restore_stack()
+        self.state.names.let_go()
         forget_codes()
         forget_flows()
         forget_wholes()
@@ -514,8 +520,8 @@ class Scope:
         made = counted(self._asked.stop_after or 0, "backward call")
         stopped = f"the program was stopped after {made}, as --stop-after asked"
         notes = (*summary.notes, *([stopped] if self.is_stopped else []))
-        training = self.trained.summary()
-        if is_over:  # it takes too long for all the times that a recording is brought up to date
+        training = self.trained.told or self.trained.summary()
+        if is_over and training.table is None:  # it takes too long to be brought up to date
             training = replace(training, table=self.trained.table())
         summary = replace(summary, training=training, notes=notes)
         return replace(summary, predicted=len(predicted), came_true=came_true)

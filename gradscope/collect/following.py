@@ -37,6 +37,7 @@ from gradscope.fixing.origins import (
 )
 from gradscope.hooks import (
     Handle,
+    hide_references,
     on_new_parameters,
     on_optimizer_step,
     on_thread_start,
@@ -55,7 +56,7 @@ from gradscope.program.sites import (
     place_in,
     user_frames,
 )
-from gradscope.program.tensors import any_nonzero, describe, leaves_of, storage_of
+from gradscope.program.tensors import TensorRef, any_nonzero, describe, leaves_of, storage_of
 from gradscope.torch_private import (
     DisableTorchFunction,
     is_transformed,
@@ -147,15 +148,15 @@ class Following(TorchFunctionMode):
         self._origins: list[Origin] = []
         self._would: list[bool] = []
         """Of each value whether a graph leads to a leaf, or would without a Function around."""
-        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._known: dict[int, tuple[TensorRef, int]] = {}
         self._written: dict[int, tuple[StorageWeakRef, int]] = {}
         """The value that was last written into some memory."""
         self._modes: list[Mode] = []
-        self._leaves: list[weakref.ref[Any]] = []
+        self._leaves: list[TensorRef] = []
         self._leaf_facts: list[tuple[str, int, bool]] = []
         self._requires: dict[int, bool] = {}
-        self._frozen: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._made: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self._frozen: dict[int, tuple[TensorRef, int]] = {}
+        self._made: dict[int, tuple[TensorRef, int, int]] = {}
         self._turns = count()
         self._calls: list[EngineUse] = []
         self._steps: list[StepUse] = []
@@ -174,6 +175,7 @@ class Following(TorchFunctionMode):
                 wrap_engine(self.run_engine),
                 on_optimizer_step(self.step, self.stepped),
                 on_new_parameters(self.meet),
+                hide_references(TensorRef),
                 on_thread_start(enter, leave),
                 _on_functions(self),
                 _on_values(self),
@@ -236,7 +238,7 @@ class Following(TorchFunctionMode):
 
     def _as_leaf(self, value: Any, parents: tuple[int, ...], route: int) -> int:
         leaf = len(self._leaves)
-        self._leaves.append(weakref.ref(value))
+        self._leaves.append(TensorRef(value))
         is_parameter = isinstance(value, torch.nn.Parameter)
         self._leaf_facts.append((describe(value), value.numel(), is_parameter))
         self._requires[leaf] = value.requires_grad
@@ -255,7 +257,7 @@ class Following(TorchFunctionMode):
         # What `torch.func` wraps in an operation's result is that result, too.
         own = [*_levels(value)] if isinstance(value, torch.Tensor) else []
         for each in own[:1] if origin.how in ("wrapped", "leaf") else own:
-            self._known[id(each)] = weakref.ref(each), number
+            self._known[id(each)] = TensorRef(each), number
         if number > self.most_values:
             self.is_over = True
         return number
@@ -515,12 +517,12 @@ class Following(TorchFunctionMode):
             else:
                 if isinstance(tensor, torch.nn.Parameter):
                     self._number(tensor)
-                self._frozen[id(tensor)] = weakref.ref(tensor), self._route(frame)
+                self._frozen[id(tensor)] = TensorRef(tensor), self._route(frame)
 
     def made_parameter(self, parameter: Any, frame: FrameType) -> None:
         """Note where a parameter was made."""
         with self._lock:
-            made = weakref.ref(parameter), self._route(frame), next(self._turns)
+            made = TensorRef(parameter), self._route(frame), next(self._turns)
             self._made[id(parameter)] = made
 
     # the engine and the optimizers

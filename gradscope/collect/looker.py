@@ -24,6 +24,7 @@ from gradscope.collect.nodes import (
     kind_of,
     known_kinds,
     packs_in,
+    slices_may_be_stale,
     slices_were_freed,
     stale_by_engine,
     stale_inputs_of_checkpoint,
@@ -33,7 +34,7 @@ from gradscope.collect.state import State
 from gradscope.collect.walk import dependencies_last, root_node, will_run
 from gradscope.program.sites import Place
 from gradscope.program.tensors import is_parameter
-from gradscope.torch_private import NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
+from gradscope.torch_private import FUNCTION_APPLY, NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
 
 _MOST_NODES = 300_000  # looked at in one call
 _OF_NUMBERS = frozenset({torch.bool, torch.int64, torch.float64, torch.complex128})
@@ -193,7 +194,11 @@ class Looker:
                 node = look.nodes[i]
                 kind = kind_of(type(node))
                 # Another thread's node that saved nothing may have the number of the one that did.
-                if not kind.names or packed in packs_in(node, kind):
+                if kind.names and packed not in packs_in(node, kind):
+                    continue
+                by_function = packed.by_function or FUNCTION_APPLY is None
+                asked = kind.is_slices and not token.is_run_elsewhere
+                if not asked or slices_may_be_stale(node, by_function):
                     look.stale.append((i, Stale(tensor, packed.version)))
 
     def _tie(self, look: Look, token: Token, node: Node, kind: Kind) -> None:

@@ -32,6 +32,7 @@ from gradscope.torch_private import (
 from gradscope.units import gathered
 
 DETACHED_TEXT = "Trying to use a saved tensor that has been detached in-place"
+_STALE_TEXTS = (slots.MODIFIED, slots.REFUSED, DETACHED_TEXT)
 CLONE = "CloneBackward0"
 _EDGES = {"self": 0, "other": -1}
 """By the name of an argument, which edge of the node leads to where it was made. The edge stays
@@ -168,6 +169,21 @@ def slices_were_freed(node: Node) -> bool:
     return slots.FREED_TEXT in str(_error_of(node, given))
 
 
+def slices_may_be_stale(node: Node, by_function: bool) -> bool:
+    """Return whether what the node that a CopySlices wraps has saved was modified in place since.
+
+    Torch unpacks that before it computes anything with the gradient that it is given. A Function
+    is not run: of what may be saved ``by_function`` it is not known.
+    """
+    for dtype in (torch.float32, torch.complex64):  # a view as numbers of the other kind needs it
+        with DisableTorchDispatch(), torch.no_grad():
+            error = _error_of(node, torch.zeros((), dtype=dtype, device="cpu"))
+        is_hidden = isinstance(error, slots.OfTheProgramError) and by_function
+        if is_hidden or any(text in str(error) for text in _STALE_TEXTS):
+            return True
+    return False
+
+
 def _error_of_foreach(node: Any) -> RuntimeError | None:
     """Return what torch raises for what the node of a foreach operation saved, if anything.
 
@@ -184,7 +200,7 @@ def _error_of(node: Any, *gradients: torch.Tensor | None) -> RuntimeError | None
         try:
             slots.guarded(lambda: node(*gradients))
         except RuntimeError as error:
-            return None if isinstance(error, slots.OfTheProgramError) else error
+            return error
     return None
 
 

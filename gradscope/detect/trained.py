@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
@@ -39,6 +40,7 @@ from gradscope.program.names import attributes_of, names_in, parameters_in
 from gradscope.program.sites import Place, place_in, site_of, user_frames
 from gradscope.program.tensors import (
     PLAIN,
+    TensorRef,
     checksum,
     grad_of,
     is_zero,
@@ -61,7 +63,7 @@ _STEPS_TO_CHOOSE = 20  # of experts, or of heads that alternate
 class _Gradient(NamedTuple):
     """A gradient that a step has used: it is held by its parameter alone."""
 
-    tensor: weakref.ref[Tensor]
+    tensor: TensorRef
     version: int
     calls: int = 0
 
@@ -81,7 +83,7 @@ class _Unheld:
     """A parameter that calls reach and that no optimizer which has stepped holds."""
 
     def __init__(self, parameter: Tensor) -> None:
-        self.parameter = weakref.ref(parameter)
+        self.parameter = TensorRef(parameter)
         self.shape, self.nbytes = tuple(parameter.shape), parameter.nbytes
         self._before = self._state(parameter)
         self.is_unchanged = True
@@ -127,7 +129,7 @@ class _Optimizer:
         self.names: dict[int, str] = {}
         """By identity, of the parameters that required grad at one of the first steps."""
         self.shapes = {id(p): tuple(p.shape) for p in parameters}
-        self.waiting = {id(p): weakref.ref(p) for p in parameters if requires_grad(p)}
+        self.waiting = {id(p): TensorRef(p) for p in parameters if requires_grad(p)}
         """Those that have required grad at all steps, and had a gradient at none."""
         self.owners: dict[int, str] = {}
         """By the identity of a parameter the name of its module."""
@@ -187,7 +189,7 @@ class _Optimizer:
         for parameter in _parameters(self.optimizer()):
             grad = grad_of(parameter)
             if grad is not None and type(grad) in PLAIN:
-                self.used[id(parameter)] = _Gradient(weakref.ref(grad), version_of(grad))
+                self.used[id(parameter)] = _Gradient(TensorRef(grad), version_of(grad))
 
     def before_call(self, leaves: Iterable[Tensor]) -> None:
         """Note that a call is about to add to the gradients of these leaves."""
@@ -221,6 +223,8 @@ class Trained(Observer):
         self._guarded = False
         self._script = ""
         self._losses = Losses()
+        self.told: Training | None = None
+        """What is said of it all, once the watch is over."""
         self._not_yet: tuple[str, ...] = ()
 
     # at steps
@@ -385,6 +389,15 @@ class Trained(Observer):
         for known in stepped:
             yield from self._not_reached(known, replaced)
             yield from self._not_reset(known)
+
+    def let_go(self) -> None:
+        """Refer to no tensor any more: the watch is over."""
+        self.told = replace(self.summary(), table=self.table())
+        self._losses = Losses()
+        self._unheld.clear()
+        for known in self._all:
+            known.waiting.clear()
+            known.used.clear()
 
     def summary(self) -> Training:
         """Return how many parameters had gradients, and which had none on purpose."""

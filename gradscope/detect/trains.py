@@ -5,7 +5,6 @@ Nothing is read from a device, and of a guarded call it is only counted that the
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from math import prod
 
@@ -23,6 +22,7 @@ from gradscope.model import (
 )
 from gradscope.program.sites import Place
 from gradscope.program.tensors import (
+    TensorRef,
     grad_of,
     is_zero,
     memory_of,
@@ -54,13 +54,13 @@ class _Known:
     __slots__ = ("by", "grad", "is_off", "name", "numbers", "reaches", "tensor", "version")
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor = weakref.ref(tensor)
+        self.tensor = TensorRef(tensor)
         self.name = ""
         self.numbers = prod(shape_of(tensor) or ())
         self.is_off = not requires_grad(tensor)
         self.reaches: dict[int, _Reach] = {}
         self.by = set[int]()
-        self.grad: weakref.ref[Tensor] | None = None
+        self.grad: TensorRef | None = None
         self.version = 0
 
     @property
@@ -83,7 +83,7 @@ class _Known:
         if grad is None:
             self.lose()
         else:
-            self.grad, self.version = weakref.ref(grad), version_of(grad)
+            self.grad, self.version = TensorRef(grad), version_of(grad)
 
     @property
     def is_there(self) -> bool:
@@ -195,7 +195,7 @@ class Losses:
             for known in followed:
                 known.by.add(number)
                 if known.now is not None:
-                    known.grad, known.version = weakref.ref(known.now), version_of(known.now)
+                    known.grad, known.version = TensorRef(known.now), version_of(known.now)
         for key in self._filled.keys() & held:
             known = self._filled.pop(key)
             if guarded and not known.is_as_left:

@@ -39,6 +39,7 @@ from gradscope.fixing.runs import Job
 from gradscope.hooks import (
     DefaultHookFunctions,
     Pair,
+    hide_references,
     on_new_parameters,
     on_optimizer_step,
     replace_default_hook_functions,
@@ -49,7 +50,7 @@ from gradscope.launch.runner import prepare
 from gradscope.launch.trial import overlay, run_eagerly, target_of
 from gradscope.program.names import Names
 from gradscope.program.sites import USER, classify, frames_from, user_frames
-from gradscope.program.tensors import any_nonzero, leaves_of, storage_of
+from gradscope.program.tensors import TensorRef, any_nonzero, leaves_of, storage_of
 from gradscope.torch_private import DisableTorchFunction, innermost_transform
 from gradscope.units import gathered
 
@@ -108,9 +109,9 @@ class _Numbering:
     def __init__(self, record: Record) -> None:
         self._record = record
         self.saved: list[list[weakref.ref[_Versioned]]] = []
-        self.variables: list[weakref.ref[Any]] = []
+        self.variables: list[TensorRef] = []
         self._leaves: dict[int, int] = {}
-        self._gave: dict[int, tuple[int, StorageWeakRef, weakref.ref[Any]]] = {}
+        self._gave: dict[int, tuple[int, StorageWeakRef, TensorRef]] = {}
         """The last place that gave a tensor of some memory, as long as that is not freed."""
         self.hooks: Pair = self._pack, readable(operator.attrgetter("tensor"))
 
@@ -118,7 +119,7 @@ class _Numbering:
         """Note that a place gave a tensor, where graphs are built."""
         if torch.is_grad_enabled() and (memory := storage_of(tensor)):
             storage = StorageWeakRef(tensor.untyped_storage())
-            self._gave[memory] = place, storage, weakref.ref(tensor)
+            self._gave[memory] = place, storage, TensorRef(tensor)
 
     def _pack(self, tensor: Any) -> _Versioned:
         return _Versioned(tensor, self._giver(tensor))
@@ -166,7 +167,7 @@ class _Numbering:
         known = self._leaves.get(id(tensor))
         if known is None or self.variables[known]() is not tensor:
             known = self._leaves[id(tensor)] = len(self.variables)
-            self.variables.append(weakref.ref(tensor))
+            self.variables.append(TensorRef(tensor))
         return known
 
 
@@ -670,6 +671,7 @@ def main(job_file: str) -> NoReturn:
     wrap_engine(rehearsal.run_engine)
     on_optimizer_step(rehearsal.step, rehearsal.stepped)
     on_new_parameters(rehearsal.meet)
+    hide_references(TensorRef)
     replace_default_hook_functions(rehearsal.stepping_aside(DefaultHookFunctions.now()))
     with torch.autograd.graph.saved_tensors_hooks(*rehearsal._graph.hooks), rehearsal:
         if job.guarded:

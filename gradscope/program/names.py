@@ -15,7 +15,7 @@ from torch.nn import Module
 from gradscope.program.containers import layout_of
 from gradscope.program.layouts import is_exactly
 from gradscope.program.sites import USER, caller_of, frames_from, owner_of
-from gradscope.program.tensors import is_held_leaf, storage_of
+from gradscope.program.tensors import TensorRef, is_held_leaf, storage_of
 from gradscope.program.variables import Variable, variables
 from gradscope.torch_private import MODULE_CALL
 
@@ -30,8 +30,13 @@ class Names:
     def __init__(self) -> None:
         self._modules: dict[int, tuple[weakref.ref[Module], str, str]] = {}
         self._unheld: dict[str, list[weakref.ref[Module]]] = {}
-        self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
-        self._storages: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
+        self._tensors: dict[int, tuple[TensorRef, str]] = {}
+        self._storages: dict[int, tuple[TensorRef, str]] = {}
+
+    def let_go(self) -> None:
+        """Refer to no tensor any more."""
+        self._tensors.clear()
+        self._storages.clear()
 
     def module_of(self, frame: FrameType | None) -> tuple[str, str] | None:
         """Return name and class of the innermost module that runs in ``frame`` or its callers."""
@@ -143,7 +148,7 @@ class Names:
     def _remember(self, tensor: torch.Tensor, name: str) -> None:
         known = self._tensors.get(id(tensor))
         if known is None or known[0]() is not tensor:
-            entry = weakref.ref(tensor), name
+            entry = TensorRef(tensor), name
             self._tensors[id(tensor)] = self._storages[storage_of(tensor)] = entry
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
@@ -24,6 +25,13 @@ from gradscope.torch_private import (
 
 PLAIN = frozenset({Tensor, torch.nn.Parameter})
 """Types whose attributes can be read without running code of the program's."""
+
+
+class TensorRef(weakref.ref[Tensor]):
+    """A weak reference of ours to a tensor: torch swaps tensors in spite of it (see hooks.py)."""
+
+    __slots__ = ()
+
 
 _LETTERS = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 _KIND = re.compile(r"^(float|int|uint|complex|bfloat)(?=\d)")

@@ -717,6 +717,26 @@ for _ in range(3):
 """,
         "    keys = project(table.weight.clone())",
     ),
+    "rehearse what torch swaps": (
+        """
+torch.__future__.set_swap_module_params_on_conversion(True)
+model = torch.nn.Linear(4, 4)
+h = torch.zeros(3, 4)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    loss = model(torch.ones(3, 4)).sum()
+    loss.backward()
+del loss
+model.double().float()
+for _ in range(3):
+    h = torch.tanh(model(h + 1))
+    loss = h.square().sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+        "model(h.detach() + 1)",
+    ),
     "rehearse what has no version": (
         """
 net, h = torch.nn.Linear(3, 3), torch.zeros(4, 3)

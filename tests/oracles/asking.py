@@ -111,6 +111,19 @@ def _write(which: str, i: int, built: Built) -> None:
         tensor.copy_(tensor.clone())
 
 
+def _is_needed(which: str, i: int, sample: Sample) -> bool:
+    """Return whether other gradients come of other values written into a tensor."""
+    found = []
+    for more in (0, 1):
+        built = sample.build()
+        tensor = getattr(built, which)[i]
+        with torch.no_grad():
+            tensor.copy_(tensor + more)
+        outcome = call(built)
+        found.append([outcome.error, *outcome.values[len(built.outputs) :]])
+    return found[0] != found[1]
+
+
 def _detach(i: int, built: Built) -> None:
     built.inputs[i].detach_()
 
@@ -315,7 +328,7 @@ def compare(
             graph = gradscope.snapshot(*built.outputs)
             counts = len(graph.nodes), sum(len(node.saved) for node in graph.nodes)
             answers.expect(f"{what}: nodes and saved tensors shown", counts, nodes_of(built))
-            ask_uses(answers, what, built, all_due)
+            ask_uses(answers, what, sample, built, all_due, repeats)
         deed(built)
         codes = {hazard.code for hazard in gradscope.check(*built.outputs)}
         outcome = call(built)
@@ -334,8 +347,17 @@ def compare(
     _expect_no_fault(answers, what, scope)
 
 
-def ask_uses(answers: Answers, what: str, built: Built, due: dict[str, Outcome]) -> None:
-    """Ask of each tensor whether it may be changed in place."""
+def ask_uses(
+    answers: Answers,
+    what: str,
+    sample: Sample,
+    built: Built,
+    due: dict[str, Outcome],
+    repeats: bool,
+) -> None:
+    """Ask of each tensor whether it may be changed in place: not if the engine refuses it then, or
+    computes other gradients from it (of memory that was saved with a version counter of its own).
+    """
     for kind, tensors in (("input", built.inputs), ("output", built.outputs)):
         for i, one in enumerate(tensors):
             outcome = due.get(f"{kind} {i} written")
@@ -344,6 +366,8 @@ def ask_uses(answers: Answers, what: str, built: Built, due: dict[str, Outcome])
             found = {use.name: use.in_place for use in _uses(built.outputs, one)}
             unseen = is_unseen(built, NO_HOOKS)
             true = outcome.code != STALE
+            if true and repeats and not found["one"]:
+                true = not _is_needed(f"{kind}s", i, sample)
             answers.expect(f"{what}: uses of {kind} {i}", found["one"], true, unseen=unseen)
 
 

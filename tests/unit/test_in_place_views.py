@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
@@ -10,7 +12,8 @@ import torch.utils.checkpoint
 from test_freed_unseen import certain
 
 import gradscope
-from tests.property.functions import InPlaceSaved, SaveInput
+from gradscope.torch_private import next_sequence_nr
+from tests.property.functions import InPlace, InPlaceSaved, SaveInput
 
 
 @pytest.mark.parametrize("before", ["nothing", "the base was changed", "the view was changed"])
@@ -70,6 +73,37 @@ def test_what_a_checkpoint_next_to_a_view_saved_is_not_blamed_on_it() -> None:
         base.sum().backward()
     assert kept.requires_grad
     assert [finding for finding in scope.findings if finding.certainty == "certain"] == []
+
+
+@pytest.mark.parametrize("saves", [True, False])
+@pytest.mark.parametrize("change", [lambda view: view.add_(1), InPlace.apply])
+def test_what_this_thread_saved_is_not_blamed_on_a_view_of_another_thread(
+    change: Callable[[torch.Tensor], object], saves: bool
+) -> None:
+    """Each thread numbers its nodes from zero: two may have the same number."""
+    leaf = torch.ones(4, requires_grad=True)
+
+    def build(number: int) -> torch.Tensor:
+        base = leaf * torch.ones(4) if saves else leaf + 1
+        while next_sequence_nr() < number:
+            base = base + 1
+        change(base[:2])
+        return base
+
+    with gradscope.watch() as scope:
+        with ThreadPoolExecutor() as pool:
+            base = pool.submit(build, next_sequence_nr() + 20).result()
+        given = leaf * 1
+        assert base.grad_fn is not None
+        while next_sequence_nr() < base.grad_fn._sequence_nr():
+            given = given + 1
+        saved = given.sin()
+        given.add_(1)
+        base.sum().backward()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            saved.sum().backward()
+    assert certain(scope) == [("GS201", False)]
+    assert [each.backward_call for each in scope.findings if each.code == "GS201"] == [2]
 
 
 @pytest.mark.parametrize("hooks", [True, False, None])

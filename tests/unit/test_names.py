@@ -184,3 +184,23 @@ def test_what_a_module_s_own_method_calls_is_named_as_the_caller_sees_it() -> No
     listed = [Lit()]
     listed[0].training_step()
     assert listed[0].net.found == [("listed[0].net", "Spy")]
+
+
+def test_nothing_refers_to_a_tensor_once_the_watch_is_over() -> None:
+    """Torch swaps no tensor to which something refers weakly (``torch.utils.swap_tensors``)."""
+    model, head = nn.Linear(2, 2), nn.Linear(2, 1).requires_grad_(False)
+    optimizer = torch.optim.SGD([model.weight], lr=0.1)
+    unused = nn.Parameter(torch.ones(2))
+    optimizer.add_param_group({"params": [unused]})
+    with gradscope.watch() as outer:
+        with gradscope.watch() as scope:
+            for _ in range(3):
+                head(model(torch.ones(3, 2))).sum().backward()
+                optimizer.step()
+        assert weakref.getweakrefs(model.weight) != []
+    tensors = [*model.parameters(), *head.parameters(), unused, model.weight.grad]
+    assert [weakref.getweakrefs(tensor) for tensor in tensors] == [[]] * 6
+    training = scope.summary.training
+    assert (training, outer.summary.training) == (training, training)
+    assert training is not None
+    assert training.frozen

@@ -68,7 +68,7 @@ def test_without_unicode_each_sign_is_as_wide() -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     print_trains(with_table(), SafeConsole(file=file, width=80, color_system=None))
     file.seek(0)
-    signs = str.maketrans("●○▲✂·", "*o!x.")
+    signs = str.maketrans("●○▲✂·", "*o!%.")
     assert file.read() == WIDE.translate(signs)
 
 

@@ -166,7 +166,8 @@ def _trained(each: Sequence[Training]) -> Training:
         for name in ("not_yet", "frozen")
     )
     steps, known = min(one.steps for one in stepped), all(one.known for one in each)
-    return Training(optimizers, steps, "", parameters, reached, not_yet, frozen, known)
+    once = min((one.once for one in stepped if one.once is not None), default=None)
+    return Training(optimizers, steps, "", parameters, reached, not_yet, frozen, known, once)
 
 
 def _processes(names: Sequence[str], recordings: Sequence[Recording]) -> Iterator[Process]:

@@ -33,7 +33,11 @@ FRAMEWORKS = (
     "wandb",
 )
 
-IN_FRAMEWORKS = ("tests/frameworks/test_callbacks.py", "tests/frameworks/test_recipes.py")
+IN_FRAMEWORKS = (
+    "tests/frameworks/test_callbacks.py",
+    "tests/frameworks/test_recipes.py",
+    "tests/frameworks/test_trained.py",
+)
 WITH_TOOLS = ("tests/unit/test_scalars.py", "tests/integration/test_handing_on.py")
 
 MATRIX = (

@@ -10,14 +10,14 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import Module, Parameter
 
 from gradscope.code import source, statements
@@ -36,7 +36,7 @@ from gradscope.model import (
     TrainingTable,
 )
 from gradscope.program.layouts import is_exactly
-from gradscope.program.names import attributes_of, names_in, parameters_in
+from gradscope.program.names import names_in, parameters_in, within
 from gradscope.program.sites import Place, place_in, site_of, user_frames
 from gradscope.program.tensors import (
     PLAIN,
@@ -58,6 +58,7 @@ _LOOKED_AT = 32  # steps, of which is known whether they used gradients again
 _ENOUGH_STEPS, _ENOUGH_CALLS = 2, 3
 _FEWEST_AGAIN = 2
 _STEPS_TO_CHOOSE = 20  # of experts, or of heads that alternate
+_CONTAINERS = nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict
 
 
 class _Gradient(NamedTuple):
@@ -122,21 +123,24 @@ class _Optimizer:
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = weakref.ref(optimizer)
         self.kind = type(optimizer).__name__
-        self.steps = self.looked_at = 0
+        self.steps = 0
         self.place: Place | None = None
         self.name: str | None = None
-        parameters = _parameters(optimizer)
         self.names: dict[int, str] = {}
-        """By identity, of the parameters that required grad at one of the first steps."""
-        self.shapes = {id(p): tuple(p.shape) for p in parameters}
-        self.waiting = {id(p): TensorRef(p) for p in parameters if requires_grad(p)}
-        """Those that have required grad at all steps, and had a gradient at none."""
+        """By identity, of the parameters that it holds or held."""
+        self.met: dict[int, tuple[TensorRef, tuple[int, ...]]] = {}
+        """They themselves, with their shapes."""
+        self.waiting: dict[int, int] = {}
+        """Those that had a gradient at no step, with the first step at which they required it."""
+        self.frozen = set[int]()
+        """Those that had a gradient at no step and do not require it."""
         self.owners: dict[int, str] = {}
         """By the identity of a parameter the name of its module."""
+        self.choices: list[list[set[int]]] = []
+        """The parameters of the parts of modules of which a call may use one and not the others."""
         self.homeless = set[int]()
         """Those of them that no variable and no module of the program leads to."""
-        self.held = set(map(id, parameters))
-        self.groups = len(optimizer.param_groups)
+        self.held, self.count = set[int](), 0
         self.used: dict[int, _Gradient] = {}
         """By the identity of a parameter the gradient that the last step has used."""
         self.again = Counter[int]()
@@ -145,35 +149,56 @@ class _Optimizer:
         """How far the version of such a gradient went from one step to the next."""
         self.is_unread = False
         """Whether the values of some such gradient were not read."""
+        self._before: dict[int, tuple[int, int]] = {}
+        """By the identity of a parameter its gradient and the version of it, as the step began."""
 
     @property
     def told(self) -> TrainingOptimizer:
         """What a report says of it."""
         return TrainingOptimizer(self.name or "", self.kind, site_of(self.place), self.steps)
 
-    @property
-    def is_followed(self) -> bool:
-        """Whether more is to be known of which gradients its steps use."""
-        return self.steps <= _LOOKED_AT
+    def meet(self, optimizer: Any, refer: Callable[[Tensor], TensorRef]) -> bool:
+        """Note what it holds as it steps; return whether it trains others than at the last step."""
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        frozen = (self.met[key][0]() for key in self.frozen)
+        if count == self.count and not any(p is not None and requires_grad(p) for p in frozen):
+            return False
+        held = {id(p): p for p in _parameters(optimizer)}
+        new = held.keys() - (self.held - self.frozen)
+        trained = {key for key in new if requires_grad(held[key])}
+        self.met |= {key: (refer(held[key]), tuple(held[key].shape)) for key in new}
+        self.waiting |= dict.fromkeys(trained, self.steps)
+        self.frozen = (self.frozen | new) - trained
+        self.held, self.count = {*held}, count
+        return True
 
     def wait(self) -> None:
-        """Wait no longer for the parameters that have a gradient now."""
-        for key, reference in [*self.waiting.items()]:
-            parameter = reference()
+        """Wait no longer for the parameters that have a gradient now, or are frozen."""
+        for key in [*self.waiting]:
+            parameter = self.met[key][0]()
             if parameter is None or (requires_grad(parameter) and grad_of(parameter) is None):
                 continue
             del self.waiting[key]
+            if grad_of(parameter) is None:
+                self.frozen.add(key)
+
+    def unreached(self, reached: Collection[int], steps: int = _ENOUGH_STEPS) -> set[int]:
+        """Return which parameters had no gradient in so many steps, nor were reached by a call."""
+        last = self.steps + 1 - steps
+        return {key for key, since in self.waiting.items() if since <= last} - {*reached}
 
     def note_use(self, *, guarded: bool) -> None:
         """Note which gradients the step that comes now has used before; some calls since the last
         one may have been ``guarded``, of which it is not known what they have reached.
         """
-        self.looked_at += 1
-        for parameter in _parameters(self.optimizer()) if self.used else ():
-            key = id(parameter)
+        self._before = {}
+        for parameter in _parameters(self.optimizer()):
+            key, now = id(parameter), grad_of(parameter)
+            if now is None or type(now) not in PLAIN:
+                continue
+            self._before[key] = id(now), version_of(now)
             used = self.used.get(key)
-            now = None if used is None else grad_of(parameter)
-            if used is None or now is None or now is not used.tensor():
+            if used is None or now is not used.tensor():
                 continue
             went = version_of(now) - used.version + used.calls
             if used.calls and version_of(now) >= used.version:
@@ -184,27 +209,30 @@ class _Optimizer:
             self.is_unread |= memory_of(now) is None
 
     def take(self) -> None:
-        """Note the gradients that the step has used."""
+        """Note the gradients that the step has used, and left as they were."""
         self.used = {}
         for parameter in _parameters(self.optimizer()):
-            grad = grad_of(parameter)
-            if grad is not None and type(grad) in PLAIN:
-                self.used[id(parameter)] = _Gradient(TensorRef(grad), version_of(grad))
+            key, grad = id(parameter), grad_of(parameter)
+            if grad is not None and self._before.get(key) == (id(grad), version_of(grad)):
+                self.used[key] = _Gradient(TensorRef(grad), version_of(grad))
 
     def before_call(self, leaves: Iterable[Tensor]) -> None:
         """Note that a call is about to add to the gradients of these leaves."""
         for leaf in leaves if self.used else ():
-            used = self.used.get(id(leaf))
-            if used is not None:
-                if used.is_kept(grad_of(leaf)):
-                    self.used[id(leaf)] = used.added_to()
-                else:
-                    del self.used[id(leaf)]
+            used = self.used.pop(id(leaf), None)
+            if used is not None and used.is_kept(grad_of(leaf)):
+                self.used[id(leaf)] = used.added_to()
+
+    def may_be_chosen(self, never: set[int]) -> set[int]:
+        """Return which of these are of parts that were not chosen yet, where others were."""
+        chosen = (each for each in self.choices if any(part and not part & never for part in each))
+        return set[int]().union(*(part for each in chosen for part in each if part <= never))
 
     def named(self, keys: Collection[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the names of these parameters, and those of the others."""
-        own = tuple(name for key, name in self.names.items() if key in keys)
-        return own, tuple(name for key, name in self.names.items() if key not in keys)
+        """Return the names of these parameters, and those of the others that are not frozen."""
+        trained = [(key, name) for key, name in self.names.items() if key not in self.frozen]
+        own = tuple(name for key, name in trained if key in keys)
+        return own, tuple(name for key, name in trained if key not in keys)
 
 
 class Trained(Observer):
@@ -223,6 +251,7 @@ class Trained(Observer):
         self._guarded = False
         self._script = ""
         self._losses = Losses()
+        self._refs: dict[int, TensorRef] = {}
         self.told: Training | None = None
         """What is said of it all, once the watch is over."""
         self._not_yet: tuple[str, ...] = ()
@@ -233,18 +262,15 @@ class Trained(Observer):
         """Note what an optimizer is about to step."""
         known = self._optimizers.get(id(optimizer))
         if known is None or known.optimizer() is not optimizer:
-            if known is not None:
-                self._gone.append(known)
+            self._gone += [] if known is None else [known]
             known = self._optimizers[id(optimizer)] = _Optimizer(optimizer)
         known.steps += 1
-        if len(optimizer.param_groups) != known.groups:
-            known.groups = len(optimizer.param_groups)
-            known.held = set(map(id, _parameters(optimizer)))
-        known.wait()
+        is_new = known.meet(optimizer, self._refer)
         self._losses.step(known.held, known.steps, guarded=self._guarded)
-        if known.steps <= _NAMED:
+        if is_new or known.steps <= _NAMED:
             self._learn(known, optimizer)
-        if known.is_followed:
+        known.wait()
+        if known.steps <= _LOOKED_AT:
             known.note_use(guarded=self._guarded)
 
     def stepped(self, optimizer: Any) -> None:
@@ -254,9 +280,16 @@ class Trained(Observer):
             return
         known.wait()  # a closure may have made gradients
         self._losses.step(known.held, known.steps, guarded=self._guarded)
-        if known.is_followed:
+        if known.steps <= _LOOKED_AT:
             known.take()
         self._guarded = False
+
+    def _refer(self, parameter: Tensor) -> TensorRef:
+        """Return the reference to a parameter: one for all optimizers that hold it."""
+        ref = self._refs.get(id(parameter))
+        if ref is None or ref() is not parameter:
+            ref = self._refs[id(parameter)] = TensorRef(parameter)
+        return ref
 
     def _learn(self, known: _Optimizer, optimizer: Any) -> None:
         """Learn the names that the program has for an optimizer and for parameters."""
@@ -274,7 +307,7 @@ class Trained(Observer):
         of = f"{known.name or 'optimizer'}.param_groups"
         for i, group in enumerate(optimizer.param_groups):
             for j, each in enumerate(group["params"]):
-                if requires_grad(each):
+                if id(each) in known.held:
                     name = names.get(id(each)) or self.watch.names.of_tensor(each)
                     known.names[id(each)] = name or f"{of}[{i}]['params'][{j}]"
                     if id(each) not in written:
@@ -284,6 +317,7 @@ class Trained(Observer):
             for name, module in self.watch.names.named_modules
             for p in module._parameters.values()
         }
+        known.choices = [*map(_choices, self.watch.names.modules)]
         known.homeless = known.waiting.keys() - names.keys() - known.owners.keys()
 
     # at calls
@@ -303,7 +337,7 @@ class Trained(Observer):
         if not self._optimizers:
             return
         for known in self._optimizers.values():
-            if known.is_followed:
+            if known.steps <= _LOOKED_AT:
                 known.before_call(leaves)
             if known.waiting:
                 self._reached.update(known.waiting.keys() & {*map(id, leaves)})
@@ -322,10 +356,9 @@ class Trained(Observer):
                 known = self._unheld[id(leaf)] = _Unheld(leaf)
             known.beside += beside
             known.alone += not beside
-            if known.calls.bit_count() == 1:
+            if known.calls.bit_count() == 1 or known.calls == _ENOUGH_CALLS:
                 known.compare()
             if known.calls == _ENOUGH_CALLS:
-                known.compare()
                 often.append(known)
         if often:  # the variables may be gone when the watch ends
             frames = user_frames(frame)
@@ -394,9 +427,10 @@ class Trained(Observer):
         """Refer to no tensor any more: the watch is over."""
         self.told = replace(self.summary(), table=self.table())
         self._losses = Losses()
+        self._refs.clear()
         self._unheld.clear()
         for known in self._all:
-            known.waiting.clear()
+            known.met.clear()
             known.used.clear()
 
     def summary(self) -> Training:
@@ -404,8 +438,13 @@ class Trained(Observer):
         stepped = [each for each in self._all if each.steps]
         if not stepped or self.watch.passes:
             return Training(known=self._sees_steps and not self.watch.passes)
-        names = {key: name for each in stepped for key, name in each.names.items()}
-        waiting = set[int]().union(*(each.waiting.keys() for each in stepped))
+        names, waiting = dict[int, str](), set[int]()
+        for each in stepped:  # by its reference, which is the one for all, and outlives it
+            refs = {key: ref for key, (ref, _) in each.met.items()}
+            waiting |= {id(refs[key]) for key in each.unreached(self._reached, 1)}
+            names |= {id(refs[key]): each.names[key] for key in each.names.keys() - each.frozen}
+        frozen = [name for name in self._losses.frozen if name not in names.values()]
+        is_longer = any(each.steps > _LOOKED_AT for each in stepped)
         return Training(
             len(stepped),
             min(each.steps for each in stepped),
@@ -413,7 +452,8 @@ class Trained(Observer):
             len(names),
             len(names.keys() - waiting),
             counts(self._not_yet, {*names.values()} - {*self._not_yet}),
-            counts(self._losses.frozen, {*names.values()}),
+            counts(frozen, {*names.values()}),
+            once=0 if any(each.again for each in stepped) else _LOOKED_AT if is_longer else None,
         )
 
     def table(self) -> TrainingTable | None:
@@ -435,10 +475,9 @@ class Trained(Observer):
         """
         unreached, reached = set[str](), set[str]()
         for known in self._all if not self.watch.passes else ():
-            never = known.waiting.keys() - self._reached if known.steps >= _ENOUGH_STEPS else ()
-            for key, name in known.owners.items():
-                if key in known.held:
-                    (unreached if key in never else reached).add(name)
+            never = known.unreached(self._reached)
+            for key in known.owners.keys() & known.held:
+                (unreached if key in never else reached).add(known.owners[key])
         return unreached, reached
 
     @property
@@ -447,51 +486,39 @@ class Trained(Observer):
 
     def _forget_those_held(self, scopes: Iterable[dict[str, Any]]) -> None:
         """Forget the parameters that an optimizer of the program's holds that has not stepped."""
-        held = (value for scope in scopes for value in [*scope.values()])
-        for value in held if self._unheld else ():
-            for each in (value, *(inner for _, inner in attributes_of("", value))):
-                if issubclass(type(each), torch.optim.Optimizer):
-                    for parameter in _parameters(each):
-                        self._unheld.pop(id(parameter), None)
+        found = chain.from_iterable(within([*scope.items()]) for scope in scopes)
+        for _, each in found if self._unheld else ():
+            if issubclass(type(each), torch.optim.Optimizer):
+                for parameter in _parameters(each):
+                    self._unheld.pop(id(parameter), None)
 
     def _not_reached(self, known: _Optimizer, replaced: set[int]) -> Iterator[Finding]:
         known.wait()
-        never = known.waiting.keys() - self._reached - replaced
-        if known.steps < _STEPS_TO_CHOOSE:
-            later = self._may_be_chosen(never)
-            self._not_yet += known.named(later)[0]
-            never -= later
+        never = known.unreached(self._reached) - replaced
+        later = known.may_be_chosen(never) - known.unreached((), _STEPS_TO_CHOOSE)
+        self._not_yet += known.named(later)[0]
+        never -= later
         names, others = known.named(never)
         if not names:
             return
         step, calls = site_of(known.place), self.watch.calls
         is_silenced = self._silenced is not None and not others
         silenced, loss = self._silenced if self._silenced and is_silenced else (None, "loss")
-        of = names, others, known.steps, known.name, step, calls, self._script, silenced, loss
+        steps = known.steps + 1 - max(known.waiting[key] for key in never)
+        of = names, others, steps, known.name, step, calls, self._script, silenced, loss
         yield gs502.finding(gs502.NotReached(*of))
 
-    def _may_be_chosen(self, never: set[int]) -> set[int]:
-        """Return which of these belong to modules of a ``ModuleList`` or ``ModuleDict`` that were
-        not chosen yet, where others of it were.
-        """
-        found = set[int]()
-        for container in self.watch.names.modules:
-            if issubclass(type(container), torch.nn.ModuleList | torch.nn.ModuleDict):
-                children = [{*map(id, Module.parameters(each))} for each in container.children()]
-                if any(each and not each & never for each in children):
-                    found.update(*(each for each in children if each <= never))
-        return found
-
     def _not_reset(self, known: _Optimizer) -> Iterator[Finding]:
+        looked_at = min(known.steps, _LOOKED_AT)
         again = {
             key: times
             for key, times in known.again.items()
-            if times >= _FEWEST_AGAIN and 2 * times > known.looked_at
+            if times >= _FEWEST_AGAIN and 2 * times > looked_at
         }
         names, others = known.named(again.keys())
         step, calls = site_of(known.place), self.watch.calls
         if names and not (known.is_unread and _resets_through_data(step, self._script)):
-            of = names, others, max(again.values()), known.looked_at, known.name, step, calls
+            of = names, others, max(again.values()), looked_at, known.name, step, calls
             yield gs504.finding(gs504.NotReset(*of))
 
     def _never_used(self, known: _Optimizer, replaced: set[int]) -> Iterator[Finding]:
@@ -501,17 +528,18 @@ class Trained(Observer):
             each.compare()
             if each.calls >= _ENOUGH_CALLS and each.is_unchanged and key not in held:
                 unheld[key] = each
-        waiting = known.waiting.keys() - self._reached
-        sizes = Counter(known.shapes[key] for key in waiting)
+        waiting = known.unreached(self._reached)
+        sizes = Counter(known.met[key][1] for key in waiting)
         is_copy = not Counter(each.shape for each in unheld.values()) - sizes
         instead = waiting if is_copy else known.homeless & waiting
         is_listed = all(each.is_listed for each in unheld.values())
         is_beside = not (instead or is_listed)
+        is_part = known.owners.keys() & known.held  # of a model; else an input is optimized
         if is_beside:
             unheld = {
                 key: each
                 for key, each in unheld.items()
-                if each.beside >= _ENOUGH_CALLS and each.is_read
+                if is_part and each.beside >= _ENOUGH_CALLS and each.is_read
             }
         places = {key: i for i, key in enumerate(self._names)}
         ordered = sorted(unheld, key=lambda key: places.get(key, len(places)))
@@ -526,8 +554,19 @@ class Trained(Observer):
 
 
 def _parameters(optimizer: Any) -> list[Tensor]:
+    """Return what an optimizer holds; a parameter whose values are all elsewhere is empty here."""
     groups = () if optimizer is None else optimizer.param_groups
-    return [p for group in groups for p in group["params"]]
+    return [p for group in groups for p in group["params"] if p.numel()]
+
+
+def _choices(module: Module) -> list[set[int]]:
+    """Return the parameters of each part of a module that a call may use without the others."""
+    if module.__dict__.get("find_unused_parameters"):  # of DistributedDataParallel
+        return [{id(p)} for p in Module.parameters(module)]
+    if not issubclass(type(module), _CONTAINERS):
+        return []
+    parts = [{*map(id, Module.parameters(each))} for each in module.children()]
+    return [*parts, *({id(p)} for p in module._parameters.values())]
 
 
 def _resets_through_data(step: Site | None, program: str) -> bool:
@@ -539,9 +578,5 @@ def _resets_through_data(step: Site | None, program: str) -> bool:
 def _name_of(optimizer: Any, frames: Sequence[FrameType]) -> str | None:
     """Return how the code that steps an optimizer writes it: a variable, or an attribute of one."""
     scopes = ((local_variables(frame), variables(frame)) for frame in frames)
-    for held in chain.from_iterable(scopes):
-        inner = [each for pair in held for each in attributes_of(*pair)]
-        for name, value in (*held, *inner):
-            if value is optimizer:
-                return str(name)
-    return None
+    found = chain.from_iterable(within(held) for held in chain.from_iterable(scopes))
+    return next((str(name) for name, value in found if value is optimizer), None)

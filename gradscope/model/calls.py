@@ -177,6 +177,7 @@ class Training:
     called. They hold so many ``parameters`` that require grad, and ``reached`` had a gradient at
     some step; ``not_yet`` are those that may have one later, and ``frozen`` those in the program's
     modules whose ``requires_grad`` is off: patterns of names, each with how many it stands for.
+    None of the first ``once`` steps, or of all, used a gradient again; 0 if some did.
     ``table`` says which of them the calls of which loss train, once the watch has ended.
     """
 
@@ -188,6 +189,7 @@ class Training:
     not_yet: dict[str, int] = field(default_factory=dict)
     frozen: dict[str, int] = field(default_factory=dict)
     known: bool = True
+    once: int | None = None
     table: TrainingTable | None = None
 
 

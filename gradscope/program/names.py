@@ -107,7 +107,8 @@ class Names:
         outermost, caller = module, caller_of(frame)
         for above in islice(frames_from(frame), _DEEPEST):
             if above.f_code is MODULE_CALL:
-                outermost, caller = _MODULE.of(above) or outermost, caller_of(above)
+                held, caller = _MODULE.of(above), caller_of(above)
+                outermost = outermost if held is None else held  # its truth is the program's
         users = (each for each in frames_from(caller) if owner_of(each.f_code) == USER)
         name: str | None = None
         wanted: Any = outermost
@@ -165,16 +166,22 @@ def parameters_in(frames: Sequence[FrameType]) -> dict[int, tuple[str, torch.Ten
     """
     found: dict[int, tuple[str, torch.Tensor]] = {}
     held = [pair for frame in reversed(frames) for pair in variables(frame) if pair[0][0] != "_"]
-    inside = [each for pair in held for each in entries_of(*pair)]
-    attributes = [each for pair in held for each in attributes_of(*pair) if each[0][0] != "_"]
-    beyond = [each for pair in attributes for each in entries_of(*pair)]
-    for name, value in (*held, *inside, *attributes, *beyond):
+    for name, value in within(held):
         if issubclass(type(value), Module):
             for key, parameter in _parameters(value):
                 found.setdefault(id(parameter), (f"{name}.{key}", parameter))
         elif issubclass(type(value), torch.Tensor) and is_held_leaf(value):
             found.setdefault(id(value), (name, value))
     return found
+
+
+def within(held: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield variables, the entries of containers in them, attributes, and entries of these."""
+    yield from held
+    yield from (each for pair in held for each in entries_of(*pair))
+    attributes = [each for pair in held for each in attributes_of(*pair)]
+    yield from attributes
+    yield from (each for pair in attributes for each in entries_of(*pair))
 
 
 def _parameters(root: Module) -> Iterator[tuple[str, torch.Tensor]]:

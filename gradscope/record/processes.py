@@ -167,7 +167,9 @@ def _trained(each: Sequence[Training]) -> Training:
     )
     steps, known = min(one.steps for one in stepped), all(one.known for one in each)
     table = next((one.table for one in stepped if one.table is not None), None)
-    return Training(optimizers, steps, "", parameters, reached, not_yet, frozen, known, table)
+    once = min((one.once for one in stepped if one.once is not None), default=None)
+    own = optimizers, steps, "", parameters, reached, not_yet, frozen, known
+    return Training(*own, once, table)
 
 
 def _processes(names: Sequence[str], recordings: Sequence[Recording]) -> Iterator[Process]:

@@ -76,13 +76,15 @@ def _looked_for(training: Training) -> str:
     if not training.known:
         return LOOKED_FOR
     if not training.optimizers:
-        return f"no optimizer has stepped, {LOOKED_FOR}"
+        return f"no optimizer step was seen, {LOOKED_FOR}"
     of = f"`{training.name}`" if training.name else counted(training.optimizers, "optimizer")
-    free = " that are not frozen" if training.frozen else ""
-    whole = f"{counted(training.parameters, 'parameter')} of {of}{free}"
-    of_whole = f"{training.reached:,} of the {whole}"
-    got = of_whole if training.reached < training.parameters else f"all {whole}"
-    return f"{got} got gradients, no step used a gradient twice, {LOOKED_FOR}"
+    free = f" that {'is' if training.parameters == 1 else 'are'} not frozen"
+    part = f"{training.reached:,} of the" if training.reached < training.parameters else "all"
+    whole = f"{part} {counted(training.parameters, 'parameter')} of {of}"
+    got = whole.replace("all 1 ", "the only ") + (free if training.frozen else "")
+    first = f"none of the first {counted(training.once or 0, 'step')}"
+    which = {None: "no step", 0: "some steps"}.get(training.once, first)
+    return f"{got} got gradients, {which} used a gradient twice, {LOOKED_FOR}"
 
 
 def untrained(training: Training) -> list[str]:

@@ -61,9 +61,11 @@ them. Training them costs their part of the backward pass.
 The run itself shows only that no gradient arrived, so this is advice there; where the program sets
 `requires_grad` of the loss itself, or a rehearsal has found the cut, it is a warning. It is said
 when the watch ends, of optimizers with two steps or more. A parameter that had a gradient at one
-step is never named: experts that are chosen rarely, heads that alternate. Those of a `ModuleList`
-or `ModuleDict` whose siblings were reached are named only after 20 steps. Nothing is said where
-`requires_grad` is off, nor with `--budget` once it was spent.
+step is never named: experts that are chosen rarely, heads that alternate. Those of a `ModuleList`,
+`ModuleDict`, `ParameterList` or `ParameterDict` of which others were reached are named only after
+20 steps, likewise those of a `DistributedDataParallel(…, find_unused_parameters=True)`. Nothing is
+said where `requires_grad` is off, of a parameter that is empty in this process (FSDP), nor with
+`--budget` once it was spent.
 """
 
 from __future__ import annotations

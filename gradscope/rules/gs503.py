@@ -60,7 +60,8 @@ It is said when the watch ends, of parameters that at least three calls have rea
 reached one that an optimizer steps as well, or whose optimizer steps parameters that no gradient
 reaches. On the CPU some of their values are compared, so an update through `.data` counts as use;
 elsewhere only a replaced layer or a copy is named. Where the optimizer was given other submodules
-only, it is advice. Reading a gradient leaves no trace: a program that reads these may suppress it.
+only, it is advice; nothing is said where it holds no parameter of a module (an attack, a style
+transfer). Reading a gradient leaves no trace: a program that reads these may suppress it.
 """
 
 from __future__ import annotations

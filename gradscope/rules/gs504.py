@@ -54,8 +54,8 @@ A gradient counts as used again if it is the same tensor, if its version has cou
 backward calls since that step, and if, on the CPU, not all values that are looked at are zero (a
 reset through `.data` counts no version; elsewhere nothing is said of a program that writes
 `.grad.data`). So gradients that are new tensors in each step are never named: those of a
-`create_graph=True`, sparse ones, those that a clipping in place has changed between two calls. The
-first 32 steps of an optimizer are looked at.
+`create_graph=True`, sparse ones, those that a clipping in place has changed between two calls or
+that the step itself has changed. The first 32 steps of an optimizer are looked at.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Run:
 def run(script: Path, processes: int, *, watched: bool) -> list[Run]:
     """Run a script in as many processes, which find each other as those of torchrun do."""
     started = []
-    port = _free_port()
+    port = free_port()
     for rank in range(processes):
         report = script.with_suffix(f".{rank}.json")
         gradscope = ("-m", "gradscope", "run", "--format", "json", "--output", str(report))
@@ -139,7 +139,7 @@ def run(script: Path, processes: int, *, watched: bool) -> list[Run]:
         process = subprocess.Popen(
             command,
             cwd=script.parent,
-            env=_environment(rank, processes, port),
+            env=environment(rank, processes, port),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -163,14 +163,16 @@ def _ended(process: subprocess.Popen[str], report: Path) -> Run:
     return Run(process.returncode, stdout, stderr, told["findings"], notes)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nothing listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
         return port
 
 
-def _environment(rank: int, processes: int, port: int) -> dict[str, str]:
+def environment(rank: int, processes: int, port: int) -> dict[str, str]:
+    """Return the environment of a process, offline, which finds the others as those of torchrun do."""
     network = {} if processes == 1 else {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

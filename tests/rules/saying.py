@@ -9,6 +9,30 @@ from gradscope.model import Finding, Fix
 from tests import known
 from tests.watching import found_in
 
+LOOP = """
+import copy
+import torch
+import torch.nn.functional as F
+from torch import nn
+torch.manual_seed(0)
+x, y = torch.randn(8, 4), torch.randn(8, 1)
+
+class Net(nn.Module):
+    def __init__(self, *names):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+        for name in names:
+            setattr(self, name, nn.Linear(4, 4))
+    def forward(self, x):
+        return self.head(self.body(x).tanh())
+
+def step(opt, loss):
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+"""What a program begins with that trains a small net."""
+
 
 def findings_of(source: str, folder: Path) -> tuple[list[Finding], str]:
     """Return what is found in a program, and the error that ended it."""

@@ -142,7 +142,7 @@ def test_no_fix_is_offered_where_none_is_an_edit() -> None:
     words = tuple(replace(f, fix=f.fix and replace(f.fix, edits=())) for f in whole.findings)
     lines = report(replace(whole, findings=words), saved="run.gscope").splitlines()
     assert lines[-2:] == ["next: gradscope explain GS201", "      gradscope report run.gscope"]
-    looked_for = "no optimizer has stepped, nothing freed or changed was needed, nothing grows"
+    looked_for = "no optimizer step was seen, nothing freed or changed was needed, nothing grows"
     said = " ".join(report(RECORDINGS["clean"]).splitlines()[-2:])
     assert said == f"no problem found in 500 backward calls: {looked_for}"
 
@@ -200,6 +200,15 @@ def test_an_error_that_came_out_of_a_backward_call_is_said_to_have() -> None:
             Training(1, 9, "opt", 6, 6, {}, {"model.encoder.*": 9}),
             "all 6 parameters of `opt` that are not frozen got gradients, no step used a gradient",
         ),
+        (
+            Training(1, 9, "opt", 1, 1, {}, {"model.encoder.*": 9}),
+            "the only parameter of `opt` that is not frozen got gradients, no step used a gradient",
+        ),
+        (
+            Training(1, 600, "opt", 6, 6, once=32),
+            "all 6 parameters of `opt` got gradients, none of the first 32 steps used a gradient",
+        ),
+        (Training(1, 9, "opt", 6, 6, once=0), "got gradients, some steps used a gradient twice"),
         (Training(known=False), "500 backward calls: nothing freed or changed was needed, nothing"),
     ],
 )

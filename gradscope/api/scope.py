@@ -522,7 +522,8 @@ class Scope:
         notes = (*summary.notes, *([stopped] if self.is_stopped else []))
         training = self.trained.told or self.trained.summary()
         if is_over and training.table is None:  # it takes too long to be brought up to date
-            training = replace(training, table=self.trained.table())
+            notes_of, what = self.trained.watch.notes, "saying who trains what failed in gradscope"
+            training = replace(training, table=notes_of.attempt(what, self.trained.table, None))
         summary = replace(summary, training=training, notes=notes)
         return replace(summary, predicted=len(predicted), came_true=came_true)
 

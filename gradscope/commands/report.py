@@ -54,8 +54,8 @@ def report(
         print_line(console_on(sys.stdout), written)
         return 0
     if (memory or trains) and format is not Format.TEXT:
-        option, key = ("--memory", "memory") if memory else ("--trains", "summary.training.table")
-        raise GradscopeError(f"{option} prints text; --format json has the same as `{key}`")
+        what = "--memory and --trains print text; --format json has the same"
+        raise GradscopeError(f"{what} as `memory` and `summary.training.table`")
     show = printer(format)
     with opened(output, sys.stdout) as stream:
         console = console_on(stream)

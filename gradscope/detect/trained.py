@@ -27,14 +27,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.asking import script
 from gradscope.detect.trains import Losses
-from gradscope.model import (
-    BackwardCall,
-    Finding,
-    Site,
-    Training,
-    TrainingOptimizer,
-    TrainingTable,
-)
+from gradscope.model import BackwardCall, Finding, Site, Training, TrainingOptimizer, TrainingTable
 from gradscope.program.layouts import is_exactly
 from gradscope.program.names import names_in, parameters_in, within
 from gradscope.program.sites import Place, place_in, site_of, user_frames
@@ -151,11 +144,6 @@ class _Optimizer:
         """Whether the values of some such gradient were not read."""
         self._before: dict[int, tuple[int, int]] = {}
         """By the identity of a parameter its gradient and the version of it, as the step began."""
-
-    @property
-    def told(self) -> TrainingOptimizer:
-        """What a report says of it."""
-        return TrainingOptimizer(self.name or "", self.kind, site_of(self.place), self.steps)
 
     def meet(self, optimizer: Any, refer: Callable[[Tensor], TensorRef]) -> bool:
         """Note what it holds as it steps; return whether it trains others than at the last step."""
@@ -458,15 +446,18 @@ class Trained(Observer):
 
     def table(self) -> TrainingTable | None:
         """Return who trains what."""
-        optimizers = [(each.told, each.held) for each in self._all if each.steps]
-
-        def is_used(key: int) -> bool | None:
-            if (each := self._unheld.get(key)) is None:
-                return None
+        if self.watch.passes:
+            return None
+        for each in self._unheld.values():
             each.compare()
-            return not each.is_unchanged if each.is_read or not each.is_unchanged else None
-
-        return None if self.watch.passes else self._losses.table(optimizers, is_used)
+        known = {k: e for k, e in self._unheld.items() if e.is_read or not e.is_unchanged}
+        used = {key: not each.is_unchanged for key, each in known.items()}
+        stepped = (
+            (TrainingOptimizer(e.name or "", e.kind, site_of(e.place), e.steps), e.held)
+            for e in self._all
+            if e.steps
+        )
+        return self._losses.table([*stepped], used)
 
     @property
     def modules(self) -> tuple[set[str], set[str]]:

@@ -5,7 +5,7 @@ Nothing is read from a device, and of a guarded call it is only counted that the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
 
 from torch import Tensor
@@ -35,6 +35,7 @@ from gradscope.rules.parameters import table_rows
 _MOST_LOSSES = 12
 _FOLLOWED = 32  # calls at a line, of which is known what becomes of a gradient that no step uses
 _ENOUGH_STEPS = 2
+_LATE = 10  # steps: before that, several losses may have come by in turns
 
 
 class _Reach:
@@ -51,13 +52,13 @@ class _Reach:
 class _Known:
     """A parameter, and which calls have added to the gradient that it has now."""
 
-    __slots__ = ("by", "grad", "is_off", "name", "numbers", "reaches", "tensor", "version")
+    __slots__ = ("by", "grad", "name", "numbers", "reaches", "tensor", "version", "was_off")
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = TensorRef(tensor)
         self.name = ""
         self.numbers = prod(shape_of(tensor) or ())
-        self.is_off = not requires_grad(tensor)
+        self.was_off = not requires_grad(tensor)
         self.reaches: dict[int, _Reach] = {}
         self.by = set[int]()
         self.grad: TensorRef | None = None
@@ -73,38 +74,29 @@ class _Known:
     def is_frozen(self) -> bool:
         """Whether it requires no grad, and has had none."""
         tensor = self.tensor()
-        is_off = self.is_off if tensor is None else not requires_grad(tensor)
-        return is_off and not self.reaches
+        return not self.reaches and (
+            not requires_grad(tensor) if tensor is not None else self.was_off
+        )
 
     def take(self, number: int) -> None:
-        """Note that a call has given it a gradient, or added to it."""
+        """Note that a call has given it the gradient that it has, or added to it."""
         grad = self.now
-        self.by.add(number)
-        if grad is None:
-            self.lose()
-        else:
+        if grad is not None:
+            self.by.add(number)
             self.grad, self.version = TensorRef(grad), version_of(grad)
 
-    @property
-    def is_there(self) -> bool:
-        """Whether it has the gradient that calls gave, or added to."""
-        return self.grad is not None and self.now is self.grad() is not None
-
-    @property
-    def is_as_left(self) -> bool:
-        """Whether nothing has changed that either."""
-        grad = self.now
-        return self.is_there and grad is not None and version_of(grad) == self.version
-
-    def is_zeroed(self, *, unread: bool) -> bool:
-        """Return whether that was changed to zero since, and not only scaled; ``unread`` where the
-        values are on a device.
+    def has_kept(self, *, unread: bool, guarded: bool = False) -> bool | None:
+        """Return whether its gradient still holds what calls gave, though scaled, or ``unread`` if
+        that is on a device; None if it is not known, as where calls since were ``guarded``.
         """
         grad = self.now
-        if grad is None or self.is_as_left:
-            return False
+        is_there = grad is not None and self.grad is not None and grad is self.grad()
+        if grad is not None and is_there and version_of(grad) == self.version:
+            return True
+        if grad is None or guarded or not is_there:
+            return None if guarded else False
         memory = memory_of(grad)
-        return unread if memory is None else is_zero(memory)
+        return unread if memory is None else not is_zero(memory) or None
 
     def lose(self) -> None:
         """Note that its gradient was reset before a step has used it."""
@@ -140,8 +132,7 @@ class Losses:
     @property
     def frozen(self) -> list[str]:
         """The names of the parameters that require no grad."""
-        named = (known for known in self._known.values() if known.name)
-        return [known.name for known in named if known.is_frozen]
+        return [each.name for each in self._known.values() if each.name and each.is_frozen]
 
     # at calls and steps
 
@@ -163,7 +154,7 @@ class Losses:
             if not (isinstance(leaf, Parameter) or key in held):
                 continue
             known = self._of(key, leaf)
-            if known.by and (not known.is_there or known.is_zeroed(unread=True)):
+            if known.by and not known.has_kept(unread=False):
                 known.lose()
             reach = known.reaches.get(number)
             if reach is None:
@@ -193,18 +184,14 @@ class Losses:
         """
         for number, followed in self._open.values():  # a hook steps within the call
             for known in followed:
-                known.by.add(number)
-                if known.now is not None:
-                    known.grad, known.version = TensorRef(known.now), version_of(known.now)
-        for key in self._filled.keys() & held:
+                known.take(number)
+        for key in self._filled.keys() & held if self._filled else ():
             known = self._filled.pop(key)
-            if guarded and not known.is_as_left:
-                pass  # what those have done with it is not known
-            elif not known.is_there:
+            kept = known.has_kept(unread=True, guarded=guarded)
+            if kept is False:
                 known.lose()
-            elif not known.is_zeroed(unread=False):  # it may have been zero before
-                for reach in map(known.reaches.__getitem__, known.by):
-                    reach.first_step = reach.first_step or steps
+            for reach in map(known.reaches.__getitem__, known.by if kept else ()):
+                reach.first_step = reach.first_step or steps
             known.by.clear()
 
     # at the end
@@ -212,11 +199,11 @@ class Losses:
     def table(
         self,
         optimizers: Sequence[tuple[TrainingOptimizer, Collection[int]]],
-        is_used: Callable[[int], bool | None],
+        used: Mapping[int, bool],
     ) -> TrainingTable | None:
         """Return the table, if there is something in it, with the ``optimizers`` that have stepped
-        and what they hold; ``is_used`` says whether a parameter that none holds has changed, or
-        None if that is not known.
+        and what they hold; ``used`` says whether a parameter that none holds has changed, where
+        that is known.
         """
         told = tuple(each for each, _ in optimizers)
         holder = {key: number for number, (_, held) in enumerate(optimizers) for key in held}
@@ -228,10 +215,11 @@ class Losses:
                 state = CellState.FROZEN if known.is_frozen else CellState.NO_GRADIENT
                 return TrainingCell(state)
             if reach.first_step:
-                return TrainingCell(CellState.TRAINS, by, reach.first_step)
+                late = reach.first_step > _LATE
+                return TrainingCell(CellState.TRAINS, by, late * reach.first_step)
             state = CellState.ZEROED if reach.is_lost and by is not None else CellState.REACHED
-            if by is None and enough and (used := is_used(key)) is not None:
-                state = CellState.TRAINS if used else CellState.NEVER_USED
+            if by is None and enough and key in used:
+                state = CellState.TRAINS if used[key] else CellState.NEVER_USED
             return TrainingCell(state, by)
 
         cells = {

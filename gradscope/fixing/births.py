@@ -113,29 +113,25 @@ def filled(table: TrainingTable, ways: Ways) -> TrainingTable:
     """Return who trains what with what the rehearsal has shown of gradients that do not come."""
     record = ways.record
     leaves = {leaf.name: n for n, leaf in enumerate(record.leaves)}
-    calls = [
-        [call for call in ways.calls_at(*spot_of(loss.site)) if call.accumulates]
-        for loss in table.losses
-    ]
+    calls = [ways.calls_at(*spot_of(loss.site)) for loss in table.losses]
     cuts: list[dict[int, Cut]] = [{} for _ in calls]
     for own, there in zip(calls, cuts, strict=True):
         for call in own:
             for cut in [*ways.cuts(call.roots, leaves.values()), *ways.left_unseen(call)]:
                 there.update({leaf: cut for leaf in cut.behind if leaf not in there})
 
-    def cell(name: str, place: int, old: TrainingCell) -> TrainingCell:
-        leaf, own = leaves.get(name), calls[place]
+    def cell(leaf: int | None, place: int, old: TrainingCell) -> TrainingCell:
         if leaf is not None and old.state is CellState.FROZEN:
             return replace(old, site=record.site(record.leaves[leaf].frozen))
-        if leaf is None or old.state is not CellState.NO_GRADIENT:
+        if leaf is None or old.state is not CellState.NO_GRADIENT or not calls[place]:
             return old
         if (cut := cuts[place].get(leaf)) is not None:
             return TrainingCell(CellState.CUT, site=cut.site, operation=word_of(cut))
-        is_met = own and not any(leaf in call.reached for call in own)
-        return TrainingCell(CellState.NO_WAY) if is_met else old
+        is_met = any(leaf in call.reached for call in calls[place])
+        return old if is_met else TrainingCell(CellState.NO_WAY)
 
     cells = {
-        name: (size, [cell(name, place, old) for place, old in enumerate(row.cells)])
+        name: (size, [cell(leaves.get(name), i, old) for i, old in enumerate(row.cells)])
         for row in table.rows
         for name, size in zip(row.parameters, row.sizes, strict=True)
     }

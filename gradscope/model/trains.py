@@ -7,8 +7,6 @@ from enum import StrEnum
 
 from gradscope.model.graph import Site
 
-_LATE = 10  # steps: several losses may have come by in turns
-
 
 class CellState(StrEnum):
     """What becomes of the gradients of a module's parameters that the calls at one line give."""
@@ -30,9 +28,9 @@ class CellState(StrEnum):
 class TrainingCell:
     """What the calls of one loss are to a module.
 
-    ``optimizer`` is the number of the one that holds the parameters, and ``first_step`` the first
-    of its steps that used such a gradient. ``site`` is the line that cuts the way by an
-    ``operation``, or that froze the parameters, where a rehearsal has shown it.
+    ``optimizer`` is the number of the one that holds the parameters. ``first_step`` is the first
+    of its steps that used such a gradient, where that came late, else 0. ``site`` is the line that
+    cuts the way by an ``operation``, or that froze the parameters, where a rehearsal has shown it.
     """
 
     state: CellState
@@ -40,11 +38,6 @@ class TrainingCell:
     first_step: int = 0
     site: Site | None = None
     operation: str = ""
-
-    @property
-    def is_late(self) -> bool:
-        """Whether it began when the other parameters had long been trained."""
-        return self.first_step > _LATE
 
 
 @dataclass(frozen=True, slots=True)

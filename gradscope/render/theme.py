@@ -107,8 +107,12 @@ SEVERITIES: dict[Severity, Style] = {
 
 CELL_STATES: dict[CellState, Style] = {
     CellState.TRAINS: Style("trains", "●", "green", *_GREEN, "a step used its gradients"),
-    CellState.REACHED: Style("reached", "○", "", *_GREY, "gradients came, no step is known to use"),
-    CellState.ZEROED: Style("zeroed unused", "○", "", *_GREY, "reset before a step used them"),
+    CellState.REACHED: Style(
+        "reached, not seen used", "○", "", *_GREY, "gradients came, no step is known to use"
+    ),
+    CellState.ZEROED: Style(
+        "reached, zeroed unused", "○", "", *_GREY, "reset before a step used them"
+    ),
     CellState.NEVER_USED: Style("never used", "▲", "yellow", *_AMBER, "no optimizer holds it"),
     CellState.CUT: Style("cut", "✂", "red", *_VERMILION, "no gradient gets past that line"),
     CellState.NO_WAY: Style("no way", "·", "", *_FAINT, "the loss is not computed from it"),

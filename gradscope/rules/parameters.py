@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from gradscope.model import TrainingCell, TrainingRow
 from gradscope.units import counted, gathered, listed
@@ -45,14 +44,8 @@ def table_rows(
     """Return the rows of a table of parameters, each of which has its size and its cells: those
     with the same ones together.
     """
-
-    def alike(name: str) -> object:
-        return tuple(
-            each if each.is_late else replace(each, first_step=0) for each in cells[name][1]
-        )
-
     found = {}
-    for same in gathered(cells, alike).values():
+    for same in gathered(cells, lambda name: (*cells[name][1],)).values():
         for pattern, own in patterns(same, cells.keys() - {*same}).items():
             about = tuple(own), tuple(cells[name][0] for name in own), tuple(cells[own[0]][1])
             found[own[0]] = TrainingRow(pattern.removesuffix(".*"), *about)

@@ -22,7 +22,8 @@ from tests.zygote import python
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 TUTORIAL = DOCS / "tutorial.md"
-PAGES = [TUTORIAL, DOCS / "recipes" / "running.md", *sorted((DOCS / "errors").glob("*.md"))]
+PAGES = [TUTORIAL, DOCS / "why.md", DOCS / "recipes" / "running.md"]
+PAGES += sorted((DOCS / "errors").glob("*.md"))
 
 PROGRAM = re.compile(r"^```python\n(# (\S+\.py)\n.*?)^```$", re.MULTILINE | re.DOTALL)
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -62,7 +62,7 @@ def words(table: TrainingTable) -> Table:
         for cell in row.cells:
             by = "" if cell.optimizer is None else table.optimizers[cell.optimizer].name
             line = "" if cell.site is None else str(cell.site.line)
-            late = f"from {cell.first_step}" if cell.first_step > 10 else ""
+            late = f"from {cell.first_step}" if cell.first_step else ""
             cells.append(" ".join(filter(None, (cell.state, by, late, line, cell.operation))))
     return found
 

@@ -80,7 +80,8 @@ def test_the_other_commands() -> None:
     assert both == ([a, b], Format.JSON, None, None, DEFAULTS, False, False)
     page = parse("report", "a", "--html", "b").args
     assert page == ([a], Format.TEXT, None, b, DEFAULTS, False, False)
-    assert parse("report", "a", "--memory").args[-1] is True
+    assert parse("report", "a", "--memory").args[-2:] == (True, False)
+    assert parse("report", "a", "--trains").args[-2:] == (False, True)
     assert parse("diff", "a", "b").args == (a, b)
     assert parse("draw", "a", "-o", "b.svg").args == (a, svg, None, Options(), DEFAULTS)
     options = ["--call", "2", "--focus", "x", "--depth", "3", "--no-fold", "--sites"]

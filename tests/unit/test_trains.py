@@ -29,7 +29,7 @@ who trains what: /home/you/gan.py, 200 to 600 steps of each optimizer
   discriminator   1, 4,417    ● by d_optimizer       ○ reached, zeroed unused
   probe           1,     3    ▲ never used           · no way
   teacher.*       2,    12    - frozen at line 12    - frozen at line 12
-  ● trains  ○ zeroed unused  ▲ never used  ✂ cut  · no way  - frozen
+  ● trains  ○ reached, zeroed unused  ▲ never used  ✂ cut  · no way  - frozen
 
 """
 NARROW = """\
@@ -50,8 +50,6 @@ probe  1 parameter, 3 numbers
 teacher.*  2 parameters, 12 numbers
   d_loss.backward() :42  - frozen at line 12
   backward() :47         - frozen at line 12
-  ● trains  ○ zeroed unused  ▲ never used  ✂ cut  · no way
-  - frozen
 
 """
 

@@ -123,8 +123,7 @@ def _trains(recording: Recording, sites: Sites) -> dict[str, Json] | None:
     words = Words(recording, table)
     rows = [
         {
-            "module": row.module,
-            "parameters": row.parameters,
+            **sites.plain(row),
             "sizes": words.sizes(row),
             "fine": row.is_fine,
             "cells": [{**sites.plain(cell), "words": words.of(cell, row)} for cell in row.cells],

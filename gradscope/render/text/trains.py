@@ -27,11 +27,12 @@ class Words:
         found = (each for each in recording.findings if each.code == "GS503")
         self._told = {name for each in found for name in each.parameters}
         steps = sorted({each.steps for each in table.optimizers})
-        times = " to ".join(f"{each:,}" for each in dict.fromkeys((steps[0], steps[-1])))
+        times = f"{steps[0]:,} to {steps[-1]:,} steps"
+        times = counted(steps[0], "step") if len(steps) == 1 else times
         each = " of each optimizer" if len(table.optimizers) > 1 else ""
-        who = f", {recording.processes[0].name}" if recording.processes else ""
-        steps_made = f"{times} step{'s' * (steps[-1] > 1)}{each}"
-        self.title = f"{short_path(self._script)}, {steps_made}{who}"
+        whose = (each for each in recording.processes if each.summary.training.table is not None)
+        who = "".join(f", {each.name}" for each in [*whose][:1])
+        self.title = f"{short_path(self._script)}, {times}{each}{who}"
         names = (f"{loss.name}.backward()" if loss.name else "backward()" for loss in table.losses)
         lines = (self._line(loss.site, ":") for loss in table.losses)
         self.losses = [f"{name} {line}" for name, line in zip(names, lines, strict=True)]
@@ -50,7 +51,7 @@ class Words:
                 return "changed by no optimizer"
             case CellState.TRAINS:
                 by = self._table.optimizers[cell.optimizer or 0]
-                late = f" from step {cell.first_step:,} on" if cell.is_late else ""
+                late = f" from step {cell.first_step:,} on" if cell.first_step else ""
                 return f"{lead}by {by.name or by.kind}{late}"
             case CellState.CUT:
                 return lead + ", ".join(filter(None, (self._line(cell.site), cell.operation)))
@@ -58,11 +59,7 @@ class Words:
                 return f"frozen at {self._line(cell.site)}"
             case CellState.NEVER_USED if self._told & {*row.parameters}:
                 return "never used, GS503"
-            case CellState.ZEROED:
-                return "reached, zeroed unused"
-            case CellState.REACHED:
-                return "reached, not seen used"
-        return str(cell.state).replace("_", " ")
+        return CELL_STATES[cell.state].word
 
     def sizes(self, row: TrainingRow) -> str:
         """Return how many parameters a row is about, and how many numbers."""
@@ -108,9 +105,10 @@ def print_trains(recording: Recording, console: Console) -> None:
     lines += shown if is_wide else _narrow(table, words, console)
     if (left := len(table.rows) - _MOST_ROWS) > 0:
         lines.append(Text(f"  {ELLIPSIS} {counted(left, 'more row')}", style="dim"))
-    looks = (CELL_STATES[state] for state in words.states)
-    legend = Text("  ".join(f"{look.symbol} {look.word}" for look in looks), "dim")
-    lines += [Text("  ") + each for each in wrapped(legend, console.width - 2, console)]
+    if is_wide:  # else the words stand in the cells
+        looks = (CELL_STATES[state] for state in words.states)
+        legend = Text("  ".join(f"{look.symbol} {look.word}" for look in looks), "dim")
+        lines += [Text("  ") + each for each in wrapped(legend, console.width - 2, console)]
     if words.command:
         lines.append(Text.assemble(("  why: ", "dim"), plain(words.command, console)))
     print_lines(console, [*lines, Text()])
@@ -141,15 +139,10 @@ def _wide(table: TrainingTable, words: Words, console: Console) -> list[Text]:
         sizes = Text(f"{count:>{most}}, {size:>{largest}}", style)
         lines.append([Text(plain(row.module, console)), sizes, *cells])
     widths = [max(each.cell_len for each in column) for column in zip(*lines, strict=True)]
-    table_lines = []
     for line in lines:
-        padded = (
-            Text.assemble("  ", each, " " * (width - each.cell_len))
-            for each, width in zip(line, widths, strict=True)
-        )
-        table_lines.append(Text.assemble(*padded))
-        table_lines[-1].rstrip()
-    return table_lines
+        for each, width in zip(line[:-1], widths, strict=False):
+            each.pad_right(width - each.cell_len)
+    return [Text("  ") + Text("  ").join(line) for line in lines]
 
 
 def _narrow(table: TrainingTable, words: Words, console: Console) -> list[Text]:

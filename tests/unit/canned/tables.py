@@ -24,7 +24,7 @@ def site(line: int) -> Site:
     return Site(FILE, line, 9, line, 20, "main")
 
 
-D_TRAINS, G_TRAINS = (TrainingCell(CellState.TRAINS, number, 1) for number in (0, 1))
+D_TRAINS, G_TRAINS = (TrainingCell(CellState.TRAINS, number) for number in (0, 1))
 LATE = TrainingCell(CellState.TRAINS, 1, 50)
 CUT = TrainingCell(CellState.CUT, None, 0, site(40), "detach")
 ZEROED = TrainingCell(CellState.ZEROED, 0)

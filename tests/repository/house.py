@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 31_208
-FILES = 184
+CODE = 32_210
+FILES = 190
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -45,7 +45,7 @@ from gradscope.hooks import (
     wrap_engine,
 )
 from gradscope.model import Site
-from gradscope.program.names import Names, names_in
+from gradscope.program.names import Names, names_in, parameters_in
 from gradscope.program.sites import (
     HIDDEN,
     LIBRARY,
@@ -56,7 +56,17 @@ from gradscope.program.sites import (
     place_in,
     user_frames,
 )
-from gradscope.program.tensors import TensorRef, any_nonzero, describe, leaves_of, storage_of
+from gradscope.program.tensors import (
+    TensorRef,
+    any_nonzero,
+    describe,
+    is_given,
+    is_leaf,
+    leaves_of,
+    node_of,
+    requires_grad,
+    storage_of,
+)
 from gradscope.torch_private import (
     DisableTorchFunction,
     is_transformed,
@@ -103,7 +113,7 @@ def _levels(tensor: Any) -> Iterator[Any]:
 
 
 def _requires_grad(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and any(t.requires_grad for t in _levels(value))
+    return isinstance(value, torch.Tensor) and any(map(requires_grad, _levels(value)))
 
 
 class _Forward(NamedTuple):
@@ -151,6 +161,7 @@ class Following(TorchFunctionMode):
         self._known: dict[int, tuple[TensorRef, int]] = {}
         self._written: dict[int, tuple[StorageWeakRef, int]] = {}
         """The value that was last written into some memory."""
+        self._functions: dict[int, Site] = {}
         self._modes: list[Mode] = []
         self._leaves: list[TensorRef] = []
         self._leaf_facts: list[tuple[str, int, bool]] = []
@@ -209,10 +220,10 @@ class Following(TorchFunctionMode):
         if number < 0:
             number = self._unknown(value)
         origin, requires = self._origins[number], value.requires_grad
-        is_leaf = value.is_leaf and requires and len([*_levels(value)]) == 1
-        if origin.leaf < 0 and is_leaf:
+        is_held = is_leaf(value) and requires and len([*_levels(value)]) == 1
+        if origin.leaf < 0 and is_held:
             number = self._as_leaf(value, (number,), origin.route)
-        elif requires and origin.cut is not None and not value.is_leaf:
+        elif requires and origin.cut is not None and not is_leaf(value):
             # The forward of a Function gave it, or a write into its base.
             number = self._add(value, Origin((number,), "graph", origin.route, True))
         storage, written = self._written.get(storage_of(value), (None, -1))
@@ -225,7 +236,7 @@ class Following(TorchFunctionMode):
 
     def _unknown(self, value: Any) -> int:
         """Number a tensor that no call has given: a leaf, or what code below torch's has made."""
-        if value.is_leaf:
+        if is_leaf(value):
             inner = [*_levels(value)][1:]
             if inner:
                 number = self._number(inner[0])
@@ -269,7 +280,7 @@ class Following(TorchFunctionMode):
         found: list[Any] = [
             each
             for each in roots
-            if isinstance(each, torch.Tensor) and each.grad_fn is None and each.requires_grad
+            if isinstance(each, torch.Tensor) and each.requires_grad and node_of(each) is None
         ]
         seen = {node for node in nodes if node is not None}
         waiting = [*seen]
@@ -315,6 +326,8 @@ class Following(TorchFunctionMode):
                 return self._left(name, result, parents, route)
             if name == "grad" and (kwargs.get("create_graph") or any(args[4:5])):
                 name = _LINEAR
+            if name.endswith("_like") or (name.startswith("new_") and name != "new_tensor"):
+                parents = self._parents([*_tensors_in(args[1:]), *_tensors_in(kwargs)])
             own = Origin(parents, name, route, False)
             memory = {storage_of(t): t for t in tensors}
             for out in self._outs(name, result, args, versions):
@@ -338,13 +351,13 @@ class Following(TorchFunctionMode):
         if name.endswith("_") and args:
             outs += [t for t in _tensors_in((args[0],)) if id(t) in changed]
         for out in {id(t): t for t in outs}.values():
-            is_leaf = out.is_leaf and out.requires_grad
-            if id(out) not in given or (id(out) in changed and not is_leaf):
+            is_own = out.requires_grad and is_leaf(out)
+            if id(out) not in given or (id(out) in changed and not is_own):
                 yield out
 
     def _note(self, out: Any, own: Origin, *, needed: bool) -> None:
         has_graph = _requires_grad(out)
-        if out.is_leaf and out.requires_grad and len([*_levels(out)]) == 1:  # its own beginning
+        if out.requires_grad and is_leaf(out) and len([*_levels(out)]) == 1:  # its own beginning
             self._as_leaf(out, own.parents, own.route)
             return
         cut, mode = None, -1
@@ -424,7 +437,7 @@ class Following(TorchFunctionMode):
                 inner = (known[1],) if known is not None and known[0]() is out else ()
                 would = needed or any(self._would[p] for p in inner)
                 has_graph, cut, mode, at = _requires_grad(out), None, -1, route
-                if would and not has_graph and not (out.is_leaf and out.requires_grad):
+                if would and not has_graph and not (out.requires_grad and is_leaf(out)):
                     cut, mode = self._reason(function.__name__, out)
                     if cut is CutReason.OTHER:
                         is_checkpoint = function.__name__ == "CheckpointFunction"
@@ -432,7 +445,10 @@ class Following(TorchFunctionMode):
                         if marks:
                             cut, at = CutReason.MARKED, marks[0]
                 own = Origin((*parents, *inner), function.__name__, at, has_graph, cut, mode)
-                self._add(out, own)
+                number = self._add(out, own)
+                if (code := getattr(function.backward, "__code__", None)) is not None:
+                    begin = os.path.abspath(code.co_filename), code.co_firstlineno
+                    self._functions[number] = Site(*begin, function=f"{function.__name__}.backward")
         return result
 
     def marked(self, *outputs: Any) -> None:
@@ -511,7 +527,7 @@ class Following(TorchFunctionMode):
     def _note_frozen(self, args: Sequence[Any], kwargs: Any, frame: FrameType) -> None:
         tensor = args[0]
         is_on = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
-        if isinstance(tensor, torch.Tensor) and tensor.is_leaf:
+        if isinstance(tensor, torch.Tensor) and is_leaf(tensor):
             if is_on:
                 self._frozen.pop(id(tensor), None)
             else:
@@ -544,13 +560,13 @@ class Following(TorchFunctionMode):
         unused = (
             place
             for place, t in enumerate(inputs)
-            if not (id(t) in is_there or (t.grad_fn is not None and t.grad_fn in nodes))
+            if id(t) not in is_there and (node_of(t) is None or node_of(t) not in nodes)
         )
         leaves = frozenset(leaf for t in reached if (leaf := self._leaf(t)) >= 0)
         has_graph = any(_requires_grad(t) for t in tensors) or len(tensors) < len(roots)
         return EngineUse(
             *(self._route(frame), numbers, has_graph, asked, leaves, accumulates, tuple(unused)),
-            len(self._origins),
+            values=len(self._origins),
         )
 
     def can_tell(self, tensors: Sequence[Any], loss: Any) -> bool:
@@ -583,14 +599,26 @@ class Following(TorchFunctionMode):
         call = EngineCall.of(roots, *given, **named)
         with self._lock, DisableTorchFunction():
             frame = sys._getframe(1)
+            place = len(self._calls)
             self._calls.append(self.use_of(roots, call.inputs, frame, call.accumulates))
             self._learn_names(frame)
         self.consider(is_step=False)
         self._local.aside += 1
         try:
-            return engine(roots, *given, **named)
+            result = engine(roots, *given, **named)
         finally:
             self._local.aside -= 1
+        if call.accumulates and not call.inputs:
+            with self._lock, DisableTorchFunction():
+                self._note_lost(place)
+        return result
+
+    def _note_lost(self, place: int) -> None:
+        """Note the leaves to which the graph of a call leads and that got nothing by it."""
+        use = self._calls[place]
+        tensors = ((leaf, self._leaves[leaf]()) for leaf in use.reached)
+        lost = frozenset(n for n, each in tensors if each is not None and not is_given(each))
+        self._calls[place] = use._replace(reached=use.reached - lost, lost=lost)
 
     def meet(self, optimizer: Any) -> int:
         """Return the number of an optimizer."""
@@ -644,8 +672,12 @@ class Following(TorchFunctionMode):
         if fresh:
             # The outermost first: what a method knows as `self.net` has a name where it was made.
             self._names.learn_variables(reversed(user_frames(frame)))
+        written: dict[int, tuple[str, Any]] | None = None
         for number, leaf in fresh:
             name = None if leaf is None else self._names.of_tensor(leaf)
+            if name is None and leaf is not None:  # it may be in a container
+                written = parameters_in(user_frames(frame)) if written is None else written
+                name = written.get(id(leaf), (None, leaf))[0]
             if name is not None:
                 self._named[number] = name
 
@@ -684,6 +716,7 @@ class Following(TorchFunctionMode):
                 [*self._steps],
                 [*self._holders],
                 ended,
+                {**self._functions},
             )
 
 

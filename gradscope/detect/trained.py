@@ -36,6 +36,7 @@ from gradscope.program.tensors import (
     TensorRef,
     checksum,
     grad_of,
+    is_given,
     is_zero,
     leaves_of,
     memory_of,
@@ -233,7 +234,9 @@ class Trained(Observer):
         self._gone: list[_Optimizer] = []
         self._unheld: dict[int, _Unheld] = {}
         self._reached = set[int]()
-        """Of the parameters that an optimizer waits for, those that a call has reached."""
+        """Of the parameters that an optimizer waits for, those to which a call gave a gradient."""
+        self._led_to: dict[Call, list[TensorRef]] = {}
+        """Of these, those that the graph of a call leads to which runs."""
         self._names: dict[int, str] = {}
         self._silenced: tuple[Site, str] | None = None
         self._guarded = False
@@ -327,8 +330,9 @@ class Trained(Observer):
         for known in self._optimizers.values():
             if known.steps <= _LOOKED_AT:
                 known.before_call(leaves)
-            if known.waiting:
-                self._reached.update(known.waiting.keys() & {*map(id, leaves)})
+        waiting = set[int]().union(*(known.waiting for known in self._optimizers.values()))
+        if led_to := [self._refer(leaf) for leaf in leaves if id(leaf) in waiting]:
+            self._led_to[call] = led_to
         is_beside = any(id(leaf) in held for leaf in leaves)
         unheld = [leaf for leaf in leaves if isinstance(leaf, Parameter) and id(leaf) not in held]
         if unheld:
@@ -388,7 +392,10 @@ class Trained(Observer):
         self._losses.before_guarded(call)
 
     def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> None:
-        """Note the gradients that it has left."""
+        """Note the gradients that it has left; a derivative may have given none."""
+        for leaf in (ref() for ref in self._led_to.pop(call, ())):
+            if leaf is not None and is_given(leaf):
+                self._reached.add(id(leaf))
         self._losses.after_call(call)
 
     # at the end
@@ -416,6 +423,7 @@ class Trained(Observer):
         self.told = replace(self.summary(), table=self.table())
         self._losses = Losses()
         self._refs.clear()
+        self._led_to.clear()
         self._unheld.clear()
         for known in self._all:
             known.met.clear()
@@ -504,7 +512,7 @@ class Trained(Observer):
         again = {
             key: times
             for key, times in known.again.items()
-            if times >= _FEWEST_AGAIN and 2 * times > looked_at
+            if times >= _FEWEST_AGAIN and 2 * times >= looked_at - 2
         }
         names, others = known.named(again.keys())
         step, calls = site_of(known.place), self.watch.calls

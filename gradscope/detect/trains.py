@@ -24,6 +24,7 @@ from gradscope.program.sites import Place
 from gradscope.program.tensors import (
     TensorRef,
     grad_of,
+    is_given,
     is_zero,
     memory_of,
     requires_grad,
@@ -41,10 +42,12 @@ _LATE = 10  # steps: before that, several losses may have come by in turns
 class _Reach:
     """What the calls at one line did for one parameter."""
 
-    __slots__ = ("calls", "first_step", "is_lost")
+    __slots__ = ("calls", "first_step", "is_given", "is_lost")
 
     def __init__(self) -> None:
         self.calls = self.first_step = 0
+        self.is_given = False
+        """Whether one gave a gradient: a graph may lead there, and a derivative give none."""
         self.is_lost = False
         """Whether what one gave was gone before a step could use it."""
 
@@ -80,7 +83,8 @@ class _Known:
 
     def take(self, number: int) -> None:
         """Note that a call has given it the gradient that it has, or added to it."""
-        grad = self.now
+        grad, tensor, reach = self.now, self.tensor(), self.reaches[number]
+        reach.is_given = reach.is_given or (tensor is not None and is_given(tensor))
         if grad is not None:
             self.by.add(number)
             self.grad, self.version = TensorRef(grad), version_of(grad)
@@ -211,7 +215,7 @@ class Losses:
 
         def cell(key: int, known: _Known, number: int) -> TrainingCell:
             reach, by = known.reaches.get(number), holder.get(key)
-            if reach is None:
+            if reach is None or not reach.is_given:
                 state = CellState.FROZEN if known.is_frozen else CellState.NO_GRADIENT
                 return TrainingCell(state)
             if reach.first_step:

@@ -127,7 +127,7 @@ def filled(table: TrainingTable, ways: Ways) -> TrainingTable:
             return old
         if (cut := cuts[place].get(leaf)) is not None:
             return TrainingCell(CellState.CUT, site=cut.site, operation=word_of(cut))
-        is_met = any(leaf in call.reached for call in calls[place])
+        is_met = any(leaf in call.reached | call.lost for call in calls[place])
         return old if is_met else TrainingCell(CellState.NO_WAY)
 
     cells = {
@@ -200,6 +200,9 @@ def not_reached(finding: Finding, ways: Ways) -> Way | None:
     if cut_off:
         cuts = cut_off[0].cuts
         return _cut_way(cuts[0], cuts[1:], ways)
+    lost = [leaf for a in answers if a.state is State.LOST for leaf in a.leaves]
+    if lost and (begin := ways.lost_by(lost[0])) is not None:
+        return _lost_way(lost, begin, ways)
     unused = [a for a in answers if a.state in (State.UNUSED, State.ASIDE)]
     return _unused_way(unused[0].leaves, unused[0].state, ways) if unused else None
 
@@ -223,10 +226,20 @@ def _cut_way(cut: Cut, others: Sequence[Cut], ways: Ways) -> Way | None:
     return Way(cut.site, label_of(cut, whom), notes, fixes)
 
 
+def _lost_way(leaves: Sequence[int], begin: Site, ways: Ways) -> Way:
+    """Return what a Function's backward, which begins at a line, does not give."""
+    own = source.enclosing(begin.file, begin.line)[-1:]
+    returns = [n for n in ast.walk(own[0]) if isinstance(n, ast.Return)] if own else []
+    at = places.of_node(returns[-1], begin.file, begin.function) if returns else begin
+    label = f"gives no gradient to {names_of(leaves, ways.record)}"
+    fix = Fix(FixKind.OTHER, "return a gradient for each argument of `forward` that requires one")
+    return Way(at, label, (), (fix,))
+
+
 def _unused_way(leaves: Sequence[int], state: State, ways: Ways) -> Way | None:
     record = ways.record
     whom = names_of(leaves, record)
-    made = next((s for n in leaves if (s := record.site(record.leaves[n].made))), None)
+    made = next((site for n in leaves if (site := ways.made_at(n)) is not None), None)
     if state is State.ASIDE:
         last = ways.last_of_values(map(ways.value_of, leaves))
         site = last or made

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
@@ -91,7 +91,8 @@ class Leaf(NamedTuple):
 
 class EngineUse(NamedTuple):
     """A call of the engine: the values it started from, those that it was to differentiate by, and
-    the leaves that its graph leads to; ``unused`` are the places of inputs that it does not.
+    the leaves to which it gave a gradient, or would; ``lost`` are those to which its graph leads
+    and no derivative gave one, ``unused`` the places of inputs to which it does not lead.
     """
 
     route: int
@@ -101,6 +102,7 @@ class EngineUse(NamedTuple):
     reached: frozenset[int]
     accumulates: bool
     unused: tuple[int, ...] = ()
+    lost: frozenset[int] = frozenset()
     values: int = 0
     """How many values there were then."""
 
@@ -126,7 +128,9 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True)
 class Origins:
-    """Where all values of a rehearsal come from; ``ended`` is how it did."""
+    """Where all values of a rehearsal come from; ``ended`` is how it did. ``functions`` are the
+    values that Functions gave, each with where their backward begins.
+    """
 
     origins: Sequence[Origin] = ()
     routes: Sequence[Route] = ()
@@ -136,6 +140,7 @@ class Origins:
     steps: Sequence[StepUse] = ()
     optimizers: Sequence[Holder] = ()
     ended: str = ""
+    functions: Mapping[int, Site] = field(default_factory=dict)
 
     @property
     def stopped(self) -> bool:

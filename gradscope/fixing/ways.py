@@ -47,6 +47,8 @@ class State(StrEnum):
     ZERO = "zero"
     FROZEN = "frozen"
     CUT = "cut"
+    LOST = "lost"
+    """A graph leads to it, and no derivative gave it a gradient."""
     ASIDE = "aside"
     """Something was computed from it, and no loss from that."""
     UNUSED = "unused"
@@ -219,6 +221,15 @@ class Ways:
                     break
         return found
 
+    def lost_by(self, leaf: int) -> Site | None:
+        """Return where the backward begins of the Function nearest to a leaf that a graph leads to,
+        and that got no gradient.
+        """
+        record, roots = self.record, [r for c in self.losses if leaf in c.lost for r in c.roots]
+        on_way = record.functions.keys() & {*record.before(roots, with_graph=True)}
+        own = [n for n in on_way if leaf in record.leaves_behind[n]]
+        return record.functions[min(own)] if own else None
+
     # leaves
 
     def named(self, name: str) -> list[int]:
@@ -297,6 +308,8 @@ class Ways:
             return Answer(state, (leaf,), given, of, tuple(cuts))
         if cuts:
             return Answer(State.CUT, (leaf,), given, of, tuple(cuts))
+        if any(leaf in call.lost for call in self.losses):
+            return Answer(State.LOST, (leaf,), given, of)
         used = self.descendants(self.value_of(leaf))
         return Answer(State.ASIDE if used else State.UNUSED, (leaf,), given, of)
 
@@ -410,6 +423,19 @@ class Ways:
             if not rows or spot_of(rows[-1].site) != spot_of(site):
                 rows.append(Row(site, state))
         return rows
+
+    def made_at(self, leaf: int) -> Site | None:
+        """Return where a parameter was made: where an attribute of its name was set, if any was."""
+        own = self.record.leaves[leaf]
+        route = self.record.routes[own.made] if own.made >= 0 else ()
+        parts = own.name.split(".")
+
+        def sets_it(site: Site) -> bool:
+            statement = source.statement_at(site)
+            targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+            return any(isinstance(t, ast.Attribute) and t.attr in parts for t in targets)
+
+        return next(filter(sets_it, route), next(iter(route), None))
 
     def line_beside(self, route: int, other: int) -> Site | None:
         """Return the line of a route in the function of another one, or else its own."""

@@ -121,6 +121,13 @@ def grad_of(leaf: Tensor) -> Tensor | None:
     return _read(leaf, read_grad)  # type: ignore[no-any-return]
 
 
+def is_given(leaf: Tensor) -> bool:
+    """Return whether a call that has ended may have given a leaf its gradient: a hook of the
+    program's may have taken that away.
+    """
+    return grad_of(leaf) is not None or bool(leaf._post_accumulate_grad_hooks)
+
+
 def _read(tensor: Tensor, get: _Get) -> Any:
     cls = type(tensor)
     if (cls is Tensor or cls is torch.nn.Parameter) and not function_modes():

@@ -1,10 +1,10 @@
-"""Most steps of an optimizer use gradients that it had used before.
+"""Half of the steps of an optimizer, or more, use gradients that it had used before.
 
 ## What it says
 
 Between two steps nothing has reset `.grad`, so backward added to what the earlier step had used
-already. The step then uses the sum of the gradients of all steps so far. It says so where that
-holds for most steps of an optimizer, and of which of its parameters.
+already. The step then uses the sum of the gradients of the steps since. It says so where that
+holds for every second step of an optimizer, or more, and of which of its parameters.
 
 ## Why it happens
 

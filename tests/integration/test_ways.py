@@ -351,6 +351,17 @@ SILENT: dict[str, tuple[str, str, list[str]]] = {
         "detach",
         ENC,
     ),
+    "a choice, beside what has its shape alone": (
+        """
+        def loss_of(x, y):
+            h = enc(x).softmax(-1)
+            chosen = F.one_hot(h.argmax(-1), 4).float()  # cut
+            out = torch.zeros_like(h) + h.new_ones(8, 4)
+            return F.mse_loss(head(out * chosen), y)
+        """,
+        "integers",
+        ENC,
+    ),
 }
 
 LOUD: dict[str, tuple[str, str, list[str]]] = {
@@ -528,8 +539,9 @@ def check(program: str, cut: Cut, reason: str) -> None:
 
 
 def unreached(ways: Ways) -> list[int]:
-    """What an optimizer holds and no call has reached."""
-    reached = frozenset[int]().union(*(call.reached for call in ways.losses))
+    """What an optimizer holds, and neither a call has reached nor a step found with a gradient."""
+    own = (*(call.reached for call in ways.losses), *(step.given for step in ways.record.steps))
+    reached = frozenset[int]().union(*own)
     held = {n for holder in ways.record.optimizers for n in holder.leaves if n >= 0}
     return [n for n in sorted(held - reached) if ways.record.leaves[n].requires_grad]
 
@@ -570,6 +582,42 @@ def test_it_says_nothing_of_what_is_trained(body: str, tmp_path: Path) -> None:
     assert not unreached(ways)
     assert {answer.state for answer in ways.of_leaves(ways.named("enc"))} == {State.ARRIVES}
     assert all(call.has_graph for call in ways.record.calls)
+
+
+def test_a_view_that_torch_refuses_is_left_alone(tmp_path: Path) -> None:
+    program = HEAD + textwrap.dedent("""
+        net = nn.Linear(4, 4)
+        nn.init.orthogonal_(net.weight)
+        net.requires_grad_(False)
+        net(torch.ones(4)).sum().backward()
+    """)
+    record = followed(program, tmp_path)
+    assert "does not require grad" in record.ended
+    assert len(record.calls) == 1
+
+
+def test_a_function_that_gives_no_gradient_is_named(tmp_path: Path) -> None:
+    program = HEAD + textwrap.dedent("""
+        class Scaled(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, scale):
+                return x * scale
+            @staticmethod
+            def backward(ctx, grad):
+                return grad, None
+        net, scale = nn.Linear(4, 1), nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([*net.parameters(), scale], 0.1)
+        for step in range(3):
+            loss = Scaled.apply(net(torch.ones(4)), scale).sum()
+            loss.backward()
+            optimizer.step()
+    """)
+    ways = Ways(followed(program, tmp_path))
+    (answer,) = ways.of_leaves(ways.named("scale"))
+    assert answer.state is State.LOST
+    begin = ways.lost_by(answer.leaves[0])
+    assert begin is not None
+    assert program.splitlines()[begin.line].strip() == "def backward(ctx, grad):"
 
 
 def test_it_says_which_exception_left_grad_mode_off(tmp_path: Path) -> None:

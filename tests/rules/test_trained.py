@@ -167,12 +167,39 @@ def test_few_steps_are_not_said(tmp_path: Path) -> None:
     program = """
         net = Net(); opt = torch.optim.SGD(net.parameters(), lr=0.01)
         for i in range(12):
-            if i % 2 == 0:
+            if i % 4:
                 opt.zero_grad()
             F.mse_loss(net(x), y).backward()
             opt.step()
     """
     assert told(found_in(program, tmp_path)) == []
+    (found,) = found_in(program.replace("if i % 4", "if i % 2"), tmp_path)
+    assert found.message == "in 5 of 12 steps, `opt` used gradients that it had used before"
+
+
+def test_what_a_derivative_gives_no_gradient_is_named(tmp_path: Path) -> None:
+    program = """
+        class Scaled(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, scale):
+                ctx.save_for_backward(scale)
+                return x * scale
+            @staticmethod
+            def backward(ctx, grad):
+                return grad * ctx.saved_tensors[0], None
+        net, scale = Net(), nn.Parameter(torch.ones(1))
+        opt = torch.optim.SGD([*net.parameters(), scale], lr=0.01)
+        for i in range(4):
+            opt.zero_grad()
+            F.mse_loss(Scaled.apply(net(x), scale), y).backward()
+            opt.step()
+    """
+    (found,) = found_in(program, tmp_path)
+    assert (told([found]), found.parameters) == (["advice GS502"], ("scale",))
+    freed = "scale.register_post_accumulate_grad_hook(lambda p: setattr(p, 'grad', None))"
+    again = program.replace("], None", "], grad.sum().reshape(1)")
+    again = again.replace("for i in", f"{freed}\n        for i in")
+    assert told(found_in(again, tmp_path)) == []
 
 
 NEVER_USED = {

@@ -125,6 +125,8 @@ def _what(answer: Answer, ways: Ways) -> str:
             return f"frozen at line {site.line}" if site is not None else "requires_grad is off"
         case State.UNUSED:
             return f"nothing was computed from {it} {when}"
+        case State.LOST:
+            return f"a graph leads to {it}, and no derivative gives {it} a gradient"
         case State.ASIDE:
             return f"no loss was computed from {it} {when}"
     skips = f"; {name}.step() skips {it}" if holder and steps else ""

@@ -314,16 +314,22 @@ def with_flag(place: Span, name: str, value: str = "True") -> Pieces:
         given = by_place
     if given is not None:
         return (instead_of(given, place.file, value),)
-    return with_argument(call, place.file, f"{name}={value}")
+    return _with_argument(call, place.file, f"{name}={value}")
 
 
-def with_argument(call: ast.Call, file: str, text: str) -> Pieces:
+def _with_argument(call: ast.Call, file: str, text: str) -> Pieces:
     """Return the edit that hands one more argument to a call."""
     last = max((*call.args, *call.keywords), key=end_of, default=None)
     if last is not None:
         return (instead_of(last, file, f"{text_of(last, file)}, {text}"),)
     written = text_of(call, file)
     return (instead_of(call, file, f"{written[: written.rindex('(')]}({text})"),)
+
+
+def not_reentrant(file: str) -> Pieces:
+    """Return the edit that passes ``use_reentrant=False`` in every checkpoint of a file."""
+    calls = (c for c in source.calls_in(source.tree(file)) if source.called_name(c) == "checkpoint")
+    return together(*(with_flag(Span.of(file, c), "use_reentrant", "False") for c in calls))
 
 
 def without_flag(place: Span, name: str) -> Pieces:

@@ -68,6 +68,11 @@ class Span:
         end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
         return cls(file, node.lineno, node.col_offset, end_line, end, is_added)
 
+    @classmethod
+    def at(cls, file: str, line: int) -> Span:
+        """Return a line of which no expression is known."""
+        return cls(file, line, 0, line, 0)
+
 
 class Marker(ast.NodeTransformer):
     """Wraps the expressions of one file after the other, and numbers their places."""

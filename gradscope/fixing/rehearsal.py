@@ -71,7 +71,7 @@ class Event(NamedTuple):
     @property
     def levels(self) -> list[Span]:
         """The place, and the lines of the program that led there."""
-        return [self.site, *(Span(file, line, 0, line, 0) for file, line in self.stack)]
+        return [self.site, *(Span.at(*spot) for spot in self.stack)]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -392,8 +391,7 @@ class Comparison:
         """
         event, record = run.record.events[call], run.record
         spots = [patch.old_place(changes, *level) for level in (event.spot, *event.stack)]
-        loops = (loop_around(Span(file, line, 0, line, 0)) for file, line in spots)
-        loop = next(filter(None, loops), None)
+        loop = next(filter(None, (loop_around(Span.at(*spot)) for spot in spots)), None)
         if not isinstance(loop, ast.For | ast.While | ast.AsyncFor):
             return False
         heads = enumerate(patch.old_place(changes, p.file, p.line) for p in record.heads)
@@ -520,12 +518,6 @@ def _trained_in(steps: Iterable[TrainingStep]) -> dict[Key, Losses]:
     }
 
 
-def said_by(effects: Iterable[str], name: str) -> bool:
-    """Return whether a sentence about the effects of a fix speaks of a parameter."""
-    heads = {name, f"{first_part(name)}.*"} if name else set()
-    return any(head in effect for effect in effects for head in heads)
-
-
 def owners(keys: Iterable[Key], comparison: Comparison) -> str:
     """Return parameters as people write them: ``G.*``, ``D.0.weight``, or how many they are."""
     every, wanted = comparison.names, dict.fromkeys(keys)
@@ -549,9 +541,3 @@ def _owner(name: str, mine: set[str], everything: Sequence[str]) -> str:
         if len(inside) > 1 and inside <= mine:
             return f"{head}*"
     return name
-
-
-def first_part(name: str) -> str:
-    """Return what holds a parameter: ``G`` of ``G.0.weight``, ``self.net`` of ``self.net.bias``."""
-    parts = re.split(r"[.\[]", name)
-    return ".".join(parts[:2]) if parts[0] == "self" and len(parts) > 2 else parts[0]

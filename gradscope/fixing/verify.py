@@ -15,7 +15,7 @@ from gradscope.fixing.patch import Patch, old_place
 from gradscope.fixing.plan import Candidate, Plan, Proposal, replanned, without
 from gradscope.fixing.rehearsal import Record
 from gradscope.fixing.runs import Bounds, Program, Run
-from gradscope.fixing.training import Comparison, Difference, TrainingChange, said_by
+from gradscope.fixing.training import Comparison, Difference, TrainingChange
 from gradscope.model import Certainty, Finding, Recording, Severity
 
 LEAST_CALLS = 100
@@ -36,7 +36,7 @@ class Verdict:
     """The runs without and with a plan's changes, and what follows from them.
 
     ``comparison`` is what they train, by a rehearsal of each; None where the hazard is still there,
-    or a rehearsal failed. ``picked`` are the numbers of the candidates that the user chose.
+    or a rehearsal failed.
     """
 
     plan: Plan
@@ -44,7 +44,6 @@ class Verdict:
     before: Run
     after: Run
     comparison: Comparison | None = None
-    picked: frozenset[int] = frozenset()
 
     def met(self, proposal: Proposal) -> Finding | None:
         """Return the finding as the program has it now; None where it did not show this time."""
@@ -96,22 +95,16 @@ class Verdict:
         """Return whether a fix may change this.
 
         It may take a loss from a parameter that another one still trains, if the loss belongs to
-        other optimizers, or if it says so; and may bring one in if it says so and was picked.
+        other optimizers, or if it says so; and may bring one in where that was found to be missing.
         """
-        effects = [effect for p in self.plan.applied for effect in p.fix.effects]
-        names = comparison.names
-        says_so = all(said_by(effects, names.get(key, "")) for key in difference.keys)
-        picked = any(p.chosen.number in self.picked for p in self.plan.applied)
+        names = {comparison.names.get(key, "") for key in difference.keys}
+        if difference.change is TrainingChange.LOST:
+            effects = [effect for p in self.plan.applied for effect in p.fix.effects]
+            says_so = all(name and any(name in effect for effect in effects) for name in names)
+            homes = comparison.homes.get(difference.loss, ())
+            return says_so or difference.optimizer not in homes
         missing = {n for p in self.plan.applied for f in p.findings for n in f.parameters}
-        match difference.change:
-            case TrainingChange.LOST:
-                homes = comparison.homes.get(difference.loss, ())
-                return says_so or difference.optimizer not in homes
-            case TrainingChange.GAINED if all(names.get(key) in missing for key in difference.keys):
-                return True
-            case TrainingChange.GAINED | TrainingChange.OTHER:
-                return says_so and picked
-        return False
+        return difference.change is TrainingChange.GAINED and names <= missing
 
     def mends(self, proposal: Proposal) -> bool:
         """Whether the hazard of one proposal showed and is gone, and nothing else fails."""
@@ -183,12 +176,10 @@ class _Trials:
         program: Program,
         record: Record | None,
         bounds: Bounds,
-        picked: Iterable[int],
         tell: Callable[[str], None],
     ) -> None:
         self._program = program
         self._bounds = bounds
-        self._picked = frozenset(picked)
         self._tell = tell
         self._end = time.monotonic() + bounds.seconds
         self._done: dict[Any, Verdict] = {}
@@ -223,7 +214,7 @@ class _Trials:
         return replace(self._done[key], plan=plan)
 
     def _of(self, plan: Plan, after: Run) -> Verdict:
-        return Verdict(plan, self._bounds, self._before, after, picked=self._picked)
+        return Verdict(plan, self._bounds, self._before, after)
 
     def as_it_is(self, plan: Plan) -> Verdict:
         """Return what the program does without any change."""
@@ -248,7 +239,7 @@ def try_out(
     """
     program = Program(recording.header)
     program.check()
-    trials = _Trials(program, record, bounds, picks, tell)
+    trials = _Trials(program, record, bounds, tell)
     unchanged = trials.as_it_is(plan)
     plan = without(recording, plan, filter(unchanged.never_came, plan.proposals), NEVER_CAME)
     taken = {p.number: p.chosen.number for p in plan.proposals}

@@ -426,7 +426,8 @@ def _tried(
 ) -> Recording:
     """Return the recording with the fixes of its findings tried, with those that held."""
     results: dict[int, Finding] = {}
-    for proposal in plan(recording).proposals:
+    proposed = plan(recording)
+    for proposal in proposed.proposals:
         finding = proposal.finding
         if not finding.is_born or finding.severity is Severity.ADVICE:
             continue
@@ -437,7 +438,7 @@ def _tried(
                 break
             tell(f"tries fix {candidate.number}")
             tried += 1
-            with_it = alone(recording, proposal, candidate)
+            with_it = alone(proposed, proposal, candidate)
             works = _works(finding, with_it, program, end)
             if works is None:
                 tried, why = tried - 1, "not tried: the run took too long"

@@ -526,11 +526,12 @@ def computed_at(file: str, node: ast.Assign, place: Span, within: Pieces = ()) -
     return (instead_of(read, file, text if isinstance(value, _SIMPLE) else f"({text})"),)
 
 
-def reads_of(file: str, node: ast.Assign) -> list[ast.Attribute]:
+def reads_of(file: str, node: ast.Assign) -> list[Span]:
     """Return where the attribute is read that a statement stores, but for the function around."""
     around = {each for own in functions_around(file, node)[:1] for each in ast.walk(own)}
     reads = (e for e in ast.walk(source.tree(file)) if isinstance(e, ast.Attribute))
-    return [e for e in reads if e not in around and ast.unparse(e) == ast.unparse(node.targets[0])]
+    outside, text = (e for e in reads if e not in around), ast.unparse(node.targets[0])
+    return [Span.of(file, each) for each in outside if ast.unparse(each) == text]
 
 
 def with_followers(block: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -> list[ast.stmt]:

@@ -22,7 +22,7 @@ from gradscope.fixing.runs import REFUSED, Bounds, Program, Run, Start, start_pr
 from gradscope.fixing.trials import MOST, OTHER, TARGET, UNSPOILT
 from gradscope.fixing.verify import Verdict, compared, default_calls
 from gradscope.model import Applicability, Finding, Fix, FixKind, Proof, Recording
-from gradscope.units import firsts, listed
+from gradscope.units import firsts, gathered, listed
 
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
 _LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
@@ -74,15 +74,15 @@ def _with(finding: Finding, record: Record) -> Finding:
     if finding.fix is not None and finding.fix.kind is FixKind.ITEM:
         order = (FixKind.ITEM, *order)
     edits = [fix for fix in (*finding.fixes, *chain(*found.values())) if fix.edits]
-    turns, ranked = Counter[FixKind](), []
-    for fix in firsts(edits, lambda fix: fix.edits).values():
-        last = len(order)
-        cost = order.index(fix.kind) if fix.kind in order else last
-        ranked.append(((turns[fix.kind], _lines(fix), cost), fix))
-        turns[fix.kind] += 1
-    fixes = [fix for _, fix in sorted(ranked, key=lambda each: each[0])]
-    fixes += [fix for fix in finding.fixes if not fix.edits]
-    return finding.with_fixes(fixes)
+    written = firsts(edits, lambda fix: fix.edits).values()
+    own = gathered(written, lambda fix: fix.kind)
+
+    def rank(fix: Fix) -> tuple[int, int, int]:
+        cost = order.index(fix.kind) if fix.kind in order else len(order)
+        return own[fix.kind].index(fix), _lines(fix), cost
+
+    words = [fix for fix in finding.fixes if not fix.edits]
+    return finding.with_fixes([*sorted(written, key=rank), *words])
 
 
 def _lines(fix: Fix) -> int:
@@ -211,7 +211,7 @@ def _tried(
             candidate = waiting.pop(0)
             tried.add(candidate.number)
             tell(f"tries fix {candidate.number}")
-            with_it = alone(recording, proposal, candidate)
+            with_it = alone(proposed, proposal, candidate)
             after = program.run(with_it.changes, Bounds(bounds.calls, left))
             if after.exit_status in (None, REFUSED):
                 why = "it would change files" if after.exit_status else "the run took too long"
@@ -260,11 +260,13 @@ def _settled(recording: Recording, tried: dict[int, _Tried], why: str) -> Record
     """Return the recording with what held first, and without what failed."""
 
     def settled(finding: Finding) -> Finding:
+        if finding.is_born:
+            return finding
         shown = tried.get(id(finding))
         fixes = [*_fixes(finding, shown)] if shown else [*finding.fixes]
         changed = replace(finding.with_fixes(fixes), untried="")
-        if not changed.is_to_mend or changed.is_born:
-            return replace(changed, untried=finding.untried) if changed.is_born else changed
+        if not changed.is_to_mend:
+            return changed
         words_first = sorted(fixes, key=lambda fix: bool(fix.edits))
         return replace(changed.with_fixes(words_first), untried=_why_not(shown, why))
 

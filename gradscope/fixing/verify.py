@@ -16,7 +16,7 @@ from gradscope.fixing.plan import Candidate, Plan, Proposal, replanned, without
 from gradscope.fixing.rehearsal import Record
 from gradscope.fixing.runs import Bounds, Program, Run
 from gradscope.fixing.training import Comparison, Difference, TrainingChange
-from gradscope.model import Certainty, Finding, Recording, Severity
+from gradscope.model import Certainty, Finding, Header, Severity
 
 LEAST_CALLS = 100
 """Backward calls of each run, unless another number is given or the findings need more."""
@@ -178,34 +178,30 @@ class _Trials:
         bounds: Bounds,
         tell: Callable[[str], None],
     ) -> None:
-        self._program = program
-        self._bounds = bounds
-        self._tell = tell
+        self._program, self._bounds, self._tell = program, bounds, tell
         self._end = time.monotonic() + bounds.seconds
         self._done: dict[Any, Verdict] = {}
         tell("runs the program as it is")
-        self._before = program.run((), self._within())
+        self.before = program.run((), self._within())
         if record is None:
             tell("rehearses it")
             with suppress(GradscopeError):  # it was killed before its record was written
                 record = program.rehearse(self._within()._replace(calls=0))
         self._record = record
 
-    @property
-    def _left(self) -> float:
-        return self._end - time.monotonic()
-
     def _within(self) -> Bounds:
-        return Bounds(self._bounds.calls, max(self._left / 2, _LEAST_SECONDS))
+        left = self._end - time.monotonic()
+        return Bounds(self._bounds.calls, max(left / 2, _LEAST_SECONDS))
 
     def verdict(self, plan: Plan, names: str) -> Verdict | None:
         """Return what the program does with a plan's changes; None where no time is left."""
         key = tuple((change.file, change.after.data) for change in plan.changes)
         if key not in self._done:
-            if self._left < _LEAST_SECONDS and self._done:
+            if time.monotonic() > self._end - _LEAST_SECONDS and self._done:
                 return None
             self._tell(f"runs the program with {names}")
-            verdict = self._of(plan, self._program.run(plan.changes, self._within()))
+            after = self._program.run(plan.changes, self._within())
+            verdict = Verdict(plan, self._bounds, self.before, after)
             if self._record is not None and not any(map(verdict.left, plan.applied)):
                 self._tell("rehearses it")
                 within = self._within().seconds
@@ -213,17 +209,10 @@ class _Trials:
             self._done[key] = verdict
         return replace(self._done[key], plan=plan)
 
-    def _of(self, plan: Plan, after: Run) -> Verdict:
-        return Verdict(plan, self._bounds, self._before, after)
-
-    def as_it_is(self, plan: Plan) -> Verdict:
-        """Return what the program does without any change."""
-        return self._of(plan, self._before)
-
 
 def try_out(
     plan: Plan,
-    recording: Recording,
+    header: Header,
     bounds: Bounds,
     tell: Callable[[str], None],
     picks: Sequence[int] = (),
@@ -237,11 +226,11 @@ def try_out(
     of other findings that are tried with it are those taken so far. Raise GradscopeError if the
     program cannot be run again.
     """
-    program = Program(recording.header)
+    program = Program(header)
     program.check()
     trials = _Trials(program, record, bounds, tell)
-    unchanged = trials.as_it_is(plan)
-    plan = without(recording, plan, filter(unchanged.never_came, plan.proposals), NEVER_CAME)
+    unchanged = Verdict(plan, bounds, trials.before, trials.before)
+    plan = without(plan, [*filter(unchanged.never_came, plan.proposals)], NEVER_CAME)
     taken = {p.number: p.chosen.number for p in plan.proposals}
     found: list[Tried] = []
     for proposal in plan.proposals:
@@ -249,7 +238,7 @@ def try_out(
         picked = [c for c in proposal.candidates if c.number in picks]
         for candidate in (c for c in picked or proposal.candidates if c.can_be_tried):
             chosen = taken | {proposal.number: candidate.number}
-            with_it = replanned(recording, plan, chosen.values())
+            with_it = replanned(plan, chosen.values())
             mine = next(p for p in with_it.proposals if p.number == proposal.number)
             name = f"fix {candidate.number}"
             verdict = trials.verdict(with_it, name) if mine.applies else None
@@ -258,7 +247,7 @@ def try_out(
         if held:
             taken[proposal.number] = held[0].candidate.number
         found += tried
-    best = replanned(recording, plan, taken.values())
+    best = replanned(plan, taken.values())
     if not found:
         return Trial((), replace(unchanged, plan=best))
     verdict = trials.verdict(best, "these fixes")

@@ -58,7 +58,7 @@ def recorded(
 def tried(recording: Recording, monkeypatch: pytest.MonkeyPatch, *picks: int) -> Trial:
     monkeypatch.setattr(sys, "executable", python())
     proposed = plan(recording, picks=picks)
-    return try_out(proposed, recording, Bounds(30, 120), lambda doing: None, picks)
+    return try_out(proposed, recording.header, Bounds(30, 120), lambda doing: None, picks)
 
 
 def reason(one: Tried) -> str:

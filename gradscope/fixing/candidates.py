@@ -18,13 +18,10 @@ from gradscope.fixing.edits import (
     copying,
     decorated_function,
     entered_anew,
-    expression_at,
     fields_of,
     flags_at,
     functions_around,
-    is_in,
     is_target,
-    loop_around,
     moved,
     out_of_place,
     put_inside,
@@ -33,10 +30,8 @@ from gradscope.fixing.edits import (
     region_of,
     root_of,
     split_off,
-    statement_around,
     summed,
     summed_loop,
-    text_at,
     uncached,
     unguarded,
     variable_at,
@@ -179,8 +174,8 @@ class Search(Trial):
             if is_apart or not self._mends(self._run(Option(keeps=kept))):
                 continue
             if one.spot == other.spot:
-                loop, steps = loop_around(other.site), (e for e in record.events if e.leaves)
-                inside = (is_in(at, at.file, loop) for e in steps for at in e.levels if loop)
+                loop, steps = other.site.loop, (e for e in record.events if e.leaves)
+                inside = (at.is_in(at.file, loop) for e in steps for at in e.levels if loop)
                 edits = () if any(inside) else written(*summed_loop(other.site))
             else:
                 edits = written(*summed(one.site, other.site))
@@ -210,7 +205,7 @@ class Search(Trial):
         goals = dict.fromkeys(each for e in (*steps[:1], *following[:1]) for each in e.levels)
         trained = record.leaves_of(self._base.ran.get(self._fail, ()))
         own_leaves = {n for e in steps[:1] for n in e.leaves}
-        loops = [*map(loop_around, self._failing.levels)]
+        loops = [each.loop for each in self._failing.levels]
         for site in changed:
             at = (site.file, site.line)
             if at in self._failing.stack:
@@ -226,7 +221,7 @@ class Search(Trial):
             effects = (both,) if stepped & trained else ()
             ways = [(moved(site, goal), f"after line {goal.line}") for goal in goals]
             is_for_both = self.is_shared or stepped & trained <= own_leaves
-            if is_for_both and loop_around(site) in loops:
+            if is_for_both and site.loop in loops:
                 ways.append((split_off(site), "into a loop of its own"))
             for pieces, where in ways:
                 edits, message = written(*pieces), f"move line {site.line} {where}"
@@ -252,11 +247,11 @@ class Search(Trial):
         calls = self._calls_by(self._failing.spot)
         happened = {place for event in self._record.events for place in event.levels}
         for site in changed:
-            file, change = statement_around(site)
+            file, change = site.statement
             block = block_with(file, change)
             for node in self._building(file, block, change):
                 nodes = with_followers(block[: block.index(change)], [node])
-                if any(is_in(place, file, each) for place in happened for each in nodes):
+                if any(place.is_in(file, each) for place in happened for each in nodes):
                     continue
                 built = self._run(Option(again=self._all_built(file, nodes), for_calls=calls))
                 own = Span.of(file, node)
@@ -388,7 +383,7 @@ class Search(Trial):
                 message = f"compute `{function[1].name}` anew each time: do not cache it"
                 fixes.append(Fix(FixKind.RECOMPUTE, message, edits, CHANGES))
         others: list[Fix] = []
-        for fix in chain(self._copied(), self._computed_there()):
+        for fix in chain(self._copied(), islice(self._computed_there(), 1)):
             if OTHER not in fix.effects:
                 return [*fixes, *self._inside(), fix]
             others.append(fix)
@@ -435,8 +430,8 @@ class Search(Trial):
         if self._mends(changed) and not self._harm(changed):
             lines = lines_told(node.lineno for node in nodes)
             where = f"call of `{owner.name}`" if isinstance(owner, FUNCTIONS) else "iteration"
-            message, varies = f"run {lines} in each {where}", self._varies(file, nodes)
-            yield self._fix(FixKind.RECOMPUTE, message, edits, changed, varies=varies)
+            message = f"run {lines} in each {where}"
+            yield self._fix(FixKind.RECOMPUTE, message, edits, changed, file, nodes)
 
     def _copied(self) -> Iterator[Fix]:
         """Yield the fixes that run statements again before the call that fails needs their values,
@@ -445,9 +440,9 @@ class Search(Trial):
         by = {event for _, event, _ in self._stale if event >= 0}
         changes = [place for event in by for place in self._record.events[event].levels]
         for spot, building, between, call in self._since_built():
-            if any(is_in(place, spot[0], call) for place in changes):
+            if any(place.is_in(spot[0], call) for place in changes):
                 continue  # it would be changed again
-            late = [e for e in between if any(is_in(place, spot[0], e) for place in changes)]
+            late = [e for e in between if any(place.is_in(spot[0], e) for place in changes)]
             for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
                 again = [own for node in nodes for own in self._opened(spot[0], node)]
                 if late:  # what is computed of it may have saved it too
@@ -455,12 +450,9 @@ class Search(Trial):
                     needed = with_followers(passed, nodes)
                     again += [e for e in needed if e not in nodes and self._is_run(spot[0], e)]
                 copied = partial(copying, nodes, again, spot, behind=late[-1] if late else None)
-                twice = self._made_twice(spot[0], again, self._calls_by(spot), copied)
-                for edits, also, changed in islice(twice, 1):
-                    lines = lines_told(node.lineno for node in again)
-                    message = f"run {lines} again for line {spot[1]}{also}"
-                    varies = self._varies(spot[0], again)
-                    yield self._fix(FixKind.RECOMPUTE, message, edits, changed, varies=varies)
+                told = f"run {lines_told(e.lineno for e in again)} again for line {spot[1]}"
+                twice = self._made_twice(spot[0], again, self._calls_by(spot), copied, told)
+                yield from islice(twice, 1)
 
     def _is_run(self, file: str, node: ast.stmt) -> bool:
         """Return whether the call that fails runs what a statement has built."""
@@ -479,13 +471,14 @@ class Search(Trial):
         nodes: Sequence[ast.stmt],
         calls: Collection[int],
         write: Callable[[Pieces], Pieces],
-    ) -> Iterator[tuple[tuple[Edit, ...], str, Simulation]]:
-        """Yield what mends it if statements are run once more for some calls, as they are or with a
-        place cut in their first run or in the other one: the edits, that cut in words, and what
-        would happen. ``write`` gives the edit of the other run, with pieces in it.
+        told: str,
+    ) -> Iterator[Fix]:
+        """Yield the fixes that run statements once more for some calls, as they are or with a place
+        cut in their first run or in the other one. ``write`` gives the edit of the other run, with
+        pieces in it, and ``told`` is that in words.
         """
         record, built = self._record, self._all_built(file, nodes)
-        own = {n for n in record.given if any(is_in(record.places[n], file, e) for e in nodes)}
+        own = {n for n in record.given if any(record.places[n].is_in(file, e) for e in nodes)}
         if self._are_in(file, nodes, record.moving):
             return
 
@@ -506,26 +499,21 @@ class Search(Trial):
                 cut = together(*(with_call(place, kinds, "detach") for place in at))
                 edits = all_of([write(cut)] if late else [cut, plain]) if cut else ()
                 also = ", with `{}` detached there" if late else ", and detach `{}` before"
-                also = also.format(text_at(record.places[number]))
+                also = also.format(record.places[number].text)
             if edits:
-                yield edits, also, changed
-
-    def _are_in(self, file: str, nodes: Sequence[ast.AST], places: Iterable[int]) -> bool:
-        return any(is_in(self._record.places[n], file, each) for n in places for each in nodes)
-
-    def _varies(self, file: str, nodes: Sequence[ast.AST]) -> bool:
-        """Return whether statements may give something else when they run once more."""
-        return self._are_in(file, nodes, self._record.varying)
+                message = told + also
+                yield self._fix(FixKind.RECOMPUTE, message, edits, changed, file, nodes)
 
     def _computed_there(self) -> Iterator[Fix]:
         """Yield the fixes that compute a value once more wherever it is read for a call that fails,
         in the place of the variable; an object that holds what fails, wherever its attribute is.
         """
         record = self._record
+        given = gathered(record.given, lambda n: record.places[n].expression)
         assigned = [(file, node) for file, node in self._ran if isinstance(node, ast.Assign)]
-        for file, node in dict.fromkeys((*self._stored, *assigned)):
-            waiting = [n for n in record.given if expression_at(record.places[n]) is node.value]
-            is_object = not waiting
+        objects = [each for each in assigned if each[1].value not in given]
+        for file, node in dict.fromkeys((*self._stored, *objects)):
+            waiting = [*given.get(node.value, ())]
             known, late = set[int](), set[int]()
             while waiting:
                 reads = self._readers.get(waiting.pop(), set()) - known
@@ -536,16 +524,14 @@ class Search(Trial):
                         late.add(read)
                     else:  # where its value is read in turn, or read too early
                         waiting.append(read)
+            is_object = node.value not in given
             at = reads_of(file, node) if is_object else [record.places[n] for n in sorted(late)]
             nodes = {own for number in known for own in self._record.given[number]}
             calls = self._calls_through(nodes or self._built_by(file, node))
             computed = partial(_computed_at, file, node, at)
-            for edits, also, changed in self._made_twice(file, [node], calls, computed):
-                lines = lines_told({place.line for place in at})
-                message = f"compute `{ast.unparse(node.value)}` again at {lines}{also}"
-                varies = self._varies(file, [node])
-                yield self._fix(FixKind.RECOMPUTE, message, edits, changed, varies=varies)
-                return
+            lines = lines_told(place.line for place in at)
+            told = f"compute `{ast.unparse(node.value)}` again at {lines}"
+            yield from self._made_twice(file, [node], calls, computed, told)
 
     def _is_late(self, place: int, call: int) -> bool:
         """Return whether a place is read for a call that fails after what makes it fail."""
@@ -630,8 +616,8 @@ class Search(Trial):
         that of a tensor's name.
         """
         place, kinds = self._record.places[number], self._kinds([number])
-        is_path = isinstance(expression_at(place), PATHS)
-        awkward = len(self.value(number)), len(kinds), not is_path, len(text_at(place))
+        is_path = isinstance(place.expression, PATHS)
+        awkward = len(self.value(number)), len(kinds), not is_path, len(place.text)
         return *self.effect(number).takes, self._held(number), *awkward
 
     def _held(self, number: int) -> int:
@@ -662,7 +648,7 @@ class Search(Trial):
         """Return the edits that call a method of what some places give, and those in words."""
         places = [self._record.places[n] for n in numbers]
         edits = all_of(with_call(self._record.places[n], self._kinds([n]), method) for n in numbers)
-        texts = listed([f"`{text_at(place)}`" for place in places])
+        texts = listed([f"`{place.text}`" for place in places])
         return edits, f"{texts} at {lines_told(place.line for place in places)}"
 
 

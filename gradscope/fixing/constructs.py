@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
+from itertools import islice
 
 from gradscope.code import source
 from gradscope.fixing.edits import (
@@ -96,22 +97,20 @@ def _as_text(site: Site) -> Pieces:
 
 def _saved_for_backward(site: Site) -> Pieces:
     """Hand an output to ``ctx.save_for_backward``, and read it from there in ``backward``."""
-    around = source.enclosing(site.file, site.line)
-    statement = next(reversed(around), None)
-    match statement:
-        case ast.Assign(
-            targets=[ast.Attribute(value=ast.Name(id=ctx), attr=name)], value=ast.Name(id=output)
-        ):
-            owner = next((e for e in reversed(around) if isinstance(e, ast.ClassDef)), None)
-        case _:
-            return ()
-    if owner is None:
-        return ()
-    attributes = [node for node in ast.walk(owner) if isinstance(node, ast.Attribute)]
-    if {each.attr for each in attributes} & {"save_for_backward", "saved_tensors"}:
-        return ()
-    file = site.file
-    saved = instead_of(statement, file, f"{ctx}.save_for_backward({output})")
-    reads = (n for n in attributes if n.attr == name and isinstance(n.ctx, ast.Load))
-    given = (instead_of(n, file, f"{text_of(n.value, file)}.saved_tensors[0]") for n in reads)
-    return (saved, *given)
+    file, around = site.file, source.enclosing(site.file, site.line)
+    owners = (each for each in reversed(around) if isinstance(each, ast.ClassDef))
+    nodes = (node for owner in islice(owners, 1) for node in ast.walk(owner))
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    is_new = not {each.attr for each in attributes} & {"save_for_backward", "saved_tensors"}
+    match next(reversed(around), None):
+        case (
+            ast.Assign(
+                targets=[ast.Attribute(value=ast.Name(id=ctx), attr=name)],
+                value=ast.Name(id=output),
+            ) as statement
+        ) if attributes and is_new:
+            saved = instead_of(statement, file, f"{ctx}.save_for_backward({output})")
+            reads = (n for n in attributes if n.attr == name and isinstance(n.ctx, ast.Load))
+            reading = ((n, f"{text_of(n.value, file)}.saved_tensors[0]") for n in reads)
+            return (saved, *(instead_of(n, file, text) for n, text in reading))
+    return ()

@@ -50,31 +50,9 @@ _POSITIONS = {"torch.autograd.grad": 3, "torch.autograd.backward": 2}
 """Where a call takes ``retain_graph`` if that is not named."""
 
 
-def expression_at(place: Span) -> ast.expr | None:
-    """Return the expression at a place."""
-    span = place.line, place.column, place.end_line, place.end_column
-    return source.parsed(place.file).expressions.get(span)
-
-
-def text_at(place: Span) -> str:
-    """Return the text of an expression; empty if there is none."""
-    node = expression_at(place)
-    return "" if node is None else ast.unparse(node)
-
-
-def statement_around(place: Span) -> tuple[str, ast.stmt]:
-    """Return the file and the statement of a place."""
-    return place.file, source.enclosing(place.file, place.line)[-1]
-
-
-def is_in(place: Span, file: str, node: ast.AST) -> bool:
-    """Return whether a place is within a node of a file."""
-    return place.file == file and (isinstance(node, ast.Module) or source.spans(node, place.line))
-
-
 def is_target(place: Span) -> bool:
     """Return whether a loss function takes the expression at a place as its target."""
-    return expression_at(place) in [*statements.targets_in(statement_around(place)[1])]
+    return place.expression in [*statements.targets_in(place.statement[1])]
 
 
 def region_of(place: Span) -> Owner | None:
@@ -89,7 +67,7 @@ def variable_at(place: Span, head: Span) -> str:
     """Return the variable that a place reads, if it is the same in the function or loop that begins
     at the head; else nothing.
     """
-    node = expression_at(place)
+    node = place.expression
     region: ast.AST = region_of(head) or source.tree(head.file)
     if not isinstance(node, ast.Name | ast.Attribute):
         return ""
@@ -97,7 +75,7 @@ def variable_at(place: Span, head: Span) -> str:
     if text.startswith("self."):  # all methods of the class share it
         around = (e for e in source.enclosing(head.file, head.line) if isinstance(e, ast.ClassDef))
         region = next(around, region)
-    return text if is_in(place, head.file, region) else ""
+    return text if place.is_in(head.file, region) else ""
 
 
 def root_of(path: str) -> str:
@@ -110,7 +88,7 @@ def root_of(path: str) -> str:
 
 def with_call(place: Span, kinds: frozenset[Kind], method: str) -> Pieces:
     """Return the edit that detaches or clones what a place gives, or takes its number."""
-    node = expression_at(place)
+    node = place.expression
     if node is None or place.is_added:  # ``x += y`` has no place for a call on the old ``x``
         return ()
     written = text_of(node, place.file)
@@ -208,7 +186,7 @@ def out_of_place(place: Span) -> Pieces:
     """Return the edit that binds a variable to the result of an operation, in the place of one that
     changes its tensor.
     """
-    file, node = statement_around(place)
+    file, node = place.statement
     match node:
         case ast.AugAssign(target=ast.Name() | ast.Attribute() as target, value=value):
             name, given = text_of(target, file), text_of(value, file)
@@ -239,7 +217,7 @@ def rebinding(
 ) -> Pieces:
     """Return the edit that detaches variables before the statement at a place, or behind it."""
     lines, method = [], "detach().requires_grad_" if is_leaf else "detach"
-    at = statement_around(place)[1]
+    at = place.statement[1]
     around = [each for each in functions_around(place.file, at) if each is not at]
     known = _own_names(around[-1]) if around else set()
     region = around[-1] if around else source.tree(place.file)
@@ -273,12 +251,12 @@ def rebinding(
 
 def call_at(place: Span) -> ast.Call | None:
     """Return the call at a place, or the only one of the engine in its statement."""
-    node = expression_at(place)
+    node = place.expression
     if isinstance(node, ast.Call):
         return node
     names = ("backward", "grad", "manual_backward")
-    inside = source.calls_in(statement_around(place)[1])
-    calls = [c for c in inside if source.called_name(c) in names and is_in(place, place.file, c)]
+    inside = source.calls_in(place.statement[1])
+    calls = [c for c in inside if source.called_name(c) in names and place.is_in(place.file, c)]
     return calls[0] if len(calls) == 1 else None
 
 
@@ -293,7 +271,7 @@ def flags_at(levels: Sequence[Span]) -> Span:
         own = function[0].args.kwarg if function else None
         if own is None or [ast.unparse(each) for each in handed] != [own.arg]:
             break
-        inside = source.calls_in(statement_around(caller)[1])
+        inside = source.calls_in(caller.statement[1])
         calls = [each for each in inside if source.called_name(each) == function[0].name]
         if len(calls) == 1:  # the first level has the call's own line once more
             place, call = Span.of(caller.file, calls[0]), calls[0]
@@ -351,8 +329,8 @@ def summed(first: Span, second: Span) -> Pieces:
     """Return the edit that makes one backward call of two that stand in one block: the later one,
     of the sum of both losses.
     """
-    file, block = second.file, block_with(*statement_around(second))
-    gone, last = statement_around(first)[1], statement_around(second)[1]
+    file, block = second.file, block_with(*second.statement)
+    gone, last = first.statement[1], second.statement[1]
     calls = [each.value for each in (gone, last) if isinstance(each, ast.Expr)]
     losses = [_loss_of(call) for call in calls if isinstance(call, ast.Call)]
     if gone not in block or block.index(gone) >= block.index(last) or len(losses) < 2:
@@ -403,8 +381,8 @@ def _targets(node: ast.AST) -> set[str]:
 
 def summed_loop(place: Span) -> Pieces:
     """Return the edit that makes one backward call of those in a loop over losses."""
-    file, last = statement_around(place)
-    loop = loop_around(place)
+    file, last = place.statement
+    loop = place.loop
     call = last.value if isinstance(last, ast.Expr) else None
     loss = _loss_of(call) if isinstance(call, ast.Call) else None
     if loop is None or loss is None or loop.orelse or not _reads(loss, stored_names(loop)):
@@ -428,11 +406,6 @@ def summed_loop(place: Span) -> Pieces:
     if ast.unparse(loss) != ast.unparse(loop.target):
         losses = f"{written} for {target} in {losses}"
     return (instead_of(loop, file, form.replace(written, f"sum({losses})", 1)),)
-
-
-def loop_around(place: Span) -> source.Loop | None:
-    """Return the innermost loop around a place, in its function."""
-    return next(iter(source.loops_around(place.file, place.line)), None)
 
 
 def _loss_of(call: ast.Call) -> ast.expr | None:
@@ -508,7 +481,7 @@ def computed_at(file: str, node: ast.Assign, place: Span, within: Pieces = ()) -
     """Return the edit that computes what a statement stores where the variable is read, with pieces
     in it, if what that takes has the same names there.
     """
-    read, value = expression_at(place), node.value
+    read, value = place.expression, node.value
     of_itself = {ast.unparse(e) for e in ast.walk(value)} & {ast.unparse(e) for e in node.targets}
     is_one = isinstance(node.targets[0], PATHS) and not of_itself and not _takes(node)
     if place.file != file or not isinstance(read, PATHS) or not is_one:
@@ -690,8 +663,8 @@ def split_off(at: Span) -> Pieces:
     """Return the edit that runs a statement of a loop only once that is over, in a loop of its own
     over the same elements.
     """
-    file, node = statement_around(at)
-    loop = loop_around(at)
+    file, node = at.statement
+    loop = at.loop
     if not isinstance(loop, ast.For) or node not in loop.body or loop.orelse:
         return ()
     others = [each for each in loop.body if each is not node]

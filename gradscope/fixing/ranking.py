@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gradscope.errors import GradscopeError
 from gradscope.fixing import births
 from gradscope.fixing.candidates import Search
-from gradscope.fixing.edits import text_at, with_call
+from gradscope.fixing.edits import with_call
 from gradscope.fixing.patch import read
 from gradscope.fixing.pieces import all_of
 from gradscope.fixing.plan import Candidate, Proposal, alone, none_held, plan
@@ -110,12 +110,12 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     cuts = {number: search.effect(number) for number in near}
     at = [n for n, e in cuts.items() if (e.is_fruitful if is_chain else e.is_harmless)]
     one = [n for n in at if is_chain or search.lets_go(n, near)]
-    one.sort(key=lambda n: (len(search.value(n)), len(text_at(record.places[n])), n))
+    one.sort(key=lambda n: (len(search.value(n)), len(record.places[n].text), n))
     single = [sorted(search.value(n)) for n in one]
     kept = search.kept_at()
     together = [n for n in kept if n in at]
     for several in [*([together] if len(together) > 1 else []), *single] or [kept]:
-        texts = listed([f"`{text_at(record.places[n])}`" for n in several])
+        texts = listed([f"`{record.places[n].text}`" for n in several])
         forms = [(FixKind.DETACH, "detach", f"store {texts} detached")]
         if all(record.kinds.get(n) == frozenset({"number"}) for n in several):
             forms.append((FixKind.ITEM, "item", f"store the value of {texts}, with item()"))

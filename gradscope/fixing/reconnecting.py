@@ -244,15 +244,13 @@ def _softened(site: Site) -> _Proposed:
     """Choose with ``gumbel_softmax``, in the place of a one-hot tensor of an argmax."""
     statement = _statement(site)
     for call in source.calls_in(statement):
-        if source.called_name(call) != "one_hot" or not call.args:
-            continue
-        chosen = call.args[0]
-        if not isinstance(chosen, ast.Call) or source.called_name(chosen) != "argmax":
-            continue
-        if not isinstance(chosen.func, ast.Attribute):
-            continue
-        is_method = ast.unparse(chosen.func.value) != "torch"
-        logits = chosen.func.value if is_method else chosen.args[0]
+        match call.args[:1]:
+            case [ast.Call(func=ast.Attribute(value=owner, attr="argmax"), args=given)] if (
+                source.called_name(call) == "one_hot"
+            ):
+                logits = given[0] if ast.unparse(owner) == "torch" else owner
+            case _:
+                continue
         prefix = ast.unparse(call.func).rpartition(".")[0]
         functional = f"{prefix}." if prefix else ""
         text = f"{functional}gumbel_softmax({text_of(logits, site.file)}, hard=True)"

@@ -13,7 +13,6 @@ from operator import or_
 from typing import NamedTuple, TypeAlias
 
 from gradscope.fixing import patch
-from gradscope.fixing.edits import loop_around
 from gradscope.fixing.marks import Span
 from gradscope.fixing.rehearsal import Event, Line, Record, Simulation, Spot
 from gradscope.units import firsts
@@ -153,7 +152,7 @@ class _Trained:
         """
         event, record = self.record.events[call], self.record
         spots = [self._old(*event.spot), *self.line(call)]
-        loops = [loop for spot in spots if (loop := loop_around(Span.at(*spot))) is not None]
+        loops = [loop for spot in spots if (loop := Span.at(*spot).loop) is not None]
         heads = enumerate(self._old(head.file, head.line) for head in record.heads)
         first = {(file, loop.body[0].lineno) for file, _ in spots for loop in loops[:1]}
         times = (record.begun[h] for h, spot in heads if spot in first and h in record.begun)

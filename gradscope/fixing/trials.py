@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache, cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from gradscope.fixing.edits import is_in, statement_around, unguarded
+from gradscope.fixing.edits import unguarded
 from gradscope.fixing.rehearsal import Event, Kind, Option, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Fix, FixKind
 from gradscope.units import gathered
@@ -82,12 +82,12 @@ class Trial:
         call: with one use alone cut, the value goes on to be trained by the others.
         """
         record, found = self._record, {place}
-        own = statement_around(record.places[place])
+        own = record.places[place].statement
         for node in record.given.get(place, ()):
             calls = self._calls_of.get(node, set())
             for other in self._reads[record.after[node][0]]:
                 number, its = record.identities[other], self._calls_of.get(other, set())
-                is_apart = bool(calls and its) or statement_around(record.places[number]) != own
+                is_apart = bool(calls and its) or record.places[number].statement != own
                 if calls & its or not is_apart:
                     found.add(number)
         return frozenset(found)
@@ -137,21 +137,21 @@ class Trial:
     def _nodes_of(self, file: str, node: ast.AST) -> frozenset[int]:
         """Return the nodes that a statement or function has built, by whatever it called."""
         places, runs = self._record.places, self._record.runs
-        own = (run for n, some in runs.items() if is_in(places[n], file, node) for run in some)
+        own = (run for n, some in runs.items() if places[n].is_in(file, node) for run in some)
         return frozenset(chain(*(range(*run) for run in own)))
 
     @cached_property
     def _built_at(self) -> list[tuple[str, ast.stmt]]:
         """The statements that built what fails, the deepest first."""
         places = {*self._record.made, *self._record.identities.values()}
-        known = {statement_around(self._record.places[n]) for n in places if n >= 0}
+        known = {self._record.places[n].statement for n in places if n >= 0}
         built = {each: own for each in known if (own := self._built_by(*each)) & self._broken}
         return sorted(built, key=lambda each: (len(built[each]), each[0], each[1].lineno))
 
     @property
     def _ran(self) -> Iterable[tuple[str, ast.stmt]]:
         """The statements that built something, by whatever they called."""
-        return dict.fromkeys(statement_around(self._record.places[n]) for n in self._record.runs)
+        return dict.fromkeys(self._record.places[n].statement for n in self._record.runs)
 
     @property
     def _stored(self) -> list[tuple[str, ast.Assign]]:
@@ -176,6 +176,9 @@ class Trial:
     def _run(self, change: Option) -> Simulation:
         return Simulation(self._record, change)
 
+    def _are_in(self, file: str, nodes: Sequence[ast.AST], places: Iterable[int]) -> bool:
+        return any(self._record.places[n].is_in(file, each) for n in places for each in nodes)
+
     def _kinds(self, numbers: Iterable[int]) -> frozenset[Kind]:
         return frozenset().union(*(self._record.kinds.get(n, frozenset()) for n in numbers))
 
@@ -185,9 +188,13 @@ class Trial:
         message: str,
         edits: tuple[Edit, ...],
         changed: Simulation,
-        *,
-        varies: bool = False,
+        file: str = "",
+        again: Sequence[ast.AST] = (),
     ) -> Fix:
+        """Return a fix with its effects; statements of a file that it runs ``again`` may give
+        something else then.
+        """
+        varies = self._are_in(file, again, self._record.varying)
         by_hand = any(by < 0 or self._record.events[by].kind != "step" for _, by, _ in self._stale)
         is_other = varies or (by_hand and kind is FixKind.RECOMPUTE and not self._freed)
         effects = (*self._effects(changed)[:-1], OTHER) if is_other else self._effects(changed)

@@ -428,13 +428,17 @@ def _read_names(node: ast.AST) -> set[str]:
     return found
 
 
-def _reads(node: ast.AST, names: set[str]) -> bool:
-    """Return whether a node reads one of these variables, not of that name in a comprehension."""
-    if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+def _reads(node: ast.AST, names: set[str], but: Sequence[ast.AST] = ()) -> bool:
+    """Return whether a node reads one of these variables, not of that name in a comprehension or a
+    function, nor in some nodes.
+    """
+    if isinstance(node, source.COMPREHENSIONS):
         names = names - {name for each in node.generators for name in stored_names(each.target)}
+    if isinstance(node, FUNCTIONS):
+        names = names - _own_names(node)
     if isinstance(node, ast.Name):
-        return isinstance(node.ctx, ast.Load) and node.id in names
-    return any(_reads(each, names) for each in ast.iter_child_nodes(node))
+        return not isinstance(node.ctx, ast.Store) and node.id in names
+    return any(_reads(e, names, but) for e in ast.iter_child_nodes(node) if e not in but)
 
 
 def copying(
@@ -533,7 +537,11 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
     if not before_it or is_bound or not may_move:
         return ()
     if isinstance(owner, FUNCTIONS):  # the names become its own: nobody else may see them
-        is_seen = bool(names & _arguments(owner)) or _is_seen_outside(file, names, nodes, owner)
+        scope = next(reversed(functions_around(file, nodes[0])), source.tree(file))
+        others = (*ast.iter_child_nodes(scope), owner.args, *owner.decorator_list)
+        beside = (each for each in others if each not in (owner, *nodes))
+        is_seen = any(_reads(each, names, [owner, *nodes]) for each in beside)
+        is_seen |= bool(names & _arguments(owner))
         body = owner.body[ast.get_docstring(owner) is not None :] or owner.body
     else:
         head = owner.test if isinstance(owner, ast.While) else owner.iter
@@ -543,27 +551,6 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
     gone = [removed(node, file) for node in nodes]
     lines = [line for node in nodes for line in lines_of(node, file)]
     return together(*gone, before(body[0], file, lines))
-
-
-def _is_seen_outside(
-    file: str, names: set[str], nodes: Sequence[ast.stmt], owner: Function
-) -> bool:
-    """Return whether anything reads some names but these statements and the function ``owner``."""
-    scope = next(reversed(functions_around(file, nodes[0])), source.tree(file))
-    waiting: list[tuple[ast.AST, set[str]]] = [(scope, names)]
-    while waiting:
-        node, seen = waiting.pop()
-        inside = ast.iter_child_nodes(node)
-        if node is owner:
-            inside = iter((owner.args, *owner.decorator_list))
-        elif node in nodes or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
-            continue
-        elif isinstance(node, ast.Name) and node.id in seen:
-            return True
-        if isinstance(node, FUNCTIONS) and node is not scope:
-            seen = seen - _own_names(node)
-        waiting += [(each, seen) for each in inside]
-    return False
 
 
 def unguarded(file: str, node: ast.Assign) -> Pieces:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import starmap
+from itertools import count, starmap
 from typing import NamedTuple
 
 from gradscope.errors import GradscopeError
@@ -156,7 +156,7 @@ def _settled(proposals: Sequence[Proposal], picks: set[int], sources: _Sources) 
         picked = (c for c in proposal.candidates if c.number in picks)
         candidate = next(picked, proposal.chosen)
         edits = candidate.fix.edits
-        problem = (candidate.problem or _overlap(edits, taken)) if edits else ""
+        problem = candidate.problem or _overlap(edits, taken)
         settled.append(proposal._replace(chosen=candidate, problem=problem))
         if edits and not problem:
             taken |= dict.fromkeys(_lines(edits), proposal.number)
@@ -177,15 +177,12 @@ def _proposals(findings: Iterable[Finding], sources: _Sources) -> list[Proposal]
             key = finding.fix.edits or (finding.fix, same)
             groups.setdefault(key, []).append(finding)
     proposals: list[Proposal] = []
-    count = 0
+    numbers = count(1)
     for number, found in enumerate(groups.values(), 1):
         group = tuple(sorted(found, key=lambda finding: finding.severity.rank))
-        candidates = []
-        for fix in _fixes(group):
-            count += 1
-            problem = sources.problem(fix.edits) if fix.edits else ""
-            candidates.append(Candidate(count, fix, problem))
-        proposals.append(Proposal(number, group, tuple(candidates), candidates[0]))
+        fixes = ((fix, sources.problem(fix.edits)) for fix in _fixes(group))
+        candidates = tuple(Candidate(next(numbers), fix, problem) for fix, problem in fixes)
+        proposals.append(Proposal(number, group, candidates, candidates[0]))
     return proposals
 
 

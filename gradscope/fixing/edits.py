@@ -221,8 +221,7 @@ def rebinding(
     around = [each for each in functions_around(place.file, at) if each is not at]
     known = _own_names(around[-1]) if around else set()
     region = around[-1] if around else source.tree(place.file)
-    given = _loop_variables(region)
-    given |= _arguments(region) if around else set()
+    given = _loop_variables(region) | (_arguments(region) if around else set())
     for name, own in kinds.items():
         if around and name.isidentifier() and name not in known:
             return ()  # it would be another variable
@@ -234,14 +233,12 @@ def rebinding(
         new = _bare(_cut(name, own, method, place.file))
         if not new or (is_leaf and own & {"none", "other"}):
             return ()
-        target = name
-        if name in given and _may_change(own):  # who has given it goes on to use it
-            if len(own) > 1 or not containers.keys() & {"list", "dict"}:
-                return ()
-            new, target = (
-                (f"{name}.update({new})", "") if "dict" in containers else (new, f"{name}[:]")
-            )
-        lines.append(f"{target} = {new}" if target else new)
+        if name not in given or not _may_change(own):
+            lines.append(f"{name} = {new}")
+        elif len(own) > 1 or not containers.keys() & {"list", "dict"}:
+            return ()
+        else:  # who has given it goes on to use it
+            lines.append(f"{name}.update({new})" if "dict" in containers else f"{name}[:] = {new}")
     put = after if is_behind else before
     return put(at, place.file, lines)
 

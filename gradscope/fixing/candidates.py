@@ -164,10 +164,9 @@ class Search(Trial):
         zeroed gradient comes between.
         """
         record, fixes = self._record, []
-        calls = [i for i in record.calls if i <= self._fail]
-        for first, second in ((i, self._fail) for i in calls[-MOST - 1 : -1]):
-            one, other = record.events[first], record.events[second]
-            between = record.events[first + 1 : second]
+        for first in [i for i in record.calls if i < self._fail][-MOST:]:
+            one, other = record.events[first], self._failing
+            between = record.events[first + 1 : self._fail]
             trained = record.leaves_of(self._base.ran[first])
             is_apart = any(each.leaves for each in between) or trained & set(other.cleared)
             kept = frozenset(i for i in record.calls if record.events[i].spot == one.spot)

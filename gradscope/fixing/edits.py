@@ -109,23 +109,21 @@ def _cut(
     containers = _containers(kinds)
     if len(containers) + bool(tensors) != 1 or (others and is_call):
         return ""
-    if tensors:
-        cut, is_one = f"{text}.{method}()", f'hasattr({text}, "{method}")'
-    else:
-        ((name, parts),) = containers.items()
-        if name not in _MADE:
+    cut, is_one = f"{text}.{method}()", f'hasattr({text}, "{method}")'
+    for name, parts in containers.items():
+        is_one = f"isinstance({text}, {name})"
+        if name in _MADE:
+            each = next(letter for letter in "tuvw" if text != letter)
+            inner = _cut(each, parts, method, file)
+            cut = _MADE[name].format(inner, each, text)
+        else:
             replacing = f"{text}._replace(" if name == "namedtuple" else _replacing(file, text)
             fields = _cut_fields(text, parts, method, file)
             is_known = name != "object" and replacing and others <= {"none"} and not is_call
             inner = ", ".join(f"{field}={new}" for field, new in fields.items())
             cut = f"{replacing}{inner})" if is_known else ""
-        else:
-            each = next(letter for letter in "tuvw" if text != letter)
-            inner = _cut(each, parts, method, file)
-            cut = _MADE[name].format(inner, each, text)
         if not (cut and inner):
             return ""
-        is_one = f"isinstance({text}, {name})"
     if others == {"none"}:
         return f"(None if {text} is None else {cut})"
     return f"({cut} if {is_one} else {text})" if others else cut

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from gradscope.fixing import patch
 from gradscope.fixing.marks import Span
 from gradscope.fixing.rehearsal import Event, Line, Record, Simulation, Spot
-from gradscope.units import firsts
+from gradscope.units import firsts, gathered
 
 Key: TypeAlias = tuple[int, int, str]
 """A leaf, the same in two runs of a program: its optimizer, and its position there. That of a leaf
@@ -372,22 +372,18 @@ class Comparison:
         carried = filter(self._base.is_carried, self._base.record.calls)
         fails = min([len(events), *carried, *self._base.seen.hazards])
         spoilt = next((i for i in self._base.seen.hazards if events[i].stale), len(events))
-        after: dict[int, list[Event]] = defaultdict(list)
-        for event in self._after.record.events:
-            after[event.optimizer].append(event)
+        stepped = {each.optimizer for each in events[:fails]}
+        after = gathered(self._after.record.events, lambda event: event.optimizer)
         for index, event in enumerate(events):
             own = event.optimizer
-            is_good = index < fails or (index < spoilt and not self._had_stepped(own, fails))
-            if own < 0 or not is_good or known[own] >= len(after[own]):
+            is_good = index < fails or (index < spoilt and own not in stepped)
+            if own < 0 or not is_good or known[own] >= len(after.get(own, ())):
                 continue
             sums = self._base.sums(event), self._after.sums(after[own][known[own]])
             known[own] += 1
             if any(_differ(sums[0].get(key), sums[1].get(key)) for key in sums[0] | sums[1]):
                 return False
         return True
-
-    def _had_stepped(self, optimizer: int, before: int) -> bool:
-        return any(each.optimizer == optimizer for each in self._base.record.events[:before])
 
     @property
     def carries(self) -> bool:

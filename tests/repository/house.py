@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 31_073
+CODE = 31_067
 FILES = 184
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

@@ -104,7 +104,7 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
     left = max(end - time.monotonic(), 1.0)
     bounds = Bounds(options.stop_after or default_calls(plan.proposals), left)
     try:
-        trial = try_out(plan, recording, bounds, tell, options.picks, record)
+        trial = try_out(plan, recording.header, bounds, tell, options.picks, record)
     except KeyboardInterrupt:
         die_of_interrupt()
     print_changes(trial.verdict.plan, console)

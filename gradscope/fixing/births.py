@@ -471,7 +471,8 @@ def _tried(
 ) -> Recording:
     """Return the recording with the fixes of its findings tried, with those that held."""
     results: dict[int, Finding] = {}
-    for proposal in plan(recording).proposals:
+    proposed = plan(recording)
+    for proposal in proposed.proposals:
         finding = proposal.finding
         if not finding.is_born or finding.severity is Severity.ADVICE:
             continue
@@ -481,12 +482,11 @@ def _tried(
                 why = "not tried: no time was left"
                 break
             tell(f"tries fix {candidate.number}")
-            tried += 1
-            with_it = alone(recording, proposal, candidate)
-            works = _works(finding, with_it, program, end)
+            works = _works(finding, alone(proposed, proposal, candidate), program, end)
             if works is None:
-                tried, why = tried - 1, "not tried: the run took too long"
+                why = "not tried: the run took too long"
                 break
+            tried += 1
             if works:
                 held.append(_proven(candidate.fix))
                 break
@@ -502,9 +502,9 @@ def _tried(
 
 
 def _proven(fix: Fix) -> Fix:
-    is_sure = fix.applicability is Applicability.UNSPECIFIED
-    surest = Applicability.MACHINE_APPLICABLE if is_sure else fix.applicability
-    return replace(fix, proof=Proof.HELD, applicability=surest)
+    if fix.applicability is Applicability.UNSPECIFIED:
+        fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
+    return replace(fix, proof=Proof.HELD)
 
 
 def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> bool | None:
@@ -528,10 +528,9 @@ def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> boo
             return False
         if not finding.parameters or finding.code == "GS504":
             return bool(record.calls)
+        own = [n for name in finding.parameters for n in after.named(name)[:1]]
         if finding.code == "GS503":
-            held = [n for name in finding.parameters for n in after.named(name)[:1]]
-            return bool(held) and all(record.leaves[n].optimizer >= 0 for n in held)
-        reached = [n for name in finding.parameters for n in after.named(name)[:1]]
-        states = [answer.state for answer in after.of_leaves(reached)]
+            return bool(own) and all(record.leaves[n].optimizer >= 0 for n in own)
+        states = [answer.state for answer in after.of_leaves(own)]
         return State.ARRIVES in states and {*states} <= {State.ARRIVES, State.ZERO}
     return None

@@ -18,13 +18,10 @@ from gradscope.fixing.edits import (
     copying,
     decorated_function,
     entered_anew,
-    expression_at,
     fields_of,
     flags_at,
     functions_around,
-    is_in,
     is_target,
-    loop_around,
     moved,
     out_of_place,
     put_inside,
@@ -33,10 +30,8 @@ from gradscope.fixing.edits import (
     region_of,
     root_of,
     split_off,
-    statement_around,
     summed,
     summed_loop,
-    text_at,
     uncached,
     unguarded,
     variable_at,
@@ -73,7 +68,7 @@ class Search(Trial):
             bearable = [place for place in self._places() if self.effect(place).is_bearable]
             targets = [n for n in bearable if is_target(self._record.places[n])]
             detached += self.detached(targets or bearable, TARGET if targets else CONSTANT)
-        return {
+        found = {
             FixKind.CREATE_GRAPH: self.differentiated(),
             FixKind.DETACH: detached,
             FixKind.ITEM: self.counted(),
@@ -84,14 +79,15 @@ class Search(Trial):
             FixKind.NO_GRAD: self.without_graph(spots),
             FixKind.RETAIN_GRAPH: self.kept(),
         }
+        return {kind: [fix for fix in fixes if fix.edits] for kind, fixes in found.items()}
 
     def detached(self, places: Collection[int], *effects: str) -> list[Fix]:
         """Return the fixes that detach at one of these places, the best first."""
         cuts = {place: self.effect(place) for place in places}
         left = {p: e.hazards for p, e in cuts.items() if e.mends and e.is_fruitful}
         fixes = (self._detach([p]) for p in sorted(left, key=lambda p: (left[p], *self._worth(p))))
-        found = [fix for fix in fixes if fix is not None][:MOST]
-        return [replace(fix, effects=effects, reason="") for fix in found] if effects else found
+        found = islice((fix for fix in fixes if fix.edits), MOST)
+        return [replace(fix, effects=effects, reason="") if effects else fix for fix in found]
 
     def counted(self) -> list[Fix]:
         """Return the fixes that take a number in the place of a tensor of one element."""
@@ -107,8 +103,7 @@ class Search(Trial):
     def detached_together(self) -> list[Fix]:
         """Return the fix that detaches in the fewest places, where one is not enough."""
         several = self._fewest(sorted(self._harmless, key=self._worth))
-        fix = self._detach(several) if len(several) > 1 else None
-        return [] if fix is None else [fix]
+        return [self._detach(several)] if len(several) > 1 else []
 
     @cached_property
     def _harmless(self) -> list[int]:
@@ -119,7 +114,7 @@ class Search(Trial):
         """Return the fix that keeps graphs, in as few calls as that takes."""
         events, flags = self._record.events, self._flags
         before = {events[i].roots for i in self._record.calls if i < self._fail}
-        twice = events[self._fail].accumulate and events[self._fail].roots in before
+        twice = self._failing.accumulate and self._failing.roots in before
         if not self._freed or twice:
             return []  # the same loss once more: its gradients would be there twice
 
@@ -140,9 +135,7 @@ class Search(Trial):
         effects = ("each of these graphs is kept until nothing refers to it",)
         others = [p.line for p, own in flags.items() if p not in keeps and events[own[0]].keep]
         reason = f"the program keeps its graphs so at {lines_told(others)}" if others else ""
-        return (
-            [Fix(FixKind.RETAIN_GRAPH, message, edits, CHANGES, effects, reason)] if edits else []
-        )
+        return [Fix(FixKind.RETAIN_GRAPH, message, edits, CHANGES, effects, reason)]
 
     @cached_property
     def _flags(self) -> dict[Span, list[int]]:
@@ -164,25 +157,24 @@ class Search(Trial):
         lines = lines_told(place.line for place in sites)
         message = f"pass create_graph=True at {lines}: the later loss is computed from its result"
         effects = ("the later loss trains through the gradient as well, which it does not now",)
-        return [Fix(FixKind.CREATE_GRAPH, message, edits, CHANGES, effects)] if edits else []
+        return [Fix(FixKind.CREATE_GRAPH, message, edits, CHANGES, effects)]
 
     def together(self) -> list[Fix]:
         """Return the fixes that make one call of those that share a graph, where no step and no
         zeroed gradient comes between.
         """
         record, fixes = self._record, []
-        calls = [i for i in record.calls if i <= self._fail]
-        for first, second in ((i, self._fail) for i in calls[-MOST - 1 : -1]):
-            one, other = record.events[first], record.events[second]
-            between = record.events[first + 1 : second]
+        for first in [i for i in record.calls if i < self._fail][-MOST:]:
+            one, other = record.events[first], self._failing
+            between = record.events[first + 1 : self._fail]
             trained = record.leaves_of(self._base.ran[first])
             is_apart = any(each.leaves for each in between) or trained & set(other.cleared)
             kept = frozenset(i for i in record.calls if record.events[i].spot == one.spot)
             if is_apart or not self._mends(self._run(Option(keeps=kept))):
                 continue
             if one.spot == other.spot:
-                loop, steps = loop_around(other.site), (e for e in record.events if e.leaves)
-                inside = (is_in(at, at.file, loop) for e in steps for at in e.levels if loop)
+                loop, steps = other.site.loop, (e for e in record.events if e.leaves)
+                inside = (at.is_in(at.file, loop) for e in steps for at in e.levels if loop)
                 edits = () if any(inside) else written(*summed_loop(other.site))
             else:
                 edits = written(*summed(one.site, other.site))
@@ -212,28 +204,28 @@ class Search(Trial):
         goals = dict.fromkeys(each for e in (*steps[:1], *following[:1]) for each in e.levels)
         trained = record.leaves_of(self._base.ran.get(self._fail, ()))
         own_leaves = {n for e in steps[:1] for n in e.leaves}
-        loops = [*map(loop_around, record.events[self._fail].levels)]
+        loops = [each.loop for each in self._failing.levels]
         for site in changed:
             at = (site.file, site.line)
-            if at in record.events[self._fail].stack:
+            if at in self._failing.stack:
                 continue  # the call itself would move along
             steps_at = (e for e in record.events if e.spot == at and e.kind == "step")
             stepped = {leaf for each in steps_at for leaf in each.leaves}
             has_call = any(at in e.stack for e in record.events if e.kind == "call")
-            gone = not has_call and stepped & {*record.events[self._fail].cleared}
-            pairs = {(record.events[self._fail].spot, leaf) for leaf in stepped & trained}
+            gone = not has_call and stepped & {*self._failing.cleared}
+            pairs = {(self._failing.spot, leaf) for leaf in stepped & trained}
             if gone or not pairs <= self._base.flows:
                 continue  # a gradient is cleared by then, or there is one that no step uses now
             both = "it would step with the gradient of both losses"
             effects = (both,) if stepped & trained else ()
             ways = [(moved(site, goal), f"after line {goal.line}") for goal in goals]
             is_for_both = self.is_shared or stepped & trained <= own_leaves
-            if is_for_both and loop_around(site) in loops:
+            if is_for_both and site.loop in loops:
                 ways.append((split_off(site), "into a loop of its own"))
             for pieces, where in ways:
-                if edits := written(*pieces):
-                    message = f"move line {site.line} {where}"
-                    fixes.append(Fix(FixKind.REORDER, message, edits, CHANGES, effects))
+                edits, message = written(*pieces), f"move line {site.line} {where}"
+                fixes.append(Fix(FixKind.REORDER, message, edits, CHANGES, effects))
+        fixes = [fix for fix in fixes if fix.edits]
         own = [fix for fix in fixes if not fix.effects][:MOST]
         return [*dict.fromkeys((*own, *self._built_later(changed), *fixes[:MOST]))]
 
@@ -241,8 +233,7 @@ class Search(Trial):
         """Yield, for the call that fails and for its callers, the statements of its block that
         built what fails, those between the last of them and the call, and the call's.
         """
-        event = self._record.events[self._fail]
-        for spot in event.stack or (event.spot,):
+        for spot in self._failing.stack or (self._failing.spot,):
             if around := source.enclosing(*spot):  # it is no decorator's line
                 block, call = block_with(spot[0], around[-1]), around[-1]
                 if built := self._building(spot[0], block, call):
@@ -252,16 +243,16 @@ class Search(Trial):
         """Yield the fixes that build what is changed, and what is computed from it, only once that
         is over.
         """
-        calls = self._calls_by(self._record.events[self._fail].spot)
+        calls = self._calls_by(self._failing.spot)
         happened = {place for event in self._record.events for place in event.levels}
         for site in changed:
-            file, change = statement_around(site)
+            file, change = site.statement
             block = block_with(file, change)
             for node in self._building(file, block, change):
                 nodes = with_followers(block[: block.index(change)], [node])
-                if any(is_in(place, file, each) for place in happened for each in nodes):
+                if any(place.is_in(file, each) for place in happened for each in nodes):
                     continue
-                built = self._built_again(self._all_built(file, nodes), calls)
+                built = self._run(Option(again=self._all_built(file, nodes), for_calls=calls))
                 own = Span.of(file, node)
                 if self._mends(built) and (edits := written(*moved(own, site, *nodes[1:]))):
                     lines = lines_told(each.lineno for each in nodes)
@@ -282,20 +273,15 @@ class Search(Trial):
             built = self._built_by(file, around[-1])
             given = built & record.identities.keys()
             cut = self._run(Option(cuts=frozenset(record.identities[n] for n in given)))
-            effects = (CONSTANT,) if self._harm(cut) else ()
-            is_needed = bool(effects) and not (self.fails and self._is_bearable(cut))
+            is_needed = self._harm(cut)
+            may_go = not is_needed or (self.fails and self._is_bearable(cut))
             read = {n for own in given for n in record.after[own]}
             is_all = self._mends(cut) and read <= built | record.leaf.keys()
-            if (
-                (is_needed and not (self.fails and self._is_bearable(cut)))
-                or not self._builds(file, around[-1])
-                or (self.fails and not is_all)
-            ):
-                continue
-            if edits := written(*without_graph(file, line)):
+            if may_go and (is_all or not self.fails) and self._builds(file, around[-1]):
+                edits, effects = written(*without_graph(file, line)), (CONSTANT,) * is_needed
                 message = f"run line {line} under torch.no_grad()"
                 fixes.append(Fix(FixKind.NO_GRAD, message, edits, CHANGES, effects))
-        return fixes
+        return [fix for fix in fixes if fix.edits]
 
     def kept_at(self) -> list[int]:
         """Return the places that have given tensors that are kept, and that no step is trained by,
@@ -311,24 +297,23 @@ class Search(Trial):
         """Return the fixes that detach variables at the head of a function or loop."""
         fixes: list[Fix] = []
         for head, place in enumerate(self._record.heads):
-            names = self._carried(head, place)
-            is_call = place in self._calls_at
-            if is_call and fixes:
+            if place in self._calls_at and fixes:
                 break  # the head of a loop says it as well
-            alone = {n: Option(head=head, names=at) for n, at in names.items()}
-            harmless = [n for n, change in alone.items() if not self._harm(self._run(change))]
-            every = frozenset().union(*(names[n] for n in harmless)) if harmless else frozenset()
-            changed = self._run(Option(head=head, names=every))
-            if not harmless or not self._mends(changed) or self._harm(changed):
+            names = self._carried(head, place)
+            alone = {name: self._without(head, {name: at}) for name, at in names.items()}
+            chosen = {name: names[name] for name in names if not self._harm(alone[name])}
+            changed = self._without(head, chosen)
+            if not chosen or not self._mends(changed) or self._harm(changed):
                 continue
-            for name in sorted(harmless, key=len):  # an object rather than its attribute
-                rest = [other for other in harmless if other != name]
-                fewer = frozenset().union(*(names[n] for n in rest)) if rest else frozenset()
-                if self._mends(self._run(Option(head=head, names=fewer))):
-                    harmless.remove(name)
-            chosen = {name: names[name] for name in harmless}
+            for name in sorted(chosen, key=len):  # an object rather than its attribute
+                rest = {other: at for other, at in chosen.items() if other != name}
+                chosen = rest if self._mends(self._without(head, rest)) else chosen
             fixes += self._rebinding(head, chosen, changed, "a state is carried on")
         return fixes[:MOST]
+
+    def _without(self, head: int, names: dict[str, frozenset[int]]) -> Simulation:
+        """Return what would happen with variables detached at a head."""
+        return self._run(Option(head=head, names=frozenset().union(*names.values())))
 
     @cached_property
     def _calls_at(self) -> frozenset[Span]:
@@ -339,8 +324,7 @@ class Search(Trial):
         record, fixes = self._record, []
         for head, place in enumerate(record.heads):
             names = self._carried(head, place)
-            at = frozenset().union(*names.values())
-            changed = self._run(Option(head=head, names=at))
+            changed = self._without(head, names)
             if not names or self._harm(changed):
                 continue
             begun = record.begun[head][-1]
@@ -385,20 +369,20 @@ class Search(Trial):
             edits, where = self._edits_at(places, "clone")
             found.append((edits, f"clone() {where}: it is changed before backward needs it"))
         effects = ("every gradient stays as it is",)
-        return [Fix(FixKind.CLONE, told, edits, CHANGES, effects) for edits, told in found if edits]
+        return [Fix(FixKind.CLONE, told, edits, CHANGES, effects) for edits, told in found]
 
     def again(self) -> list[Fix]:
         """Return the fixes that build the freed part anew for the call that fails."""
         fixes = []
         built = (Span.of(file, node) for file, node in self._built_at)
         for function in filter(None, dict.fromkeys(map(decorated_function, built))):
-            if self._mends(self._built_again(self._built_by(*function), self._record.calls)):
+            anew = Option(again=self._built_by(*function), for_calls=self._record.calls)
+            if self._mends(self._run(anew)):
                 edits = written(*uncached(*function))
                 message = f"compute `{function[1].name}` anew each time: do not cache it"
-                if edits:
-                    fixes.append(Fix(FixKind.RECOMPUTE, message, edits, CHANGES))
+                fixes.append(Fix(FixKind.RECOMPUTE, message, edits, CHANGES))
         others: list[Fix] = []
-        for fix in chain(self._copied(), self._computed_there(), self._made_there()):
+        for fix in chain(self._copied(), islice(self._computed_there(), 1)):
             if OTHER not in fix.effects:
                 return [*fixes, *self._inside(), fix]
             others.append(fix)
@@ -445,8 +429,8 @@ class Search(Trial):
         if self._mends(changed) and not self._harm(changed):
             lines = lines_told(node.lineno for node in nodes)
             where = f"call of `{owner.name}`" if isinstance(owner, FUNCTIONS) else "iteration"
-            message, varies = f"run {lines} in each {where}", self._varies(file, nodes)
-            yield self._fix(FixKind.RECOMPUTE, message, edits, changed, varies=varies)
+            message = f"run {lines} in each {where}"
+            yield self._fix(FixKind.RECOMPUTE, message, edits, changed, file, nodes)
 
     def _copied(self) -> Iterator[Fix]:
         """Yield the fixes that run statements again before the call that fails needs their values,
@@ -455,9 +439,9 @@ class Search(Trial):
         by = {event for _, event, _ in self._stale if event >= 0}
         changes = [place for event in by for place in self._record.events[event].levels]
         for spot, building, between, call in self._since_built():
-            if any(is_in(place, spot[0], call) for place in changes):
+            if any(place.is_in(spot[0], call) for place in changes):
                 continue  # it would be changed again
-            late = [e for e in between if any(is_in(place, spot[0], e) for place in changes)]
+            late = [e for e in between if any(place.is_in(spot[0], e) for place in changes)]
             for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
                 again = [own for node in nodes for own in self._opened(spot[0], node)]
                 if late:  # what is computed of it may have saved it too
@@ -465,12 +449,9 @@ class Search(Trial):
                     needed = with_followers(passed, nodes)
                     again += [e for e in needed if e not in nodes and self._is_run(spot[0], e)]
                 copied = partial(copying, nodes, again, spot, behind=late[-1] if late else None)
-                twice = self._made_twice(spot[0], again, self._calls_by(spot), copied)
-                for edits, also, changed in islice(twice, 1):
-                    lines = lines_told(node.lineno for node in again)
-                    message = f"run {lines} again for line {spot[1]}{also}"
-                    varies = self._varies(spot[0], again)
-                    yield self._fix(FixKind.RECOMPUTE, message, edits, changed, varies=varies)
+                told = f"run {lines_told(e.lineno for e in again)} again for line {spot[1]}"
+                twice = self._made_twice(spot[0], again, self._calls_by(spot), copied, told)
+                yield from islice(twice, 1)
 
     def _is_run(self, file: str, node: ast.stmt) -> bool:
         """Return whether the call that fails runs what a statement has built."""
@@ -489,13 +470,14 @@ class Search(Trial):
         nodes: Sequence[ast.stmt],
         calls: Collection[int],
         write: Callable[[Pieces], Pieces],
-    ) -> Iterator[tuple[tuple[Edit, ...], str, Simulation]]:
-        """Yield what mends it if statements are run once more for some calls, as they are or with a
-        place cut in their first run or in the other one: the edits, that cut in words, and what
-        would happen. ``write`` gives the edit of the other run, with pieces in it.
+        told: str,
+    ) -> Iterator[Fix]:
+        """Yield the fixes that run statements once more for some calls, as they are or with a place
+        cut in their first run or in the other one. ``write`` gives the edit of the other run, with
+        pieces in it, and ``told`` is that in words.
         """
         record, built = self._record, self._all_built(file, nodes)
-        own = {n for n in record.given if any(is_in(record.places[n], file, e) for e in nodes)}
+        own = {n for n in record.given if any(record.places[n].is_in(file, e) for e in nodes)}
         if self._are_in(file, nodes, record.moving):
             return
 
@@ -506,7 +488,7 @@ class Search(Trial):
         plain = write(()) if built else ()
         for number, late in ways() if plain else ():  # each takes a simulation
             cuts = frozenset() if number is None else self.value(number) & own
-            changed = self._built_again(built, calls, cuts, late=late)
+            changed = self._run(Option(cuts, again=built, for_calls=calls, late=late))
             if not self._mends(changed) or self._harm(changed):
                 continue
             if number is None:
@@ -516,24 +498,21 @@ class Search(Trial):
                 cut = together(*(with_call(place, kinds, "detach") for place in at))
                 edits = all_of([write(cut)] if late else [cut, plain]) if cut else ()
                 also = ", with `{}` detached there" if late else ", and detach `{}` before"
-                also = also.format(text_at(record.places[number]))
+                also = also.format(record.places[number].text)
             if edits:
-                yield edits, also, changed
-
-    def _are_in(self, file: str, nodes: Sequence[ast.AST], places: Iterable[int]) -> bool:
-        return any(is_in(self._record.places[n], file, each) for n in places for each in nodes)
-
-    def _varies(self, file: str, nodes: Sequence[ast.AST]) -> bool:
-        """Return whether statements may give something else when they run once more."""
-        return self._are_in(file, nodes, self._record.varying)
+                message = told + also
+                yield self._fix(FixKind.RECOMPUTE, message, edits, changed, file, nodes)
 
     def _computed_there(self) -> Iterator[Fix]:
         """Yield the fixes that compute a value once more wherever it is read for a call that fails,
-        in the place of the variable.
+        in the place of the variable; an object that holds what fails, wherever its attribute is.
         """
         record = self._record
-        for file, node in self._stored:
-            waiting = [n for n in record.given if expression_at(record.places[n]) is node.value]
+        given = gathered(record.given, lambda n: record.places[n].expression)
+        assigned = [(file, node) for file, node in self._ran if isinstance(node, ast.Assign)]
+        objects = [each for each in assigned if each[1].value not in given]
+        for file, node in dict.fromkeys((*self._stored, *objects)):
+            waiting = [*given.get(node.value, ())]
             known, late = set[int](), set[int]()
             while waiting:
                 reads = self._readers.get(waiting.pop(), set()) - known
@@ -544,31 +523,14 @@ class Search(Trial):
                         late.add(read)
                     else:  # where its value is read in turn, or read too early
                         waiting.append(read)
+            is_object = node.value not in given
+            at = reads_of(file, node) if is_object else [record.places[n] for n in sorted(late)]
             nodes = {own for number in known for own in self._record.given[number]}
-            calls = self._calls_through(nodes)
-            at = [record.places[n] for n in sorted(late)]
+            calls = self._calls_through(nodes or self._built_by(file, node))
             computed = partial(_computed_at, file, node, at)
-            for edits, also, changed in self._made_twice(file, [node], calls, computed):
-                lines = lines_told({place.line for place in at})
-                message = f"compute `{ast.unparse(node.value)}` again at {lines}{also}"
-                varies = self._varies(file, [node])
-                yield self._fix(FixKind.RECOMPUTE, message, edits, changed, varies=varies)
-                return
-
-    def _made_there(self) -> Iterator[Fix]:
-        """Yield the fixes that make an object anew wherever it is read, if it holds what fails."""
-        record = self._record
-        known = [expression_at(record.places[n]) for n in record.given]
-        for file, node in self._ran:
-            if isinstance(node, ast.Assign) and node.value not in known:
-                built, reads = self._built_by(file, node), reads_of(file, node)
-                edits = all_of(computed_at(file, node, Span.of(file, each)) for each in reads)
-                changed = self._built_again(built, self._calls_through(built)) if edits else None
-                if changed is not None and self._mends(changed):
-                    lines = lines_told({each.lineno for each in reads})
-                    message = f"compute `{ast.unparse(node.value)}` again at {lines}"
-                    yield self._fix(FixKind.RECOMPUTE, message, edits, changed)
-                    return
+            lines = lines_told(place.line for place in at)
+            told = f"compute `{ast.unparse(node.value)}` again at {lines}"
+            yield from self._made_twice(file, [node], calls, computed, told)
 
     def _is_late(self, place: int, call: int) -> bool:
         """Return whether a place is read for a call that fails after what makes it fail."""
@@ -653,8 +615,8 @@ class Search(Trial):
         that of a tensor's name.
         """
         place, kinds = self._record.places[number], self._kinds([number])
-        is_path = isinstance(expression_at(place), PATHS)
-        awkward = len(self.value(number)), len(kinds), not is_path, len(text_at(place))
+        is_path = isinstance(place.expression, PATHS)
+        awkward = len(self.value(number)), len(kinds), not is_path, len(place.text)
         return *self.effect(number).takes, self._held(number), *awkward
 
     def _held(self, number: int) -> int:
@@ -662,7 +624,7 @@ class Search(Trial):
 
         An iteration is what is built between two calls of the line that fails.
         """
-        spot = self._record.events[self._fail].spot
+        spot = self._failing.spot
         counts = [e.nodes for e in self._record.events if e.kind == "call" and e.spot == spot]
         if len(counts) < 2:
             return 0
@@ -675,10 +637,8 @@ class Search(Trial):
         reached = record.reached(range(start, end), is_cut)
         return sum(1 for node in reached if node < start and record.saves[node])
 
-    def _detach(self, numbers: Sequence[int]) -> Fix | None:
+    def _detach(self, numbers: Sequence[int]) -> Fix:
         edits, where = self._edits_at(sorted(self._values(numbers)), "detach")
-        if not edits:
-            return None
         effects = self._effects(self._cut(numbers))
         reason = "no step uses a gradient that goes through it"
         return Fix(FixKind.DETACH, f"detach() {where}", edits, CHANGES, effects, reason)
@@ -687,7 +647,7 @@ class Search(Trial):
         """Return the edits that call a method of what some places give, and those in words."""
         places = [self._record.places[n] for n in numbers]
         edits = all_of(with_call(self._record.places[n], self._kinds([n]), method) for n in numbers)
-        texts = listed([f"`{text_at(place)}`" for place in places])
+        texts = listed([f"`{place.text}`" for place in places])
         return edits, f"{texts} at {lines_told(place.line for place in places)}"
 
 

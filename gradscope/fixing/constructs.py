@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
+from itertools import islice
 
 from gradscope.code import source
-from gradscope.fixing.edits import entered_anew, with_flag, without_flag, without_graph
+from gradscope.fixing.edits import (
+    entered_anew,
+    not_reentrant,
+    with_flag,
+    without_flag,
+    without_graph,
+)
 from gradscope.fixing.marks import Span
-from gradscope.fixing.pieces import Pieces, after, instead_of, text_of, together, written
+from gradscope.fixing.pieces import Pieces, after, instead_of, text_of, written
 from gradscope.model import Finding, Fix, FixKind, Recording, Site
 from gradscope.rules.base import NOT_REENTRANT
 from gradscope.rules.gs104 import SETTING
@@ -43,11 +50,12 @@ def _pieces(finding: Finding, fix: Fix) -> Pieces:
         case "GS305", FixKind.NO_GRAD if site is not None:
             return without_graph(site.file, site.line)
         case "GS303", FixKind.REMOVE_RETAIN if site is not None:
-            return without_flag(_place(site), "retain_graph")
+            return without_flag(Span.at(site.file, site.line), "retain_graph")
         case "GS101" | "GS102", FixKind.REORDER if fix == NOT_REENTRANT and "created" in named:
-            return _not_reentrant(named["created"])
+            return not_reentrant(named["created"].file)
         case "GS101", FixKind.REORDER if "freed_by" in named and finding.message.startswith("read"):
-            return with_flag(_place(named["freed_by"]), "retain_graph")
+            freed_by = named["freed_by"]
+            return with_flag(Span.at(freed_by.file, freed_by.line), "retain_graph")
         case "GS104", FixKind.DONATED_BUFFER_OFF if site is not None:
             return _not_donating(site.file)
         case "GS302", FixKind.OTHER if site is not None:
@@ -55,10 +63,6 @@ def _pieces(finding: Finding, fix: Fix) -> Pieces:
         case "GS304", FixKind.OTHER if site is not None:
             return _saved_for_backward(site)
     return ()
-
-
-def _place(site: Site) -> Span:
-    return Span(site.file, site.line, site.column, site.end_line, site.end_column)
 
 
 def _as_parametrization(made: Site) -> Pieces:
@@ -70,13 +74,6 @@ def _as_parametrization(made: Site) -> Pieces:
             text = f"{text_of(func.value, made.file)}.parametrizations.{name}"
             return (instead_of(func, made.file, text),)
     return ()
-
-
-def _not_reentrant(made: Site) -> Pieces:
-    """Pass ``use_reentrant=False`` in every checkpoint of the file."""
-    calls = source.calls_in(source.tree(made.file))
-    places = (Span.of(made.file, c) for c in calls if source.called_name(c) == "checkpoint")
-    return together(*(with_flag(place, "use_reentrant", "False") for place in places))
 
 
 def _not_donating(file: str) -> Pieces:
@@ -100,22 +97,20 @@ def _as_text(site: Site) -> Pieces:
 
 def _saved_for_backward(site: Site) -> Pieces:
     """Hand an output to ``ctx.save_for_backward``, and read it from there in ``backward``."""
-    around = source.enclosing(site.file, site.line)
-    statement = next(reversed(around), None)
-    match statement:
-        case ast.Assign(
-            targets=[ast.Attribute(value=ast.Name(id=ctx), attr=name)], value=ast.Name(id=output)
-        ):
-            owner = next((e for e in reversed(around) if isinstance(e, ast.ClassDef)), None)
-        case _:
-            return ()
-    if owner is None:
-        return ()
-    attributes = [node for node in ast.walk(owner) if isinstance(node, ast.Attribute)]
-    if {each.attr for each in attributes} & {"save_for_backward", "saved_tensors"}:
-        return ()
-    file = site.file
-    saved = instead_of(statement, file, f"{ctx}.save_for_backward({output})")
-    reads = (n for n in attributes if n.attr == name and isinstance(n.ctx, ast.Load))
-    given = (instead_of(n, file, f"{text_of(n.value, file)}.saved_tensors[0]") for n in reads)
-    return (saved, *given)
+    file, around = site.file, source.enclosing(site.file, site.line)
+    owners = (each for each in reversed(around) if isinstance(each, ast.ClassDef))
+    nodes = (node for owner in islice(owners, 1) for node in ast.walk(owner))
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    is_new = not {each.attr for each in attributes} & {"save_for_backward", "saved_tensors"}
+    match next(reversed(around), None):
+        case (
+            ast.Assign(
+                targets=[ast.Attribute(value=ast.Name(id=ctx), attr=name)],
+                value=ast.Name(id=output),
+            ) as statement
+        ) if attributes and is_new:
+            saved = instead_of(statement, file, f"{ctx}.save_for_backward({output})")
+            reads = (n for n in attributes if n.attr == name and isinstance(n.ctx, ast.Load))
+            reading = ((n, f"{text_of(n.value, file)}.saved_tensors[0]") for n in reads)
+            return (saved, *(instead_of(n, file, text) for n, text in reading))
+    return ()

@@ -50,31 +50,9 @@ _POSITIONS = {"torch.autograd.grad": 3, "torch.autograd.backward": 2}
 """Where a call takes ``retain_graph`` if that is not named."""
 
 
-def expression_at(place: Span) -> ast.expr | None:
-    """Return the expression at a place."""
-    span = place.line, place.column, place.end_line, place.end_column
-    return source.parsed(place.file).expressions.get(span)
-
-
-def text_at(place: Span) -> str:
-    """Return the text of an expression; empty if there is none."""
-    node = expression_at(place)
-    return "" if node is None else ast.unparse(node)
-
-
-def statement_around(place: Span) -> tuple[str, ast.stmt]:
-    """Return the file and the statement of a place."""
-    return place.file, source.enclosing(place.file, place.line)[-1]
-
-
-def is_in(place: Span, file: str, node: ast.AST) -> bool:
-    """Return whether a place is within a node of a file."""
-    return place.file == file and (isinstance(node, ast.Module) or source.spans(node, place.line))
-
-
 def is_target(place: Span) -> bool:
     """Return whether a loss function takes the expression at a place as its target."""
-    return expression_at(place) in [*statements.targets_in(statement_around(place)[1])]
+    return place.expression in [*statements.targets_in(place.statement[1])]
 
 
 def region_of(place: Span) -> Owner | None:
@@ -89,7 +67,7 @@ def variable_at(place: Span, head: Span) -> str:
     """Return the variable that a place reads, if it is the same in the function or loop that begins
     at the head; else nothing.
     """
-    node = expression_at(place)
+    node = place.expression
     region: ast.AST = region_of(head) or source.tree(head.file)
     if not isinstance(node, ast.Name | ast.Attribute):
         return ""
@@ -97,7 +75,7 @@ def variable_at(place: Span, head: Span) -> str:
     if text.startswith("self."):  # all methods of the class share it
         around = (e for e in source.enclosing(head.file, head.line) if isinstance(e, ast.ClassDef))
         region = next(around, region)
-    return text if is_in(place, head.file, region) else ""
+    return text if place.is_in(head.file, region) else ""
 
 
 def root_of(path: str) -> str:
@@ -110,7 +88,7 @@ def root_of(path: str) -> str:
 
 def with_call(place: Span, kinds: frozenset[Kind], method: str) -> Pieces:
     """Return the edit that detaches or clones what a place gives, or takes its number."""
-    node = expression_at(place)
+    node = place.expression
     if node is None or place.is_added:  # ``x += y`` has no place for a call on the old ``x``
         return ()
     written = text_of(node, place.file)
@@ -131,23 +109,21 @@ def _cut(
     containers = _containers(kinds)
     if len(containers) + bool(tensors) != 1 or (others and is_call):
         return ""
-    if tensors:
-        cut, is_one = f"{text}.{method}()", f'hasattr({text}, "{method}")'
-    else:
-        ((name, parts),) = containers.items()
-        if name not in _MADE:
+    cut, is_one = f"{text}.{method}()", f'hasattr({text}, "{method}")'
+    for name, parts in containers.items():
+        is_one = f"isinstance({text}, {name})"
+        if name in _MADE:
+            each = next(letter for letter in "tuvw" if text != letter)
+            inner = _cut(each, parts, method, file)
+            cut = _MADE[name].format(inner, each, text)
+        else:
             replacing = f"{text}._replace(" if name == "namedtuple" else _replacing(file, text)
             fields = _cut_fields(text, parts, method, file)
             is_known = name != "object" and replacing and others <= {"none"} and not is_call
             inner = ", ".join(f"{field}={new}" for field, new in fields.items())
             cut = f"{replacing}{inner})" if is_known else ""
-        else:
-            each = next(letter for letter in "tuvw" if text != letter)
-            inner = _cut(each, parts, method, file)
-            cut = _MADE[name].format(inner, each, text)
         if not (cut and inner):
             return ""
-        is_one = f"isinstance({text}, {name})"
     if others == {"none"}:
         return f"(None if {text} is None else {cut})"
     return f"({cut} if {is_one} else {text})" if others else cut
@@ -208,7 +184,7 @@ def out_of_place(place: Span) -> Pieces:
     """Return the edit that binds a variable to the result of an operation, in the place of one that
     changes its tensor.
     """
-    file, node = statement_around(place)
+    file, node = place.statement
     match node:
         case ast.AugAssign(target=ast.Name() | ast.Attribute() as target, value=value):
             name, given = text_of(target, file), text_of(value, file)
@@ -239,12 +215,11 @@ def rebinding(
 ) -> Pieces:
     """Return the edit that detaches variables before the statement at a place, or behind it."""
     lines, method = [], "detach().requires_grad_" if is_leaf else "detach"
-    at = statement_around(place)[1]
+    at = place.statement[1]
     around = [each for each in functions_around(place.file, at) if each is not at]
     known = _own_names(around[-1]) if around else set()
     region = around[-1] if around else source.tree(place.file)
-    given = _loop_variables(region)
-    given |= _arguments(region) if around else set()
+    given = _loop_variables(region) | (_arguments(region) if around else set())
     for name, own in kinds.items():
         if around and name.isidentifier() and name not in known:
             return ()  # it would be another variable
@@ -256,14 +231,12 @@ def rebinding(
         new = _bare(_cut(name, own, method, place.file))
         if not new or (is_leaf and own & {"none", "other"}):
             return ()
-        target = name
-        if name in given and _may_change(own):  # who has given it goes on to use it
-            if len(own) > 1 or not containers.keys() & {"list", "dict"}:
-                return ()
-            new, target = (
-                (f"{name}.update({new})", "") if "dict" in containers else (new, f"{name}[:]")
-            )
-        lines.append(f"{target} = {new}" if target else new)
+        if name not in given or not _may_change(own):
+            lines.append(f"{name} = {new}")
+        elif len(own) > 1 or not containers.keys() & {"list", "dict"}:
+            return ()
+        else:  # who has given it goes on to use it
+            lines.append(f"{name}.update({new})" if "dict" in containers else f"{name}[:] = {new}")
     put = after if is_behind else before
     return put(at, place.file, lines)
 
@@ -273,12 +246,12 @@ def rebinding(
 
 def call_at(place: Span) -> ast.Call | None:
     """Return the call at a place, or the only one of the engine in its statement."""
-    node = expression_at(place)
+    node = place.expression
     if isinstance(node, ast.Call):
         return node
     names = ("backward", "grad", "manual_backward")
-    inside = source.calls_in(statement_around(place)[1])
-    calls = [c for c in inside if source.called_name(c) in names and is_in(place, place.file, c)]
+    inside = source.calls_in(place.statement[1])
+    calls = [c for c in inside if source.called_name(c) in names and place.is_in(place.file, c)]
     return calls[0] if len(calls) == 1 else None
 
 
@@ -293,7 +266,7 @@ def flags_at(levels: Sequence[Span]) -> Span:
         own = function[0].args.kwarg if function else None
         if own is None or [ast.unparse(each) for each in handed] != [own.arg]:
             break
-        inside = source.calls_in(statement_around(caller)[1])
+        inside = source.calls_in(caller.statement[1])
         calls = [each for each in inside if source.called_name(each) == function[0].name]
         if len(calls) == 1:  # the first level has the call's own line once more
             place, call = Span.of(caller.file, calls[0]), calls[0]
@@ -314,16 +287,22 @@ def with_flag(place: Span, name: str, value: str = "True") -> Pieces:
         given = by_place
     if given is not None:
         return (instead_of(given, place.file, value),)
-    return with_argument(call, place.file, f"{name}={value}")
+    return _with_argument(call, place.file, f"{name}={value}")
 
 
-def with_argument(call: ast.Call, file: str, text: str) -> Pieces:
+def _with_argument(call: ast.Call, file: str, text: str) -> Pieces:
     """Return the edit that hands one more argument to a call."""
     last = max((*call.args, *call.keywords), key=end_of, default=None)
     if last is not None:
         return (instead_of(last, file, f"{text_of(last, file)}, {text}"),)
     written = text_of(call, file)
     return (instead_of(call, file, f"{written[: written.rindex('(')]}({text})"),)
+
+
+def not_reentrant(file: str) -> Pieces:
+    """Return the edit that passes ``use_reentrant=False`` in every checkpoint of a file."""
+    calls = (c for c in source.calls_in(source.tree(file)) if source.called_name(c) == "checkpoint")
+    return together(*(with_flag(Span.of(file, c), "use_reentrant", "False") for c in calls))
 
 
 def without_flag(place: Span, name: str) -> Pieces:
@@ -345,8 +324,8 @@ def summed(first: Span, second: Span) -> Pieces:
     """Return the edit that makes one backward call of two that stand in one block: the later one,
     of the sum of both losses.
     """
-    file, block = second.file, block_with(*statement_around(second))
-    gone, last = statement_around(first)[1], statement_around(second)[1]
+    file, block = second.file, block_with(*second.statement)
+    gone, last = first.statement[1], second.statement[1]
     calls = [each.value for each in (gone, last) if isinstance(each, ast.Expr)]
     losses = [_loss_of(call) for call in calls if isinstance(call, ast.Call)]
     if gone not in block or block.index(gone) >= block.index(last) or len(losses) < 2:
@@ -397,8 +376,8 @@ def _targets(node: ast.AST) -> set[str]:
 
 def summed_loop(place: Span) -> Pieces:
     """Return the edit that makes one backward call of those in a loop over losses."""
-    file, last = statement_around(place)
-    loop = loop_around(place)
+    file, last = place.statement
+    loop = place.loop
     call = last.value if isinstance(last, ast.Expr) else None
     loss = _loss_of(call) if isinstance(call, ast.Call) else None
     if loop is None or loss is None or loop.orelse or not _reads(loss, stored_names(loop)):
@@ -424,11 +403,6 @@ def summed_loop(place: Span) -> Pieces:
     return (instead_of(loop, file, form.replace(written, f"sum({losses})", 1)),)
 
 
-def loop_around(place: Span) -> source.Loop | None:
-    """Return the innermost loop around a place, in its function."""
-    return next(iter(source.loops_around(place.file, place.line)), None)
-
-
 def _loss_of(call: ast.Call) -> ast.expr | None:
     """Return what a call starts from: ``x`` of ``x.backward()`` or of ``f.backward(x)``."""
     if isinstance(call.func, ast.Attribute) and call.func.attr == "backward" and not call.args:
@@ -449,13 +423,17 @@ def _read_names(node: ast.AST) -> set[str]:
     return found
 
 
-def _reads(node: ast.AST, names: set[str]) -> bool:
-    """Return whether a node reads one of these variables, not of that name in a comprehension."""
-    if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+def _reads(node: ast.AST, names: set[str], but: Sequence[ast.AST] = ()) -> bool:
+    """Return whether a node reads one of these variables, not of that name in a comprehension or a
+    function, nor in some nodes.
+    """
+    if isinstance(node, source.COMPREHENSIONS):
         names = names - {name for each in node.generators for name in stored_names(each.target)}
+    if isinstance(node, FUNCTIONS):
+        names = names - _own_names(node)
     if isinstance(node, ast.Name):
-        return isinstance(node.ctx, ast.Load) and node.id in names
-    return any(_reads(each, names) for each in ast.iter_child_nodes(node))
+        return not isinstance(node.ctx, ast.Store) and node.id in names
+    return any(_reads(e, names, but) for e in ast.iter_child_nodes(node) if e not in but)
 
 
 def copying(
@@ -502,7 +480,7 @@ def computed_at(file: str, node: ast.Assign, place: Span, within: Pieces = ()) -
     """Return the edit that computes what a statement stores where the variable is read, with pieces
     in it, if what that takes has the same names there.
     """
-    read, value = expression_at(place), node.value
+    read, value = place.expression, node.value
     of_itself = {ast.unparse(e) for e in ast.walk(value)} & {ast.unparse(e) for e in node.targets}
     is_one = isinstance(node.targets[0], PATHS) and not of_itself and not _takes(node)
     if place.file != file or not isinstance(read, PATHS) or not is_one:
@@ -520,11 +498,12 @@ def computed_at(file: str, node: ast.Assign, place: Span, within: Pieces = ()) -
     return (instead_of(read, file, text if isinstance(value, _SIMPLE) else f"({text})"),)
 
 
-def reads_of(file: str, node: ast.Assign) -> list[ast.Attribute]:
+def reads_of(file: str, node: ast.Assign) -> list[Span]:
     """Return where the attribute is read that a statement stores, but for the function around."""
     around = {each for own in functions_around(file, node)[:1] for each in ast.walk(own)}
     reads = (e for e in ast.walk(source.tree(file)) if isinstance(e, ast.Attribute))
-    return [e for e in reads if e not in around and ast.unparse(e) == ast.unparse(node.targets[0])]
+    outside, text = (e for e in reads if e not in around), ast.unparse(node.targets[0])
+    return [Span.of(file, each) for each in outside if ast.unparse(each) == text]
 
 
 def with_followers(block: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -553,7 +532,11 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
     if not before_it or is_bound or not may_move:
         return ()
     if isinstance(owner, FUNCTIONS):  # the names become its own: nobody else may see them
-        is_seen = bool(names & _arguments(owner)) or _is_seen_outside(file, names, nodes, owner)
+        scope = next(reversed(functions_around(file, nodes[0])), source.tree(file))
+        others = (*ast.iter_child_nodes(scope), owner.args, *owner.decorator_list)
+        beside = (each for each in others if each not in (owner, *nodes))
+        is_seen = any(_reads(each, names, [owner, *nodes]) for each in beside)
+        is_seen |= bool(names & _arguments(owner))
         body = owner.body[ast.get_docstring(owner) is not None :] or owner.body
     else:
         head = owner.test if isinstance(owner, ast.While) else owner.iter
@@ -563,27 +546,6 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
     gone = [removed(node, file) for node in nodes]
     lines = [line for node in nodes for line in lines_of(node, file)]
     return together(*gone, before(body[0], file, lines))
-
-
-def _is_seen_outside(
-    file: str, names: set[str], nodes: Sequence[ast.stmt], owner: Function
-) -> bool:
-    """Return whether anything reads some names but these statements and the function ``owner``."""
-    scope = next(reversed(functions_around(file, nodes[0])), source.tree(file))
-    waiting: list[tuple[ast.AST, set[str]]] = [(scope, names)]
-    while waiting:
-        node, seen = waiting.pop()
-        inside = ast.iter_child_nodes(node)
-        if node is owner:
-            inside = iter((owner.args, *owner.decorator_list))
-        elif node in nodes or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
-            continue
-        elif isinstance(node, ast.Name) and node.id in seen:
-            return True
-        if isinstance(node, FUNCTIONS) and node is not scope:
-            seen = seen - _own_names(node)
-        waiting += [(each, seen) for each in inside]
-    return False
 
 
 def unguarded(file: str, node: ast.Assign) -> Pieces:
@@ -683,8 +645,8 @@ def split_off(at: Span) -> Pieces:
     """Return the edit that runs a statement of a loop only once that is over, in a loop of its own
     over the same elements.
     """
-    file, node = statement_around(at)
-    loop = loop_around(at)
+    file, node = at.statement
+    loop = at.loop
     if not isinstance(loop, ast.For) or node not in loop.body or loop.orelse:
         return ()
     others = [each for each in loop.body if each is not node]

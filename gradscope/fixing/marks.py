@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from gradscope.code import source
 from gradscope.code.source import LOOPS, Loop
 
 MARK = "__gradscope_mark__"
@@ -68,6 +69,36 @@ class Span:
         end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
         return cls(file, node.lineno, node.col_offset, end_line, end, is_added)
 
+    @classmethod
+    def at(cls, file: str, line: int) -> Span:
+        """Return a line of which no expression is known."""
+        return cls(file, line, 0, line, 0)
+
+    @property
+    def expression(self) -> ast.expr | None:
+        """The expression there."""
+        span = self.line, self.column, self.end_line, self.end_column
+        return source.parsed(self.file).expressions.get(span)
+
+    @property
+    def text(self) -> str:
+        """The text of the expression; empty if there is none."""
+        return "" if self.expression is None else ast.unparse(self.expression)
+
+    @property
+    def statement(self) -> tuple[str, ast.stmt]:
+        """The file, and the statement around it."""
+        return self.file, source.enclosing(self.file, self.line)[-1]
+
+    @property
+    def loop(self) -> Loop | None:
+        """The innermost loop around it, in its function."""
+        return next(iter(source.loops_around(self.file, self.line)), None)
+
+    def is_in(self, file: str, node: ast.AST) -> bool:
+        """Return whether it is within a node of a file."""
+        return self.file == file and (isinstance(node, ast.Module) or source.spans(node, self.line))
+
 
 class Marker(ast.NodeTransformer):
     """Wraps the expressions of one file after the other, and numbers their places."""
@@ -105,21 +136,16 @@ class Marker(ast.NodeTransformer):
             node.body = self._headed(node)  # annotations and decorators stay
             return node
         if isinstance(node, LOOPS):
-            return self._marked_loop(node)
+            head = "test" if isinstance(node, ast.While) else "iter"
+            setattr(node, head, self.visit(getattr(node, head)))
+            node.body = self._headed(node)
+            node.orelse = [self.visit(each) for each in node.orelse]  # type: ignore[misc]
+            return node
         if isinstance(node, ast.AnnAssign | ast.NamedExpr):
             if node.value is not None:  # the value alone: a name is read where it is used
                 node.value = self.visit(node.value)  # type: ignore[assignment]
             return node
         return super().visit(node)  # type: ignore[no-any-return]
-
-    def _marked_loop(self, node: Loop) -> ast.stmt:
-        if isinstance(node, ast.While):
-            node.test = self.visit(node.test)  # type: ignore[assignment]
-        else:
-            node.iter = self.visit(node.iter)  # type: ignore[assignment]
-        node.body = self._headed(node)
-        node.orelse = [self.visit(each) for each in node.orelse]  # type: ignore[misc]
-        return node
 
     def _headed(self, node: Loop | ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
         """Return a marked body that says when it begins."""

@@ -67,8 +67,8 @@ def _edit(file: str, pieces: Sequence[Piece]) -> Edit:
 def _replaced(file: str, pieces: Sequence[Piece]) -> str:
     """Return the lines from the first piece to the last one, with the pieces in them."""
     lines = source.parsed(file).lines
-    first, last = pieces[0].start[0], min(pieces[-1].end[0], len(lines))
-    texts = [bare(line).encode() for line in lines[first - 1 : last]]
+    first = pieces[0].start[0]
+    texts = [bare(line).encode() for line in lines[first - 1 : pieces[-1].end[0]]]
     starts = [0]
     for text in texts:
         starts.append(starts[-1] + len(text) + 1)

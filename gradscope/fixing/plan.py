@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import starmap
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import count, starmap
 from typing import NamedTuple
 
 from gradscope.errors import GradscopeError
@@ -78,13 +78,20 @@ class Proposal(NamedTuple):
         """Whether the user has suppressed all that it is about."""
         return all(finding.suppression for finding in self.findings)
 
+    def held_back(self, why: str) -> Proposal:
+        """Return it with none of its edits to be applied."""
+        candidates = (c._replace(problem=why) if c.fix.edits else c for c in self.candidates)
+        own = {candidate.number: candidate for candidate in candidates}
+        return self._replace(candidates=tuple(own.values()), chosen=own[self.chosen.number])
+
 
 class Plan(NamedTuple):
     """The proposals of a recording, and the changes of those that apply, one for each file."""
 
     proposals: tuple[Proposal, ...]
     changes: tuple[Patch, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
+    sources: _Sources
 
     @property
     def applied(self) -> tuple[Proposal, ...]:
@@ -113,7 +120,8 @@ def plan(recording: Recording, chosen: str | None = None, picks: Sequence[int] =
     if chosen is None:
         named = {p.number for p in proposals if any(c.number in picks for c in p.candidates)}
         proposals = [p for p in proposals if not p.is_suppressed or p.number in named]
-        proposals = [p if p.number in named else _only_shown(p) for p in proposals]
+        advice = {p.number for p in proposals if p.finding.severity is Severity.ADVICE} - named
+        proposals = [p.held_back(ADVICE) if p.number in advice else p for p in proposals]
     known = {c.number: p.number for p in proposals for c in p.candidates}
     for pick in picks:
         if pick not in known:
@@ -125,31 +133,20 @@ def plan(recording: Recording, chosen: str | None = None, picks: Sequence[int] =
     return _settled(proposals, set(picks), sources)
 
 
-def _only_shown(proposal: Proposal) -> Proposal:
-    """Return a proposal about advice without the edits of its fixes; any other as it is."""
-    if proposal.finding.severity is not Severity.ADVICE:
-        return proposal
-    shown = (c._replace(problem=ADVICE) if c.fix.edits else c for c in proposal.candidates)
-    candidates = tuple(shown)
-    return proposal._replace(candidates=candidates, chosen=candidates[0])
-
-
-def replanned(recording: Recording, old: Plan, picks: Iterable[int]) -> Plan:
+def replanned(old: Plan, picks: Iterable[int]) -> Plan:
     """Return the plan with these candidates instead."""
-    return _settled(old.proposals, set(picks), _Sources(recording))
+    return _settled(old.proposals, {*picks}, old.sources)
 
 
-def without(recording: Recording, old: Plan, left_out: Iterable[Proposal], problem: str) -> Plan:
-    """Return the plan without the changes for some proposals, of whose fixes it says why."""
-    numbers = {proposal.number for proposal in left_out}
-    proposals = [
-        p._replace(candidates=tuple(c._replace(problem=problem) for c in p.candidates))
-        if p.number in numbers
-        else p
-        for p in old.proposals
-    ]
-    chosen = (proposal.chosen.number for proposal in old.proposals)
-    return replanned(recording, old._replace(proposals=tuple(proposals)), chosen)
+def alone(old: Plan, proposal: Proposal, candidate: Candidate) -> Plan:
+    """Return the plan that writes one candidate for a proposal, and nothing else."""
+    return _settled([proposal._replace(chosen=candidate)], set(), old.sources)
+
+
+def without(old: Plan, left_out: Collection[Proposal], why: str) -> Plan:
+    """Return the plan without the changes for some proposals."""
+    left = [p.held_back(why) if p in left_out else p for p in old.proposals]
+    return _settled(left, set(), old.sources)
 
 
 def _settled(proposals: Sequence[Proposal], picks: set[int], sources: _Sources) -> Plan:
@@ -159,7 +156,7 @@ def _settled(proposals: Sequence[Proposal], picks: set[int], sources: _Sources) 
         picked = (c for c in proposal.candidates if c.number in picks)
         candidate = next(picked, proposal.chosen)
         edits = candidate.fix.edits
-        problem = (candidate.problem or _overlap(edits, taken)) if edits else ""
+        problem = candidate.problem or _overlap(edits, taken)
         settled.append(proposal._replace(chosen=candidate, problem=problem))
         if edits and not problem:
             taken |= dict.fromkeys(_lines(edits), proposal.number)
@@ -168,7 +165,7 @@ def _settled(proposals: Sequence[Proposal], picks: set[int], sources: _Sources) 
     changes = tuple(apply(sources[file], own) for file, own in by_file.items())
     newer = filter(sources.is_newer, by_file)
     notes = tuple(f"{file} has changed since the recording, at other lines" for file in newer)
-    return Plan(tuple(settled), changes, notes)
+    return Plan(tuple(settled), changes, notes, sources)
 
 
 def _proposals(findings: Iterable[Finding], sources: _Sources) -> list[Proposal]:
@@ -180,15 +177,12 @@ def _proposals(findings: Iterable[Finding], sources: _Sources) -> list[Proposal]
             key = finding.fix.edits or (finding.fix, same)
             groups.setdefault(key, []).append(finding)
     proposals: list[Proposal] = []
-    count = 0
+    numbers = count(1)
     for number, found in enumerate(groups.values(), 1):
         group = tuple(sorted(found, key=lambda finding: finding.severity.rank))
-        candidates = []
-        for fix in _fixes(group):
-            count += 1
-            problem = sources.problem(fix.edits) if fix.edits else ""
-            candidates.append(Candidate(count, fix, problem))
-        proposals.append(Proposal(number, group, tuple(candidates), candidates[0]))
+        fixes = ((fix, sources.problem(fix.edits)) for fix in _fixes(group))
+        candidates = tuple(Candidate(next(numbers), fix, problem) for fix, problem in fixes)
+        proposals.append(Proposal(number, group, candidates, candidates[0]))
     return proposals
 
 
@@ -272,12 +266,6 @@ class _Sources:
     def _recorded(self, file: str) -> tuple[str, ...] | None:
         text = self._texts.get(file)
         return None if text is None else tuple(bare(line) for line in split(text))
-
-
-def alone(recording: Recording, proposal: Proposal, candidate: Candidate) -> Plan:
-    """Return the plan that writes one candidate of a proposal, and nothing else."""
-    only = proposal._replace(chosen=candidate, problem="")
-    return replanned(recording, Plan((only,), ()), [candidate.number])
 
 
 def none_held(tried: int) -> str:

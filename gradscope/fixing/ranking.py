@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing import births
 from gradscope.fixing.candidates import Search
-from gradscope.fixing.edits import text_at, with_call
+from gradscope.fixing.edits import with_call
 from gradscope.fixing.patch import read
 from gradscope.fixing.pieces import all_of
 from gradscope.fixing.plan import Candidate, Proposal, alone, none_held, plan
@@ -22,7 +22,7 @@ from gradscope.fixing.runs import REFUSED, Bounds, Program, Run, Start, start_pr
 from gradscope.fixing.trials import MOST, OTHER, TARGET, UNSPOILT
 from gradscope.fixing.verify import Verdict, compared, default_calls
 from gradscope.model import Applicability, Finding, Fix, FixKind, Proof, Recording
-from gradscope.units import firsts, listed
+from gradscope.units import firsts, gathered, listed
 
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
 _LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
@@ -74,15 +74,15 @@ def _with(finding: Finding, record: Record) -> Finding:
     if finding.fix is not None and finding.fix.kind is FixKind.ITEM:
         order = (FixKind.ITEM, *order)
     edits = [fix for fix in (*finding.fixes, *chain(*found.values())) if fix.edits]
-    turns, ranked = Counter[FixKind](), []
-    for fix in firsts(edits, lambda fix: fix.edits).values():
-        last = len(order)
-        cost = order.index(fix.kind) if fix.kind in order else last
-        ranked.append(((turns[fix.kind], _lines(fix), cost), fix))
-        turns[fix.kind] += 1
-    fixes = [fix for _, fix in sorted(ranked, key=lambda each: each[0])]
-    fixes += [fix for fix in finding.fixes if not fix.edits]
-    return finding.with_fixes(fixes)
+    written = firsts(edits, lambda fix: fix.edits).values()
+    own = gathered(written, lambda fix: fix.kind)
+
+    def rank(fix: Fix) -> tuple[int, int, int]:
+        cost = order.index(fix.kind) if fix.kind in order else len(order)
+        return own[fix.kind].index(fix), _lines(fix), cost
+
+    words = [fix for fix in finding.fixes if not fix.edits]
+    return finding.with_fixes([*sorted(written, key=rank), *words])
 
 
 def _lines(fix: Fix) -> int:
@@ -110,12 +110,12 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     cuts = {number: search.effect(number) for number in near}
     at = [n for n, e in cuts.items() if (e.is_fruitful if is_chain else e.is_harmless)]
     one = [n for n in at if is_chain or search.lets_go(n, near)]
-    one.sort(key=lambda n: (len(search.value(n)), len(text_at(record.places[n])), n))
+    one.sort(key=lambda n: (len(search.value(n)), len(record.places[n].text), n))
     single = [sorted(search.value(n)) for n in one]
     kept = search.kept_at()
     together = [n for n in kept if n in at]
     for several in [*([together] if len(together) > 1 else []), *single] or [kept]:
-        texts = listed([f"`{text_at(record.places[n])}`" for n in several])
+        texts = listed([f"`{record.places[n].text}`" for n in several])
         forms = [(FixKind.DETACH, "detach", f"store {texts} detached")]
         if all(record.kinds.get(n) == frozenset({"number"}) for n in several):
             forms.append((FixKind.ITEM, "item", f"store the value of {texts}, with item()"))
@@ -172,14 +172,8 @@ def improved(
     return _settled(found, tried, why), None if record.stopped else record
 
 
-class _Tried(NamedTuple):
-    """What trying the fixes of one proposal has shown: what held, what failed, and what trains
-    something else.
-    """
-
-    held: list[tuple[Outcome, Fix]]
-    failed: list[Fix]
-    otherwise: list[Fix]
+_Tried: TypeAlias = list[tuple[Outcome | None, Fix]]
+"""What trying the fixes of one proposal has shown; no outcome of what does not hold."""
 
 
 def _tried(
@@ -199,7 +193,7 @@ def _tried(
     results: dict[int, _Tried] = {}
     why = ""
     for proposal in grave:
-        shown = _Tried([], [], [])
+        shown: _Tried = []
         results |= dict.fromkeys(map(id, proposal.findings), shown)
         own = [c for c in proposal.candidates if c.can_be_tried]
         waiting, tried = own[:_MOST_TRIED], set[int]()
@@ -211,7 +205,7 @@ def _tried(
             candidate = waiting.pop(0)
             tried.add(candidate.number)
             tell(f"tries fix {candidate.number}")
-            with_it = alone(recording, proposal, candidate)
+            with_it = alone(proposed, proposal, candidate)
             after = program.run(with_it.changes, Bounds(bounds.calls, left))
             if after.exit_status in (None, REFUSED):
                 why = "it would change files" if after.exit_status else "the run took too long"
@@ -223,48 +217,50 @@ def _tried(
                     why = "no time was left to see what it trains"
                     continue
             others = [other for other in grave if other is not proposal and verdict.left(other)]
-            _sort(candidate, verdict, proposal, len(others), shown)
-            if any(outcome < (0, False, 0, True) for outcome, _ in shown.held):
+            shown.append(_outcome(candidate, verdict, proposal, len(others)))
+            held = [outcome for outcome, _ in shown if outcome]
+            if any(outcome < (0, False, 0, True) for outcome in held):
                 break  # what comes later is larger, or costs more
             # What mends that as well is better: mostly it is stored with its graph.
             numbers = tried.union(c.number for c in waiting)
             more = [c for p in others if (c := p.chosen).can_be_tried and c.number not in numbers]
-            waiting = [*more, *waiting] if shown.held else waiting
+            waiting = [*more, *waiting] if held else waiting
     return results, why
 
 
-def _sort(
-    candidate: Candidate, verdict: Verdict, proposal: Proposal, others: int, shown: _Tried
-) -> None:
-    """Put a fix that was tried among those that held, that failed, or that train otherwise."""
+def _outcome(
+    candidate: Candidate, verdict: Verdict, proposal: Proposal, others: int
+) -> tuple[Outcome | None, Fix]:
+    """Return what became of a fix that was tried, which says from now on whether it held."""
     fix, comparison = candidate.fix, verdict.comparison
     if comparison is None:
-        shown.failed.append(fix)
-    elif verdict.refused and TARGET not in fix.effects:
-        shown.otherwise.append(replace(fix, proof=Proof.TRAINS_OTHERWISE))
-    else:
-        is_more = fix.kind is FixKind.CREATE_GRAPH  # it trains by the derivative, as it should
-        is_equal = (comparison.is_equal or is_more) and OTHER not in fix.effects
-        trains = 2 if comparison.differences else 1 - is_equal
-        keeps = fix.kind is FixKind.RETAIN_GRAPH and (comparison.keeps or not is_equal)
-        # What comes after a bounded run may want a tensor where there is a number now.
-        is_whole = fix.kind is not FixKind.ITEM or verdict.after.calls < verdict.bounds.calls
-        if is_whole and not {OTHER, TARGET} & {*fix.effects}:
-            fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
-        fix = replace(fix, proof=Proof.HELD)
-        place = candidate.number if candidate in proposal.candidates else len(proposal.candidates)
-        shown.held.append((Outcome(others, keeps, trains, comparison.carries, place), fix))
+        return None, fix
+    if verdict.refused and TARGET not in fix.effects:
+        return None, replace(fix, proof=Proof.TRAINS_OTHERWISE)
+    is_more = fix.kind is FixKind.CREATE_GRAPH  # it trains by the derivative, as it should
+    is_equal = (comparison.is_equal or is_more) and OTHER not in fix.effects
+    trains = 2 if comparison.differences else 1 - is_equal
+    keeps = fix.kind is FixKind.RETAIN_GRAPH and (comparison.keeps or not is_equal)
+    # What comes after a bounded run may want a tensor where there is a number now.
+    is_whole = fix.kind is not FixKind.ITEM or verdict.after.calls < verdict.bounds.calls
+    if is_whole and not {OTHER, TARGET} & {*fix.effects}:
+        fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
+    place = candidate.number if candidate in proposal.candidates else len(proposal.candidates)
+    outcome = Outcome(others, keeps, trains, comparison.carries, place)
+    return outcome, replace(fix, proof=Proof.HELD)
 
 
 def _settled(recording: Recording, tried: dict[int, _Tried], why: str) -> Recording:
     """Return the recording with what held first, and without what failed."""
 
     def settled(finding: Finding) -> Finding:
-        shown = tried.get(id(finding))
-        fixes = [*_fixes(finding, shown)] if shown else [*finding.fixes]
+        if finding.is_born:
+            return finding
+        shown = tried.get(id(finding), [])
+        fixes = [*_fixes(finding, shown)]
         changed = replace(finding.with_fixes(fixes), untried="")
-        if not changed.is_to_mend or changed.is_born:
-            return replace(changed, untried=finding.untried) if changed.is_born else changed
+        if not changed.is_to_mend:
+            return changed
         words_first = sorted(fixes, key=lambda fix: bool(fix.edits))
         return replace(changed.with_fixes(words_first), untried=_why_not(shown, why))
 
@@ -272,20 +268,20 @@ def _settled(recording: Recording, tried: dict[int, _Tried], why: str) -> Record
 
 
 def _fixes(finding: Finding, shown: _Tried) -> Iterator[Fix]:
-    held = [fix for _, fix in sorted(shown.held, key=lambda each: each[0])]
+    held = [fix for outcome, fix in sorted(shown, key=lambda each: each[0] or ()) if outcome]
     yield from held
-    known = {fix.edits for fix in (*held, *shown.failed, *shown.otherwise)}
+    known = {fix.edits for _, fix in shown}
     for fix in finding.fixes:
         if not fix.edits:
             yield from () if held else (fix,)
         elif fix.edits not in known:
             yield fix
-    yield from shown.otherwise
+    yield from (fix for _, fix in shown if fix.proof is Proof.TRAINS_OTHERWISE)
 
 
-def _why_not(shown: _Tried | None, why: str) -> str:
+def _why_not(shown: _Tried, why: str) -> str:
     """Return why no fix of a finding was tried and held."""
-    tried = len(shown.failed) + len(shown.otherwise) if shown else 0
+    tried = sum(outcome is None for outcome, _ in shown)
     if why or not tried:
         return f"not tried: {why or 'the rehearsal found no edit'}"
     return none_held(tried)

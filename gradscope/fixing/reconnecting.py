@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from gradscope.code import places, source
 from gradscope.code.statements import stored_names
-from gradscope.fixing.edits import computed_at, with_flag, with_followers
+from gradscope.fixing.edits import computed_at, moved, not_reentrant, with_flag, with_followers
 from gradscope.fixing.marks import Span
-from gradscope.fixing.origins import CutReason, Holder, ModeKind
+from gradscope.fixing.origins import CutReason, Holder, ModeKind, Origins
 from gradscope.fixing.pieces import (
     Piece,
     Pieces,
@@ -18,10 +18,8 @@ from gradscope.fixing.pieces import (
     block_with,
     first_line,
     instead_of,
-    lines_of,
     removed,
     text_of,
-    together,
     under,
     written,
 )
@@ -47,11 +45,9 @@ _WORDS = {
 
 def fixes_of(cut: Cut, ways: Ways, roots: Iterable[int]) -> list[Fix]:
     """Return what would mend a cut, the better first; what is only said is last."""
-    found = [
-        Fix(kind, message, edits)
-        for kind, message, pieces in _proposed(cut, ways, [*roots])
-        if (edits := written(*pieces))
-    ]
+    is_built = cut.reason is CutReason.CREATE_GRAPH
+    kind = FixKind.CREATE_GRAPH if is_built else FixKind.ATTACH
+    found = _fixes(_proposed(cut, ways, [*roots]), kind)
     words = _WORDS.get(cut.reason, "" if found else "use the value itself, with its graph")
     if found and cut.reason is CutReason.INTEGERS:
         found = [replace(each, applicability=Applicability.MAYBE_INCORRECT) for each in found]
@@ -61,7 +57,12 @@ def fixes_of(cut: Cut, ways: Ways, roots: Iterable[int]) -> list[Fix]:
     return [*found, *([Fix(FixKind.ATTACH, words)] if words else [])]
 
 
-_Proposed = Iterator[tuple[FixKind, str, Pieces]]
+_Proposed = Iterator[tuple[str, Pieces]]
+
+
+def _fixes(proposed: _Proposed, kind: FixKind = FixKind.ATTACH) -> list[Fix]:
+    fixes = (Fix(kind, message, written(*pieces)) for message, pieces in proposed)
+    return [fix for fix in fixes if fix.edits]
 
 
 def _proposed(cut: Cut, ways: Ways, roots: Sequence[int]) -> _Proposed:
@@ -72,16 +73,11 @@ def _proposed(cut: Cut, ways: Ways, roots: Sequence[int]) -> _Proposed:
         case CutReason.DETACH | CutReason.DATA:
             yield from _attached(cut, site, ways, roots)
         case CutReason.CREATE_GRAPH:
-            pieces = with_flag(_span(site), "create_graph")
-            yield FixKind.CREATE_GRAPH, "pass create_graph=True", pieces
+            yield "pass create_graph=True", with_flag(_line(site), "create_graph")
         case CutReason.COPY:
-            for text, pieces in _not_copied(site):
-                yield FixKind.ATTACH, f"keep the graph: {text}", pieces
+            yield from ((f"keep the graph: {text}", own) for text, own in _not_copied(site))
         case CutReason.CHECKPOINT:
-            calls = source.calls_in(source.tree(site.file))
-            own = (c for c in calls if source.called_name(c) == "checkpoint")
-            flags = (with_flag(Span.of(site.file, c), "use_reentrant", "False") for c in own)
-            yield FixKind.ATTACH, "checkpoint(..., use_reentrant=False)", together(*flags)
+            yield "checkpoint(..., use_reentrant=False)", not_reentrant(site.file)
         case CutReason.LEFT:
             yield from _kept(cut, site)
         case CutReason.SAMPLE:
@@ -89,24 +85,23 @@ def _proposed(cut: Cut, ways: Ways, roots: Sequence[int]) -> _Proposed:
                 if isinstance(call.func, ast.Attribute):
                     text = f"{text_of(call.func.value, site.file)}.rsample"
                     pieces = (instead_of(call.func, site.file, text),)
-                    yield FixKind.ATTACH, "draw with rsample(), which has a derivative", pieces
+                    yield "draw with rsample(), which has a derivative", pieces
         case CutReason.MODE:
             yield from _in_grad_mode(cut, site)
         case CutReason.MARKED:
             statement = source.statement_at(site)
             if statement is not None:
-                message = "leave mark_non_differentiable out"
-                yield FixKind.ATTACH, message, removed(statement, site.file)
+                yield "leave mark_non_differentiable out", removed(statement, site.file)
         case CutReason.INTEGERS:
             yield from _softened(site)
 
 
-def _span(site: Site) -> Span:
-    return Span(site.file, site.line, site.column, site.end_line, site.end_column)
+def _line(site: Site) -> Span:
+    return Span.at(site.file, site.line)
 
 
-def _statement(site: Site) -> ast.AST:
-    return source.statement_at(site) or ast.Module([], [])
+def _statement(site: Site) -> ast.stmt:
+    return source.statement_at(site) or ast.Pass()
 
 
 def _calls_at(site: Site, names: Sequence[str]) -> list[ast.Call]:
@@ -139,10 +134,9 @@ def _attached(cut: Cut, site: Site, ways: Ways, roots: Sequence[int]) -> _Propos
             ]
             for read in reads:
                 pieces = computed_at(file, statement, Span.of(file, read), gone)
-                text = f"in line {read.lineno}, use the values themselves"
-                yield FixKind.ATTACH, text, pieces
+                yield f"in line {read.lineno}, use the values themselves", pieces
     what = "detach()" if cut.reason is CutReason.DETACH else ".data"
-    yield FixKind.ATTACH, f"leave out {what} in line {site.line}", gone
+    yield f"leave out {what} in line {site.line}", gone
 
 
 def _without_cut(site: Site, file: str) -> Pieces:
@@ -158,7 +152,7 @@ def _without_cut(site: Site, file: str) -> Pieces:
 # numbers and copies
 
 
-def _not_copied(site: Site) -> Iterator[tuple[str, Pieces]]:
+def _not_copied(site: Site) -> _Proposed:
     for call in _calls_at(site, _COPYING):
         if not call.args:
             continue
@@ -181,8 +175,8 @@ def _kept(cut: Cut, site: Site) -> _Proposed:
         for text, pieces in _not_copied(back):
             if back == site:
                 break
-            yield FixKind.ATTACH, f"{message}, then {text}", (*gone, *pieces)
-    yield FixKind.ATTACH, message, gone
+            yield f"{message}, then {text}", (*gone, *pieces)
+    yield message, gone
 
 
 def _without_leaving(site: Site) -> Pieces:
@@ -211,7 +205,7 @@ def _in_grad_mode(cut: Cut, site: Site) -> _Proposed:
         if (each := switching_decorator(at)) is not None:
             name = ast.unparse(each.func if isinstance(each, ast.Call) else each)
             line = Piece(at.file, (each.lineno, 0), (each.lineno + 1, 0), "")
-            yield FixKind.ATTACH, f"leave out @{name}()", (line,)
+            yield f"leave out @{name}()", (line,)
         return
     around = source.enclosing(at.file, at.line)
     block = next((each for each in reversed(around) if isinstance(each, ast.With)), None)
@@ -222,17 +216,16 @@ def _in_grad_mode(cut: Cut, site: Site) -> _Proposed:
             return
         for module in _modules_called(site):
             text = f"torch.set_grad_enabled({module}.training)"
-            message = f"let the mode follow the model: with {text}:"
-            yield FixKind.ATTACH, message, (instead_of(item, at.file, text),)
+            follows = f"let the mode follow the model: with {text}:"
+            yield follows, (instead_of(item, at.file, text),)
         text = "torch.enable_grad()"
-        yield FixKind.ATTACH, f"with {text}:", (instead_of(item, at.file, text),)
+        yield f"with {text}:", (instead_of(item, at.file, text),)
     statement = source.statement_at(site)
     if statement is not None and "inference" not in mode.name:
         pieces = under(statement, site.file, "torch.enable_grad()")
-        yield FixKind.ATTACH, f"turn it on for line {site.line}: with torch.enable_grad():", pieces
+        yield f"turn it on for line {site.line}: with torch.enable_grad():", pieces
     if mode.kind is ModeKind.CALL and (switch := source.statement_at(at)) is not None:
-        message = f"leave out the switch in line {at.line}"
-        yield FixKind.ATTACH, message, removed(switch, at.file)
+        yield f"leave out the switch in line {at.line}", removed(switch, at.file)
 
 
 def _modules_called(site: Site) -> Iterator[str]:
@@ -251,15 +244,13 @@ def _softened(site: Site) -> _Proposed:
     """Choose with ``gumbel_softmax``, in the place of a one-hot tensor of an argmax."""
     statement = _statement(site)
     for call in source.calls_in(statement):
-        if source.called_name(call) != "one_hot" or not call.args:
-            continue
-        chosen = call.args[0]
-        if not isinstance(chosen, ast.Call) or source.called_name(chosen) != "argmax":
-            continue
-        if not isinstance(chosen.func, ast.Attribute):
-            continue
-        is_method = ast.unparse(chosen.func.value) != "torch"
-        logits = chosen.func.value if is_method else chosen.args[0]
+        match call.args[:1]:
+            case [ast.Call(func=ast.Attribute(value=owner, attr="argmax"), args=given)] if (
+                source.called_name(call) == "one_hot"
+            ):
+                logits = given[0] if ast.unparse(owner) == "torch" else owner
+            case _:
+                continue
         prefix = ast.unparse(call.func).rpartition(".")[0]
         functional = f"{prefix}." if prefix else ""
         text = f"{functional}gumbel_softmax({text_of(logits, site.file)}, hard=True)"
@@ -269,7 +260,7 @@ def _softened(site: Site) -> _Proposed:
             if isinstance(own, ast.Attribute) and own.value is outer and own.attr in _CASTS:
                 outer = other
         message = f"{text}, which chooses with noise and has a gradient"
-        yield FixKind.ATTACH, message, (instead_of(outer, site.file, text),)
+        yield message, (instead_of(outer, site.file, text),)
 
 
 # frozen
@@ -277,29 +268,27 @@ def _softened(site: Site) -> _Proposed:
 
 def thawed(frozen: Sequence[int], ways: Ways) -> list[Fix]:
     """Return what has frozen parameters require grad again."""
-    record, found = ways.record, []
+    words = Fix(FixKind.ATTACH, "requires_grad_(True) at what is to be trained")
+    return [*_fixes(_thawed(frozen, ways.record))[:3], words]
+
+
+def _thawed(frozen: Sequence[int], record: Origins) -> _Proposed:
     names = [record.leaves[n].name for n in frozen if record.leaves[n].name]
     owner = names[0].partition(".")[0] if names else ""
-    for leaf in dict.fromkeys(record.leaves[n].made for n in frozen):
-        for site in record.routes[leaf] if leaf >= 0 and owner else ():
-            statement = source.statement_at(site)
+    for made in dict.fromkeys(record.leaves[n].made for n in frozen):
+        for site in record.routes[made] if made >= 0 and owner else ():
+            statement = _statement(site)
             if isinstance(statement, ast.Assign) and owner in stored_names(statement):
-                put = after(statement, site.file, [f"{owner}.requires_grad_(True)"])
-                if edits := written(*put):
-                    message = f"unfreeze it before the optimizer: {owner}.requires_grad_(True)"
-                    found.append(Fix(FixKind.ATTACH, message, edits))
+                thaw = f"{owner}.requires_grad_(True)"
+                message = f"unfreeze it before the optimizer: {thaw}"
+                yield message, after(statement, site.file, [thaw])
     for route in dict.fromkeys(record.leaves[n].frozen for n in frozen):
         froze = record.site(route)
-        if froze is None:
-            continue
-        for call in source.calls_in(_statement(froze)):
+        for call in source.calls_in(_statement(froze)) if froze is not None else ():
             is_frozen = source.called_name(call) == "requires_grad_" and call.args
-            if is_frozen and isinstance(call.args[0], ast.Constant):
-                edits = written(instead_of(call.args[0], froze.file, "True"))
+            if froze is not None and is_frozen and isinstance(call.args[0], ast.Constant):
                 message = f"requires_grad_(True) in line {froze.line}, at what is to be trained"
-                found.append(Fix(FixKind.ATTACH, message, edits))
-    words = Fix(FixKind.ATTACH, "requires_grad_(True) at what is to be trained")
-    return [*found[:3], words]
+                yield message, (instead_of(call.args[0], froze.file, "True"),)
 
 
 # who steps them
@@ -307,59 +296,53 @@ def thawed(frozen: Sequence[int], ways: Ways) -> list[Fix]:
 
 def given_to(holder: Holder, leaves: Sequence[int], ways: Ways) -> list[Fix]:
     """Return what has an optimizer hold parameters that it does not."""
-    record, found = ways.record, list[tuple[FixKind, str, Pieces]]()
-    first, built = record.leaves[leaves[0]], record.site(holder.made)
+    first, built = ways.record.leaves[leaves[0]], ways.record.site(holder.made)
     made = ways.line_beside(first.made, holder.made)
     if built is None or made is None:
         return []
-    name = holder.name or "the optimizer"
+    found: list[Fix] = []
     if first.turn > holder.turn and built.file == made.file:
-        pieces = _built_behind(_one(built), made)
-        found.append((FixKind.REORDER, f"build `{name}` behind line {made.line}", pieces))
+        message = f"build `{holder.name or 'the optimizer'}` behind line {made.line}"
+        found = _fixes(iter([(message, _built_behind(built, made))]), FixKind.REORDER)
+    later = max(made, built, key=lambda site: site.line)
+    return [*found, *_fixes(_given_to(holder, leaves, ways.record, later))]
+
+
+def _given_to(holder: Holder, leaves: Sequence[int], record: Origins, later: Site) -> _Proposed:
+    """Give them to it by way of the module that has them, or behind the line where both exist."""
+    first = record.leaves[leaves[0]]
     for site in record.routes[first.made] if first.made >= 0 else ():
-        statement = source.statement_at(site)
+        statement = _statement(site)
         value = getattr(statement, "value", None)
         if isinstance(value, ast.List | ast.ListComp) and isinstance(statement, ast.Assign):
             text = f"torch.nn.ModuleList({text_of(value, site.file)})"
             message = f"keep the modules of line {site.line} in an nn.ModuleList"
-            found.append((FixKind.ATTACH, message, (instead_of(value, site.file, text),)))
+            yield message, (instead_of(value, site.file, text),)
     owner = common_module(record.leaves[n].name for n in leaves)
-    if owner and holder.name and (later := _one(max(made, built, key=lambda s: s.line))):
+    if owner and holder.name and (behind := source.statement_at(later)):
         is_one = len(leaves) == 1 and owner == first.name
         what = f"[{owner}]" if is_one else f"{owner}.parameters()"
         line = f'{holder.name}.add_param_group({{"params": {what}}})'
-        found.append((FixKind.ATTACH, line, after(later, made.file, [line])))
-    edits = ((kind, message, written(*pieces)) for kind, message, pieces in found)
-    return [Fix(kind, message, own) for kind, message, own in edits if own]
+        yield line, after(behind, later.file, [line])
 
 
-def _built_behind(statement: ast.stmt, made: Site) -> Pieces:
+def _built_behind(built: Site, made: Site) -> Pieces:
     """Move a statement, and what is computed from what it binds, behind that around a place."""
-    file = made.file
-    block = block_with(file, statement)
+    statement = _statement(built)
+    block = block_with(made.file, statement)
     goal = next((each for each in block if source.spans(each, made.line)), None)
-    if goal is None:
+    own = [] if goal is None else with_followers(block[: block.index(goal)], [statement])
+    if not own or any(isinstance(each, source.LOOPS) for each in own):
         return ()
-    before = block[: block.index(goal)]
-    own = with_followers(before, [statement])
-    if any(isinstance(each, ast.For | ast.While) for each in own):
-        return ()
-    lines = [line for each in own for line in lines_of(each, file)]
-    return together(*(removed(each, file) for each in own), after(goal, file, lines))
-
-
-def _one(site: Site) -> ast.stmt:
-    return source.statement_at(site) or ast.Pass()
+    return moved(_line(built), _line(made), *own[1:])
 
 
 def reset(step: Site) -> list[Fix]:
     """Return what resets the gradients that a step has used."""
-    statement = source.statement_at(step)
     call = source.call_at(step)
-    if statement is None or call is None or not isinstance(call.func, ast.Attribute):
+    if call is None or not isinstance(call.func, ast.Attribute):
         return []
     owner = call.args[0] if call.args and source.called_name(call) == "step" else call.func.value
     line = f"{text_of(owner, step.file)}.zero_grad()"
-    edits = written(*after(statement, step.file, [line]))
     message = f"reset what the optimizer steps, once a step: {line}"
-    return [Fix(FixKind.ATTACH, message, edits)] if edits else []
+    return _fixes(iter([(message, after(_statement(step), step.file, [line]))]))

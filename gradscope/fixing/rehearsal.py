@@ -71,7 +71,7 @@ class Event(NamedTuple):
     @property
     def levels(self) -> list[Span]:
         """The place, and the lines of the program that led there."""
-        return [self.site, *(Span(file, line, 0, line, 0) for file, line in self.stack)]
+        return [self.site, *(Span.at(*spot) for spot in self.stack)]
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Option(NamedTuple):
     names: frozenset[int] = frozenset()
     clones: frozenset[int] = frozenset()
     again: frozenset[int] = frozenset()
-    for_calls: frozenset[int] = frozenset()
+    for_calls: Collection[int] = ()
     late: bool = False
 
 
@@ -228,9 +228,9 @@ class Simulation:
     they would have nothing left to reach. ``flows`` are those that steps used, ``needed`` those
     but for what goes through nodes that were freed before an earlier step of the same optimizer:
     that is a state carried from iteration to iteration, and each iteration has flows of its own.
-    ``ran`` are the nodes of each call, ``fresh`` those not freed so, ``rebound`` those that a
-    call asks for and that a variable stands for no more. ``used`` are the calls whose gradients a
-    step uses, of each of its leaves.
+    ``ran`` are the nodes of each call, ``fresh`` those not freed so, ``spent`` those without what
+    they had saved, ``rebound`` those that a call asks for and that a variable stands for no more.
+    ``used`` are the calls whose gradients a step uses, of each of its leaves.
     """
 
     record: Record
@@ -241,11 +241,11 @@ class Simulation:
     needed: set[Flow] = field(default_factory=set)
     ran: dict[int, set[int]] = field(default_factory=dict)
     fresh: dict[int, set[int]] = field(default_factory=dict)
+    spent: dict[int, set[int]] = field(default_factory=dict)
     rebound: set[int] = field(default_factory=set)
     used: dict[int, dict[int, set[int]]] = field(default_factory=dict)
 
-    def run(self) -> Simulation:
-        """Go through all events once; return the simulation."""
+    def __post_init__(self) -> None:
         self._is_again, self._latest = False, -1
         self._carried = self._held_by_names()
         self._rebound: list[tuple[tuple[int, ...], int]] = []
@@ -265,7 +265,6 @@ class Simulation:
             elif event.leaves:
                 self._step(index, event.leaves)
         self._step(len(self.record.events), self.record.used_at_the_end)
-        return self
 
     def cut(self, node: int, following: int) -> bool:
         """Return whether an edge is gone: nothing is trained through it."""
@@ -340,9 +339,9 @@ class Simulation:
         new = here & change.again if self._is_again else set[int]()
         kept = ((node, by) for node, by, place in event.stale if place not in change.clones)
         stale = {node for node, by in kept if not self._is_newer(node, by, turn)}
-        freed = (n for n in here if n in self._freed and record.saves[n])
+        self.spent[index] = {n for n in here & self._freed if record.saves[n]}
         spoilt = {n for n, by, _ in event.stale if n in stale and self._is_changed_within(n, by)}
-        if any(n not in new for n in freed) or (here & stale) - (new - spoilt):
+        if self.spent[index] - new or (here & stale) - (new - spoilt):
             self.hazards.append(index)
         if self._is_fruitless(event, self.ran[index]):
             self.fruitless.append(index)

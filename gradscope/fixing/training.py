@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache, cached_property, reduce
+from functools import cache, cached_property, partial, reduce
 from graphlib import TopologicalSorter
 from operator import or_
 from typing import NamedTuple, TypeAlias
 
 from gradscope.fixing import patch
-from gradscope.fixing.edits import loop_around
 from gradscope.fixing.marks import Span
 from gradscope.fixing.rehearsal import Event, Line, Record, Simulation, Spot
-from gradscope.units import firsts
+from gradscope.units import firsts, gathered
 
 Key: TypeAlias = tuple[int, int, str]
 """A leaf, the same in two runs of a program: its optimizer, and its position there. That of a leaf
@@ -75,11 +72,12 @@ class Difference(NamedTuple):
 
 
 class _Trained:
-    """What a rehearsal trained, by its calls and leaves."""
+    """What a rehearsal trained, by its calls and leaves, in the lines of the unchanged program."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, changes: Sequence[patch.Patch] = ()) -> None:
         self.record = record
-        self.seen = Simulation(record).run()
+        self._old = partial(patch.old_place, changes)
+        self.seen = Simulation(record)
         self.ways = cache(self._ways)
         ends: dict[Line, list[int]] = defaultdict(list)
         self.built_before: dict[int, list[int]] = {}
@@ -89,10 +87,14 @@ class _Trained:
             self.built_before[index] = [*ends[event.stack]]
             ends[event.stack].append(event.nodes)
 
+    def line(self, index: int) -> Line:
+        """Return the line of a call or a step."""
+        return tuple(self._old(*spot) for spot in self.record.events[index].stack)
+
     @cached_property
     def lines(self) -> dict[Line, int]:
         """The lines of all calls, each with its first one."""
-        return firsts(self.record.calls, lambda index: self.record.events[index].stack)
+        return firsts(self.record.calls, self.line)
 
     def key(self, leaf: int) -> Key:
         """Return what identifies a leaf in both runs."""
@@ -134,7 +136,30 @@ class _Trained:
 
     def spot(self, place: int) -> Spot:
         """Return the line of a place."""
-        return self.record.places[place].file, self.record.places[place].line
+        return self._old(self.record.places[place].file, self.record.places[place].line)
+
+    def made_in(self, call: int) -> dict[Spot, set[int]]:
+        """Return the nodes of a call by the lines that have made them."""
+        found: dict[Spot, set[int]] = defaultdict(set)
+        for node in self.seen.ran[call]:
+            if (spot := self.made(node)) is not None:
+                found[spot].add(node)
+        return found
+
+    def is_carried(self, call: int) -> bool:
+        """Return whether a call goes through what an earlier iteration of the loop around it has
+        built.
+        """
+        event, record = self.record.events[call], self.record
+        spots = [self._old(*event.spot), *self.line(call)]
+        loops = [loop for spot in spots if (loop := Span.at(*spot).loop) is not None]
+        heads = enumerate(self._old(head.file, head.line) for head in record.heads)
+        first = {(file, loop.body[0].lineno) for file, _ in spots for loop in loops[:1]}
+        times = (record.begun[h] for h, spot in heads if spot in first and h in record.begun)
+        begun = next(times, [])
+        own = max((nodes for nodes in begun if nodes < event.nodes), default=0)
+        inner = self.seen.ran[call] - record.leaf.keys() - record.identities.keys()
+        return any(begun[0] <= node < own for node in inner) if begun else False
 
     def makers(self, call: int, *own: Spot) -> frozenset[int]:
         """Return the places that have made what a call starts from, but for those of a line."""
@@ -194,17 +219,13 @@ class Comparison:
     """What a rehearsal of the program trained, and one of the program with the ``changes``."""
 
     def __init__(self, base: Record, after: Record, changes: Sequence[patch.Patch]) -> None:
-        self._base, self._after = _Trained(base), _Trained(after)
-        self._changes = changes
+        self._base, self._after = _Trained(base), _Trained(after, changes)
         self._fails = min(self._base.seen.hazards, default=-1)
         """The first call of the unchanged program that would fail; -1 if none does."""
 
     @property
     def _failing(self) -> Line:
-        events = self._base.record.events
-        return () if self._fails < 0 else self._first[events[self._fails].stack]
-
-    # the two runs, in the lines of the unchanged program
+        return () if self._fails < 0 else self._first[self._base.line(self._fails)]
 
     @cached_property
     def names(self) -> Mapping[Key, str]:
@@ -221,16 +242,13 @@ class Comparison:
         """The classes of the optimizers, by their numbers."""
         return self._base.record.optimizers or self._after.record.optimizers
 
-    def _old(self, line: Line) -> Line:
-        return tuple(patch.old_place(self._changes, *spot) for spot in line)
-
     @cached_property
     def _gone(self) -> set[Line]:
-        return self._base.lines.keys() - {self._old(line) for line in self._after.lines}
+        return self._base.lines.keys() - self._after.lines.keys()
 
     def _losses_before(self, call: int) -> dict[Key, Losses]:
         """Return for the leaves of a call of the unchanged program its line."""
-        run, loss = self._base, frozenset({self._first[self._base.record.events[call].stack]})
+        run, loss = self._base, frozenset({self._first[self._base.line(call)]})
         leaves = run.record.leaves_of(run.seen.ran[call]) - run.carried(call)
         return {run.key(leaf): loss for leaf in leaves}
 
@@ -238,8 +256,8 @@ class Comparison:
     def _carried(self) -> set[tuple[Key, Line]]:
         """What losses of the unchanged program reach through a carried state alone."""
         run = self._base
-        first = {call: self._first[run.record.events[call].stack] for call in run.record.calls}
-        return {(run.key(leaf), line) for call, line in first.items() for leaf in run.carried(call)}
+        calls = [(call, self._first[run.line(call)]) for call in run.record.calls]
+        return {(run.key(leaf), line) for call, line in calls for leaf in run.carried(call)}
 
     @cached_property
     def _trained_before(self) -> Mapping[Key, Losses]:
@@ -251,7 +269,7 @@ class Comparison:
         """
         run, ran, losses = self._after, self._after.seen.ran[call], self._losses_of(call)
         found: dict[Key, set[Line]] = {run.key(leaf): set() for leaf in run.record.leaves_of(ran)}
-        made = self._made_in(call)
+        made = run.made_in(call)
         for line in losses if len(losses) > 1 else ():
             starts = [n for spot in self._made_of(line) for n in made.get(spot, ())]
             for leaf in run.record.leaves_of(run.record.reached(starts) & ran):
@@ -263,19 +281,10 @@ class Comparison:
         """Return the losses of the unchanged program that a call of the changed one stands for:
         that of its line, and those of calls that are gone, if what has made them is there.
         """
-        made = self._made_in(call)
+        made, own = self._after.made_in(call), self._after.line(call)
         losses = {line for line in self._gone if self._made_of(line) & made.keys()}
-        own = self._old(self._after.record.events[call].stack)
         losses |= {own} if own in self._base.lines or not losses else set()
         return frozenset(self._first.get(line, line) for line in losses)
-
-    def _made_in(self, call: int) -> dict[Spot, set[int]]:
-        """Return the nodes of a call of the changed program by the lines that have made them."""
-        found: dict[Spot, set[int]] = defaultdict(set)
-        for node in self._after.seen.ran[call]:
-            if (spot := self._after.made(node)) is not None:
-                found[patch.old_place(self._changes, *spot)].add(node)
-        return found
 
     @cached_property
     def _first(self) -> dict[Line, Line]:
@@ -360,16 +369,15 @@ class Comparison:
         that had none before, those up to where a call differentiates what has been changed.
         """
         events, known = self._base.record.events, Counter[int]()
-        carried = [i for i in self._base.record.calls if self._is_carried(self._base, i, ())]
+        carried = filter(self._base.is_carried, self._base.record.calls)
         fails = min([len(events), *carried, *self._base.seen.hazards])
         spoilt = next((i for i in self._base.seen.hazards if events[i].stale), len(events))
-        after: dict[int, list[Event]] = defaultdict(list)
-        for event in self._after.record.events:
-            after[event.optimizer].append(event)
+        stepped = {each.optimizer for each in events[:fails]}
+        after = gathered(self._after.record.events, lambda event: event.optimizer)
         for index, event in enumerate(events):
             own = event.optimizer
-            is_good = index < fails or (index < spoilt and not self._had_stepped(own, fails))
-            if own < 0 or not is_good or known[own] >= len(after[own]):
+            is_good = index < fails or (index < spoilt and own not in stepped)
+            if own < 0 or not is_good or known[own] >= len(after.get(own, ())):
                 continue
             sums = self._base.sums(event), self._after.sums(after[own][known[own]])
             known[own] += 1
@@ -377,33 +385,10 @@ class Comparison:
                 return False
         return True
 
-    def _had_stepped(self, optimizer: int, before: int) -> bool:
-        return any(each.optimizer == optimizer for each in self._base.record.events[:before])
-
     @property
     def carries(self) -> bool:
         """Whether calls of the changed program go through what earlier iterations have built."""
-        run = self._after
-        return any(self._is_carried(run, call, self._changes) for call in run.record.calls)
-
-    def _is_carried(self, run: _Trained, call: int, changes: Sequence[patch.Patch]) -> bool:
-        """Return whether a call goes through what an earlier iteration of the loop around it has
-        built.
-        """
-        event, record = run.record.events[call], run.record
-        spots = [patch.old_place(changes, *level) for level in (event.spot, *event.stack)]
-        loops = (loop_around(Span(file, line, 0, line, 0)) for file, line in spots)
-        loop = next(filter(None, loops), None)
-        if not isinstance(loop, ast.For | ast.While | ast.AsyncFor):
-            return False
-        heads = enumerate(patch.old_place(changes, p.file, p.line) for p in record.heads)
-        first = {(file, loop.body[0].lineno) for file, _ in spots}
-        begun = next(
-            (record.begun[h] for h, spot in heads if spot in first and h in record.begun), []
-        )
-        own = max((nodes for nodes in begun if nodes < event.nodes), default=0)
-        inner = run.seen.ran[call] - record.leaf.keys() - record.identities.keys()
-        return any(begun[0] <= node < own for node in inner) if begun else False
+        return any(map(self._after.is_carried, self._after.record.calls))
 
     @property
     def keeps(self) -> bool:
@@ -489,14 +474,14 @@ def _steps(run: _Trained, losses_of: Callable[[int], dict[Key, Losses]]) -> Iter
     losses = {call: losses_of(call) for call in record.calls}
     for index, event in enumerate(record.events):
         if not record.optimizers and event.kind == "call":
-            yield TrainingStep(index, -1, event.stack, losses[index])
+            yield TrainingStep(index, -1, run.line(index), losses[index])
         elif event.kind == "step" and event.optimizer >= 0:
             found: dict[Key, Losses] = defaultdict(frozenset)
             for leaf, calls in run.seen.used.get(index, {}).items():
                 key = run.key(leaf)
                 for call in calls:
                     found[key] |= losses[call].get(key, frozenset())
-            yield TrainingStep(index, event.optimizer, event.stack, found)
+            yield TrainingStep(index, event.optimizer, run.line(index), found)
 
 
 def _differ(one: Sums | None, other: Sums | None) -> bool:
@@ -518,12 +503,6 @@ def _trained_in(steps: Iterable[TrainingStep]) -> dict[Key, Losses]:
         key: frozenset(line for line, often in of.items() if 2 * often >= times[key])
         for key, of in counts.items()
     }
-
-
-def said_by(effects: Iterable[str], name: str) -> bool:
-    """Return whether a sentence about the effects of a fix speaks of a parameter."""
-    heads = {name, f"{first_part(name)}.*"} if name else set()
-    return any(head in effect for effect in effects for head in heads)
 
 
 def owners(keys: Iterable[Key], comparison: Comparison) -> str:
@@ -549,9 +528,3 @@ def _owner(name: str, mine: set[str], everything: Sequence[str]) -> str:
         if len(inside) > 1 and inside <= mine:
             return f"{head}*"
     return name
-
-
-def first_part(name: str) -> str:
-    """Return what holds a parameter: ``G`` of ``G.0.weight``, ``self.net`` of ``self.net.bias``."""
-    parts = re.split(r"[.\[]", name)
-    return ".".join(parts[:2]) if parts[0] == "self" and len(parts) > 2 else parts[0]

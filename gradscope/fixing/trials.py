@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache, cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from gradscope.fixing.edits import is_in, statement_around, unguarded
-from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
+from gradscope.fixing.edits import unguarded
+from gradscope.fixing.rehearsal import Event, Kind, Option, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Fix, FixKind
 from gradscope.units import gathered
 
@@ -44,13 +44,13 @@ class Trial:
 
     def __init__(self, record: Record, spot: Spot) -> None:
         self._record = record
-        self._base = Simulation(record).run()
+        self._base = Simulation(record)
         at = [i for i in self._base.hazards if record.events[i].spot == spot]
         self._meant = frozenset(at or self._base.hazards)
         self._fail = min(self._meant, default=-1)
         self.is_only_read = self._base.are_only_read(self._meant)
         self._stale = tuple(e for i in sorted(self._meant) for e in record.events[i].stale)
-        self._freed = self._bad(self._meant)
+        self._freed = set[int]().union(*(self._base.spent[i] for i in self._meant))
         self._broken = self._freed | {node for node, _, _ in self._stale}
         self.effect = cache(self._effect_of)
         self.value = cache(self._value_at)
@@ -60,6 +60,10 @@ class Trial:
     def fails(self) -> bool:
         """Whether a call failed in the rehearsal, or would have."""
         return self._fail >= 0
+
+    @property
+    def _failing(self) -> Event:
+        return self._record.events[self._fail]
 
     def _effect_of(self, place: int) -> _CutEffect:
         """Return what a cut at one place does."""
@@ -78,12 +82,12 @@ class Trial:
         call: with one use alone cut, the value goes on to be trained by the others.
         """
         record, found = self._record, {place}
-        own = statement_around(record.places[place])
+        own = record.places[place].statement
         for node in record.given.get(place, ()):
             calls = self._calls_of.get(node, set())
             for other in self._reads[record.after[node][0]]:
                 number, its = record.identities[other], self._calls_of.get(other, set())
-                is_apart = bool(calls and its) or statement_around(record.places[number]) != own
+                is_apart = bool(calls and its) or record.places[number].statement != own
                 if calls & its or not is_apart:
                     found.add(number)
         return frozenset(found)
@@ -113,9 +117,9 @@ class Trial:
         """Whether calls of several iterations fail at the same part, or at what is stored where
         there is none yet, and steps train what is behind it.
         """
-        record = self._record
-        stale = ({node for node, _, _ in record.events[i].stale} for i in sorted(self._meant)[:2])
-        parts = [self._bad([i]) | own for i, own in zip(sorted(self._meant), stale, strict=False)]
+        record, first = self._record, sorted(self._meant)[:2]
+        stale = {i: {node for node, _, _ in record.events[i].stale} for i in first}
+        parts = [self._base.spent[i] | stale[i] for i in first]
         is_same = len(parts) > 1 and parts[0] == parts[1]
         is_kept = any(unguarded(*each) for each in self._stored)
         trained = {leaf for e in record.events for leaf in e.leaves} | record.used_at_the_end
@@ -123,43 +127,31 @@ class Trial:
         return bool(record.leaves_of(behind) & trained)
 
     @property
-    def is_carried(self) -> bool:
-        """Whether each call that fails needs what an iteration before it has built: a step of what
-        it trains came since.
-        """
-        record, here = self._record, self._base.ran.get(self._fail, ())
-        own = {record.stepped_by(leaf) for leaf in record.leaves_of(here)}
-        steps = (e for e in record.events[: self._fail] if e.kind == "step" and e.optimizer in own)
-        before = [e.nodes for e in steps]
-        freed = self._bad([self._fail])
-        return bool(freed) and not self.is_built_once and max(freed) < max(before, default=0)
-
-    @property
     def is_shared(self) -> bool:
         """Whether the line that fails says which of its calls is the last: the others keep what
         that one goes through.
         """
         events = self._record.events
-        return len({events[i].keep for i in self._calls_by(events[self._fail].spot)}) > 1
+        return len({events[i].keep for i in self._calls_by(self._failing.spot)}) > 1
 
     def _nodes_of(self, file: str, node: ast.AST) -> frozenset[int]:
         """Return the nodes that a statement or function has built, by whatever it called."""
         places, runs = self._record.places, self._record.runs
-        own = (run for n, some in runs.items() if is_in(places[n], file, node) for run in some)
+        own = (run for n, some in runs.items() if places[n].is_in(file, node) for run in some)
         return frozenset(chain(*(range(*run) for run in own)))
 
     @cached_property
     def _built_at(self) -> list[tuple[str, ast.stmt]]:
         """The statements that built what fails, the deepest first."""
         places = {*self._record.made, *self._record.identities.values()}
-        known = {statement_around(self._record.places[n]) for n in places if n >= 0}
+        known = {self._record.places[n].statement for n in places if n >= 0}
         built = {each: own for each in known if (own := self._built_by(*each)) & self._broken}
         return sorted(built, key=lambda each: (len(built[each]), each[0], each[1].lineno))
 
     @property
     def _ran(self) -> Iterable[tuple[str, ast.stmt]]:
         """The statements that built something, by whatever they called."""
-        return dict.fromkeys(statement_around(self._record.places[n]) for n in self._record.runs)
+        return dict.fromkeys(self._record.places[n].statement for n in self._record.runs)
 
     @property
     def _stored(self) -> list[tuple[str, ast.Assign]]:
@@ -172,16 +164,6 @@ class Trial:
     def _all_built(self, file: str, nodes: Iterable[ast.AST]) -> frozenset[int]:
         return frozenset().union(*(self._built_by(file, node) for node in nodes))
 
-    def _built_again(
-        self,
-        own: frozenset[int],
-        calls: Collection[int],
-        cuts: frozenset[int] = frozenset(),
-        *,
-        late: bool = False,
-    ) -> Simulation:
-        return self._run(Option(cuts=cuts, again=own, for_calls=frozenset(calls), late=late))
-
     def _calls_by(self, spot: Spot) -> set[int]:
         """Return the calls of a line, and of what it calls."""
         events = self._record.events
@@ -192,21 +174,13 @@ class Trial:
         return {i for i in self._record.calls if not self._base.ran[i].isdisjoint(nodes)}
 
     def _run(self, change: Option) -> Simulation:
-        return Simulation(self._record, change).run()
+        return Simulation(self._record, change)
+
+    def _are_in(self, file: str, nodes: Sequence[ast.AST], places: Iterable[int]) -> bool:
+        return any(self._record.places[n].is_in(file, each) for n in places for each in nodes)
 
     def _kinds(self, numbers: Iterable[int]) -> frozenset[Kind]:
         return frozenset().union(*(self._record.kinds.get(n, frozenset()) for n in numbers))
-
-    def _bad(self, calls: Collection[int]) -> set[int]:
-        """Return the freed nodes that some calls need."""
-        record, freed, found = self._record, set[int](), set[int]()
-        for index in record.calls:
-            event, here = record.events[index], self._base.ran[index]
-            if index in calls:
-                found |= {n for n in here & freed if record.saves[n]}
-            if not event.keep:
-                freed |= here
-        return found
 
     def _fix(
         self,
@@ -214,9 +188,13 @@ class Trial:
         message: str,
         edits: tuple[Edit, ...],
         changed: Simulation,
-        *,
-        varies: bool = False,
+        file: str = "",
+        again: Sequence[ast.AST] = (),
     ) -> Fix:
+        """Return a fix with its effects; statements of a file that it runs ``again`` may give
+        something else then.
+        """
+        varies = self._are_in(file, again, self._record.varying)
         by_hand = any(by < 0 or self._record.events[by].kind != "step" for _, by, _ in self._stale)
         is_other = varies or (by_hand and kind is FixKind.RECOMPUTE and not self._freed)
         effects = (*self._effects(changed)[:-1], OTHER) if is_other else self._effects(changed)
@@ -266,7 +244,7 @@ class Trial:
         if len(self._meant) < 2 or self.is_built_once:
             return set()
         before = (i for i in self._record.calls if i < self._fail)
-        return {i for i in before if events[i].spot == events[self._fail].spot}
+        return {i for i in before if events[i].spot == self._failing.spot}
 
     def _effects(self, changed: Simulation) -> tuple[str, ...]:
         """Return what the training loses, in words."""

@@ -15,8 +15,8 @@ from gradscope.fixing.patch import Patch, old_place
 from gradscope.fixing.plan import Candidate, Plan, Proposal, replanned, without
 from gradscope.fixing.rehearsal import Record
 from gradscope.fixing.runs import Bounds, Program, Run
-from gradscope.fixing.training import Comparison, Difference, TrainingChange, said_by
-from gradscope.model import Certainty, Finding, Recording, Severity
+from gradscope.fixing.training import Comparison, Difference, TrainingChange
+from gradscope.model import Certainty, Finding, Header, Severity
 
 LEAST_CALLS = 100
 """Backward calls of each run, unless another number is given or the findings need more."""
@@ -36,7 +36,7 @@ class Verdict:
     """The runs without and with a plan's changes, and what follows from them.
 
     ``comparison`` is what they train, by a rehearsal of each; None where the hazard is still there,
-    or a rehearsal failed. ``picked`` are the numbers of the candidates that the user chose.
+    or a rehearsal failed.
     """
 
     plan: Plan
@@ -44,7 +44,6 @@ class Verdict:
     before: Run
     after: Run
     comparison: Comparison | None = None
-    picked: frozenset[int] = frozenset()
 
     def met(self, proposal: Proposal) -> Finding | None:
         """Return the finding as the program has it now; None where it did not show this time."""
@@ -96,22 +95,16 @@ class Verdict:
         """Return whether a fix may change this.
 
         It may take a loss from a parameter that another one still trains, if the loss belongs to
-        other optimizers, or if it says so; and may bring one in if it says so and was picked.
+        other optimizers, or if it says so; and may bring one in where that was found to be missing.
         """
-        effects = [effect for p in self.plan.applied for effect in p.fix.effects]
-        names = comparison.names
-        says_so = all(said_by(effects, names.get(key, "")) for key in difference.keys)
-        picked = any(p.chosen.number in self.picked for p in self.plan.applied)
+        names = {comparison.names.get(key, "") for key in difference.keys}
+        if difference.change is TrainingChange.LOST:
+            effects = [effect for p in self.plan.applied for effect in p.fix.effects]
+            says_so = all(name and any(name in effect for effect in effects) for name in names)
+            homes = comparison.homes.get(difference.loss, ())
+            return says_so or difference.optimizer not in homes
         missing = {n for p in self.plan.applied for f in p.findings for n in f.parameters}
-        match difference.change:
-            case TrainingChange.LOST:
-                homes = comparison.homes.get(difference.loss, ())
-                return says_so or difference.optimizer not in homes
-            case TrainingChange.GAINED if all(names.get(key) in missing for key in difference.keys):
-                return True
-            case TrainingChange.GAINED | TrainingChange.OTHER:
-                return says_so and picked
-        return False
+        return difference.change is TrainingChange.GAINED and names <= missing
 
     def mends(self, proposal: Proposal) -> bool:
         """Whether the hazard of one proposal showed and is gone, and nothing else fails."""
@@ -183,38 +176,32 @@ class _Trials:
         program: Program,
         record: Record | None,
         bounds: Bounds,
-        picked: Iterable[int],
         tell: Callable[[str], None],
     ) -> None:
-        self._program = program
-        self._bounds = bounds
-        self._picked = frozenset(picked)
-        self._tell = tell
+        self._program, self._bounds, self._tell = program, bounds, tell
         self._end = time.monotonic() + bounds.seconds
         self._done: dict[Any, Verdict] = {}
         tell("runs the program as it is")
-        self._before = program.run((), self._within())
+        self.before = program.run((), self._within())
         if record is None:
             tell("rehearses it")
             with suppress(GradscopeError):  # it was killed before its record was written
                 record = program.rehearse(self._within()._replace(calls=0))
         self._record = record
 
-    @property
-    def _left(self) -> float:
-        return self._end - time.monotonic()
-
     def _within(self) -> Bounds:
-        return Bounds(self._bounds.calls, max(self._left / 2, _LEAST_SECONDS))
+        left = self._end - time.monotonic()
+        return Bounds(self._bounds.calls, max(left / 2, _LEAST_SECONDS))
 
     def verdict(self, plan: Plan, names: str) -> Verdict | None:
         """Return what the program does with a plan's changes; None where no time is left."""
         key = tuple((change.file, change.after.data) for change in plan.changes)
         if key not in self._done:
-            if self._left < _LEAST_SECONDS and self._done:
+            if time.monotonic() > self._end - _LEAST_SECONDS and self._done:
                 return None
             self._tell(f"runs the program with {names}")
-            verdict = self._of(plan, self._program.run(plan.changes, self._within()))
+            after = self._program.run(plan.changes, self._within())
+            verdict = Verdict(plan, self._bounds, self.before, after)
             if self._record is not None and not any(map(verdict.left, plan.applied)):
                 self._tell("rehearses it")
                 within = self._within().seconds
@@ -222,17 +209,10 @@ class _Trials:
             self._done[key] = verdict
         return replace(self._done[key], plan=plan)
 
-    def _of(self, plan: Plan, after: Run) -> Verdict:
-        return Verdict(plan, self._bounds, self._before, after, picked=self._picked)
-
-    def as_it_is(self, plan: Plan) -> Verdict:
-        """Return what the program does without any change."""
-        return self._of(plan, self._before)
-
 
 def try_out(
     plan: Plan,
-    recording: Recording,
+    header: Header,
     bounds: Bounds,
     tell: Callable[[str], None],
     picks: Sequence[int] = (),
@@ -246,11 +226,11 @@ def try_out(
     of other findings that are tried with it are those taken so far. Raise GradscopeError if the
     program cannot be run again.
     """
-    program = Program(recording.header)
+    program = Program(header)
     program.check()
-    trials = _Trials(program, record, bounds, picks, tell)
-    unchanged = trials.as_it_is(plan)
-    plan = without(recording, plan, filter(unchanged.never_came, plan.proposals), NEVER_CAME)
+    trials = _Trials(program, record, bounds, tell)
+    unchanged = Verdict(plan, bounds, trials.before, trials.before)
+    plan = without(plan, [*filter(unchanged.never_came, plan.proposals)], NEVER_CAME)
     taken = {p.number: p.chosen.number for p in plan.proposals}
     found: list[Tried] = []
     for proposal in plan.proposals:
@@ -258,7 +238,7 @@ def try_out(
         picked = [c for c in proposal.candidates if c.number in picks]
         for candidate in (c for c in picked or proposal.candidates if c.can_be_tried):
             chosen = taken | {proposal.number: candidate.number}
-            with_it = replanned(recording, plan, chosen.values())
+            with_it = replanned(plan, chosen.values())
             mine = next(p for p in with_it.proposals if p.number == proposal.number)
             name = f"fix {candidate.number}"
             verdict = trials.verdict(with_it, name) if mine.applies else None
@@ -267,7 +247,7 @@ def try_out(
         if held:
             taken[proposal.number] = held[0].candidate.number
         found += tried
-    best = replanned(recording, plan, taken.values())
+    best = replanned(plan, taken.values())
     if not found:
         return Trial((), replace(unchanged, plan=best))
     verdict = trials.verdict(best, "these fixes")

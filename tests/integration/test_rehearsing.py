@@ -860,7 +860,7 @@ def test_a_step_uses_what_its_closure_has_made(tmp_path: Path) -> None:
         "self.net.bias": (0, 1),
     }
     steps = [i for i, e in enumerate(record.events) if e.kind == "step" and e.leaves]
-    used = Simulation(record).run().used
+    used = Simulation(record).used
     assert [{max(calls) < step for calls in used[step].values()} for step in steps] == [{True}] * 2
     assert [len(used[step]) for step in steps] == [2, 2]
 

@@ -628,6 +628,6 @@ for step in range(4):
 """,
         wrong=(),
         right=({"loss_b = b.pow(2).mean() + F.mse_loss(b, a)": "loss_b = b.pow(2).mean() + F.mse_loss(b, a.detach())"},),
-        says=("`A.*` would get no gradient from `loss_b`",),
+        says=("`A.weight` and `A.bias` would get no gradient from `loss_b`",),
     ),
 }  # fmt: skip

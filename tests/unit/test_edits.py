@@ -19,7 +19,6 @@ from gradscope.fixing.edits import (
     moved,
     put_inside,
     rebinding,
-    statement_around,
     summed,
     summed_loop,
     uncached,
@@ -113,22 +112,22 @@ def unflag(name: str = "retain_graph") -> Write:
 
 def inside(here: Span, *loops: Span) -> Pieces:
     """Put a statement into the first of the loops and functions that stands in its block."""
-    file, node = statement_around(here)
-    found = [statement_around(loop)[1] for loop in loops]
+    file, node = here.statement
+    found = [loop.statement[1] for loop in loops]
     known = (each for each in found if isinstance(each, (*source.LOOPS, *FUNCTIONS)))
     behind = [each for each in known if each in block_with(file, node)]
     return put_inside(file, [node], behind[0]) if behind else ()
 
 
 def each_time(here: Span) -> Pieces:
-    file, node = statement_around(here)
+    file, node = here.statement
     return unguarded(file, node) if isinstance(node, ast.Assign) else ()
 
 
 def copied(here: Span, *cuts_and_last: Span) -> Pieces:
     *cuts, last = cuts_and_last
     parts = [with_call(each, TENSOR, "detach") for each in cuts]
-    _, node = statement_around(here)
+    _, node = here.statement
     return together(*parts, copying([node], [node], (last.file, last.line)))
 
 
@@ -147,7 +146,7 @@ def no_graph(here: Span) -> Pieces:
 
 
 def computed(here: Span, read: Span) -> Pieces:
-    file, node = statement_around(here)
+    file, node = here.statement
     assert isinstance(node, ast.Assign)
     return computed_at(file, node, read)
 

@@ -142,35 +142,35 @@ def gan() -> Record:
 
 
 def test_the_second_call_of_a_gan_fails() -> None:
-    simulation = Simulation(gan()).run()
+    simulation = Simulation(gan())
     assert simulation.hazards == [2]
     assert (("train.py", 22), 1) in simulation.needed
     assert (("train.py", 22), 0) not in simulation.needed
 
 
 def test_cutting_what_no_step_needs_mends_it_and_loses_nothing() -> None:
-    base = Simulation(gan()).run()
-    right = Simulation(gan(), Option(frozenset({0}))).run()
+    base = Simulation(gan())
+    right = Simulation(gan(), Option(frozenset({0})))
     assert right.hazards == []
     assert base.lost(right) == 0
     assert base.needed <= right.flows
 
 
 def test_cutting_the_other_loss_loses_what_trains_the_generator() -> None:
-    base = Simulation(gan()).run()
-    wrong = Simulation(gan(), Option(frozenset({1}))).run()
+    base = Simulation(gan())
+    wrong = Simulation(gan(), Option(frozenset({1})))
     assert wrong.hazards == []
     assert not base.needed <= wrong.flows
 
 
 def test_a_kept_graph_can_be_run_again() -> None:
     at = frozenset(i for i, event in enumerate(gan().events) if event.spot == ("train.py", 22))
-    kept = Simulation(gan(), Option(keeps=at)).run()
+    kept = Simulation(gan(), Option(keeps=at))
     assert kept.hazards == []
 
 
 def test_a_call_with_nothing_left_to_reach_is_told() -> None:
     record = gan()
     record.identities[5] = 7
-    cut = Simulation(record, Option(frozenset({7}))).run()
+    cut = Simulation(record, Option(frozenset({7})))
     assert cut.fruitless == [0]

@@ -343,7 +343,7 @@ def test_no_run_is_begun_when_the_time_is_up(
     monkeypatch.setattr(Program, "run", run)
     monkeypatch.setattr(Program, "rehearse", rehearse)
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    trial = verify.try_out(plan(recording), recording, Bounds(5, 100), lambda doing: None)
+    trial = verify.try_out(plan(recording), recording.header, Bounds(5, 100), lambda doing: None)
     assert given == [50, 30, 25, 5]
     assert [one.verdict is None for one in trial.tried] == [False, False, True]
     assert not trial.verdict.holds

@@ -22,7 +22,8 @@ class Words:
     """The words of the table of a recording, for people and for the page."""
 
     def __init__(self, recording: Recording, table: TrainingTable) -> None:
-        self._table, self._script = table, recording.header.script
+        is_script = not any(loss.site and loss.site.cell for loss in table.losses)
+        self._table, self._script = table, recording.header.script * is_script
         self._file = next((loss.site.file for loss in table.losses if loss.site), "")
         found = (each for each in recording.findings if each.code == "GS503")
         self._told = {name for each in found for name in each.parameters}
@@ -32,7 +33,7 @@ class Words:
         each = " of each optimizer" if len(table.optimizers) > 1 else ""
         whose = (each for each in recording.processes if each.summary.training.table is not None)
         who = "".join(f", {each.name}" for each in [*whose][:1])
-        self.title = f"{short_path(self._script)}, {times}{each}{who}"
+        self.title = ", ".join(filter(None, (short_path(self._script), f"{times}{each}{who}")))
         names = (f"{loss.name}.backward()" if loss.name else "backward()" for loss in table.losses)
         lines = (self._line(loss.site, ":") for loss in table.losses)
         self.losses = [f"{name} {line}" for name, line in zip(names, lines, strict=True)]

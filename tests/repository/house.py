@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 31_067
+CODE = 31_062
 FILES = 184
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

@@ -133,9 +133,9 @@ def plan(recording: Recording, chosen: str | None = None, picks: Sequence[int] =
     return _settled(proposals, set(picks), sources)
 
 
-def replanned(old: Plan, picks: Iterable[int]) -> Plan:
-    """Return the plan with these candidates instead."""
-    return _settled(old.proposals, {*picks}, old.sources)
+def replanned(old: Plan, candidate: Candidate) -> Plan:
+    """Return the plan with another candidate of one of its proposals."""
+    return _settled(old.proposals, {candidate.number}, old.sources)
 
 
 def alone(old: Plan, proposal: Proposal, candidate: Candidate) -> Plan:

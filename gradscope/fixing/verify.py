@@ -231,26 +231,21 @@ def try_out(
     trials = _Trials(program, record, bounds, tell)
     unchanged = Verdict(plan, bounds, trials.before, trials.before)
     plan = without(plan, [*filter(unchanged.never_came, plan.proposals)], NEVER_CAME)
-    taken = {p.number: p.chosen.number for p in plan.proposals}
     found: list[Tried] = []
     for proposal in plan.proposals:
         tried: list[Tried] = []
         picked = [c for c in proposal.candidates if c.number in picks]
         for candidate in (c for c in picked or proposal.candidates if c.can_be_tried):
-            chosen = taken | {proposal.number: candidate.number}
-            with_it = replanned(plan, chosen.values())
+            with_it = replanned(plan, candidate)
             mine = next(p for p in with_it.proposals if p.number == proposal.number)
-            name = f"fix {candidate.number}"
-            verdict = trials.verdict(with_it, name) if mine.applies else None
+            verdict = trials.verdict(with_it, f"fix {candidate.number}") if mine.applies else None
             tried.append(Tried(candidate, mine, verdict))
         held = [t for t in tried if t.holds] or [t for t in tried if t.verdict is not None]
-        if held:
-            taken[proposal.number] = held[0].candidate.number
+        plan = replanned(plan, held[0].candidate) if held else plan
         found += tried
-    best = replanned(plan, taken.values())
     if not found:
-        return Trial((), replace(unchanged, plan=best))
-    verdict = trials.verdict(best, "these fixes")
+        return Trial((), replace(unchanged, plan=plan))
+    verdict = trials.verdict(plan, "these fixes")
     if verdict is None:  # no time was left for what is chosen together
         verdict = next(t.verdict for t in reversed(found) if t.verdict is not None)
     return Trial(tuple(found), verdict)

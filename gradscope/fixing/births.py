@@ -531,6 +531,7 @@ def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> boo
         own = [n for name in finding.parameters for n in after.named(name)[:1]]
         if finding.code == "GS503":
             return bool(own) and all(record.leaves[n].optimizer >= 0 for n in own)
-        states = [answer.state for answer in after.of_leaves(own)]
-        return State.ARRIVES in states and {*states} <= {State.ARRIVES, State.ZERO}
+        # A gradient that no step finds changes nothing.
+        states = {each.state if each.given else State.LOST for each in after.of_leaves(own)}
+        return State.ARRIVES in states <= {State.ARRIVES, State.ZERO}
     return None

@@ -360,6 +360,15 @@ def is_compiling() -> bool:
     return torch.compiler.is_compiling() or _tracing.__dict__.get("tracing_context") is not None
 
 
+def eager_stance() -> contextlib.AbstractContextManager[Any] | None:
+    """Return a context in which what is compiled runs as it is written; None as long as no compiler
+    is loaded, and before torch 2.6.
+    """
+    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):
+        return None
+    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
+
+
 def compiles_backward() -> bool:
     """Return whether backward calls are compiled now (compiled autograd)."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")

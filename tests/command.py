@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from tests.zygote import python
 
@@ -28,6 +29,19 @@ except RuntimeError as error:
 def command(*args: str | Path, executable: str | None = None) -> list[str]:
     """Return the command line."""
     return [executable or python(), "-m", "gradscope", *map(str, args)]
+
+
+def started(
+    module: str, job: Path, folder: str, environment: dict[str, str], output: Any
+) -> subprocess.Popen[bytes]:
+    """Have a module of ``gradscope.launch`` do a job in a process that has torch already.
+
+    A fork of the tests' own process will not do: torch refuses backward there once a device has
+    run backward in it, as the simulated one does.
+    """
+    code = f"import sys, gradscope.launch.{module} as it; sys.exit(it.main({str(job)!r}))"
+    streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+    return subprocess.Popen([python(), "-c", code], cwd=folder, env=environment, **streams)
 
 
 def ran(

@@ -69,6 +69,7 @@ from gradscope.program.tensors import (
 )
 from gradscope.torch_private import (
     DisableTorchFunction,
+    eager_stance,
     is_transformed,
     set_grad_mode,
     untransformed,
@@ -732,19 +733,18 @@ def _uncompiled() -> Handle:
     """
     handle, compiling = Handle(), torch.compile
 
-    def run_eagerly() -> None:
-        if hasattr(torch.compiler, "set_stance") and "torch._dynamo" in sys.modules:
-            handle.enter_context(torch.compiler.set_stance("force_eager"))
-
     @wraps(compiling)
     def compile_it(*args: Any, **kwargs: Any) -> Any:
         compiled = compiling(*args, **kwargs)
-        undo.close()
-        run_eagerly()  # the compiler is loaded now
+        if (eager := eager_stance()) is not None:  # the compiler is loaded now
+            undo.close()
+            handle.enter_context(eager)
         return compiled
 
-    undo = Handle() if "torch._dynamo" in sys.modules else replace(torch, "compile", compile_it)
-    run_eagerly()
+    if (eager := eager_stance()) is not None:
+        handle.enter_context(eager)
+        return handle
+    undo = replace(torch, "compile", compile_it)
     return handle.add(undo)
 
 

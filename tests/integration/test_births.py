@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch._dynamo  # noqa: F401 - torch imports it with the first optimizer: once, for all forks
 
 from gradscope.fixing import births
 from gradscope.fixing.runs import Bounds, Program
 from gradscope.launch import origins, trial  # noqa: F401 - once, for all forks
-from gradscope.launch.improvement import started
 from gradscope.launch.interpreter import header_of
 from gradscope.model import Finding, Proof, Severity
+from tests.command import started
 
 PROGRAMS = sorted((Path(__file__).parents[1] / "cases" / "births").glob("*.py"))
 CODES = {

@@ -10,15 +10,14 @@ import re
 from pathlib import Path
 
 import pytest
-import torch._dynamo  # noqa: F401 - torch imports it with the first optimizer: once, for all forks
 
 from gradscope.fixing import births
 from gradscope.fixing.runs import Bounds, Program
 from gradscope.fixing.ways import Ways
 from gradscope.launch import origins, trial  # noqa: F401 - once, for all forks
-from gradscope.launch.improvement import started
 from gradscope.launch.interpreter import header_of
 from gradscope.model import TrainingTable
+from tests.command import started
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = sorted((ROOT / "tests" / "cases" / "trains").glob("*.py"))

@@ -7,16 +7,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-import torch._dynamo  # noqa: F401 - torch imports it with the first optimizer: once, for all forks
 
 from gradscope.fixing.origins import EngineUse
 from gradscope.fixing.runs import Bounds, Program
 from gradscope.fixing.ways import Answer, State, Ways
-from gradscope.launch import origins  # noqa: F401 - once, for all forks
-from gradscope.launch.improvement import started
 from gradscope.launch.interpreter import header_of
 from gradscope.render.pictures.picture import Picture
 from gradscope.render.pictures.ways import draw_way, picture_of
+from tests.command import started
 
 BIRTHS = Path(__file__).parents[1] / "cases" / "births"
 
@@ -92,7 +90,7 @@ PICTURES: dict[str, tuple[str, str | int, str]] = {
         8 self.critic(h).squeeze(-1) | line 39 (a graph that no gradient enters)
         9 h = self.body(obs) | line 38 (a gradient arrives)
         10 agent.critic.* (2 parameters) | no gradient arrives in 2 steps; | optimizer.step() skips them (a graph that no gradient enters)
-        11 agent.body.*, agent.actor.* | (4 parameters) | a gradient arrives in 2 of 2 | steps; optimizer.step() uses it (a gradient arrives)
+        11 agent.body.*, agent.actor.* | (4 parameters) | a gradient arrives in 2 of 2 | steps; optimizer.step() uses them (a gradient arrives)
         0>1 1>2 1>3 1>6 2>4 3>4 3>6 4>5 5>7 6>9 6>11 7>8 8>10 9>11
         """,
     ),
@@ -100,14 +98,14 @@ PICTURES: dict[str, tuple[str, str | int, str]] = {
         "two losses",
         "gen",
         """
-        gen.* (2 parameters): a gradient arrives in 2 of 2 steps; g_optimizer.step() uses it
+        gen.* (2 parameters): a gradient arrives in 2 of 2 steps; g_optimizer.step() uses them
         0 d_loss.backward() | line 11 (a gradient arrives)
         1 g_loss.backward() | line 15 (a gradient arrives)
         2 g_loss | line 13 (a gradient arrives)
         3 d_loss | line 9 (a gradient arrives)
         4 cut at line 9: detach | fake.detach()
         5 fake | line 8 (a gradient arrives)
-        6 gen.* (2 parameters) | a gradient arrives in 2 of 2 | steps; g_optimizer.step() uses it (a gradient arrives)
+        6 gen.* (2 parameters) | a gradient arrives in 2 of 2 | steps; g_optimizer.step() uses | them (a gradient arrives)
         0>3 1>2 2>5 3>4 4>5 5>6
         """,
     ),
@@ -121,7 +119,7 @@ PICTURES: dict[str, tuple[str, str | int, str]] = {
         2 cut at line 8: detach and 1 more cut | encoder(x).detach()
         3 encoder(x) | line 8 (a graph that no gradient enters)
         4 encoder.* (2 parameters) | no gradient arrives in 2 steps; | optimizer.step() skips them (a graph that no gradient enters)
-        5 head.* (2 parameters) | a gradient arrives in 2 of 2 | steps; optimizer.step() uses it (a gradient arrives)
+        5 head.* (2 parameters) | a gradient arrives in 2 of 2 | steps; optimizer.step() uses them (a gradient arrives)
         0>1 1>2 1>5 2>3 3>4
         """,
     ),
@@ -164,19 +162,19 @@ PICTURES: dict[str, tuple[str, str | int, str]] = {
         4 h = h + layer(h) | line 21 (a gradient arrives)
         5 h = self.embed(ids) | line 19 (values without a graph)
         6 model.encoder.embed.weight f32[50, | 24] | frozen at line 36 (values without a graph)
-        7 model.encoder.layers.2.*, | model.head.* (6 parameters) | a gradient arrives in 2 of 2 | steps; optimizer.step() uses it (a gradient arrives)
+        7 model.encoder.layers.2.*, | model.head.* (6 parameters) | a gradient arrives in 2 of 2 | steps; optimizer.step() uses them (a gradient arrives)
         0>1 1>2 2>3 2>7 3>4 4>5 4>7 5>6
         """,
     ),
-    "no optimizer has it": (
+    "no optimizer has them": (
         "transfer_new_head",
         "model.fc",
         """
-        model.fc.* (2 parameters): a gradient arrives in 2 of 2 calls, and no optimizer has it
+        model.fc.* (2 parameters): a gradient arrives in 2 of 2 calls, and no optimizer has them
         0 loss.backward() | line 45 (a gradient arrives)
         1 loss | line 43 (a gradient arrives)
         2 self.fc(h.mean(dim=(2, 3))) | line 20 (a gradient arrives)
-        3 model.fc.* (2 parameters) | a gradient arrives in 2 of 2 | calls, and no optimizer has it (a gradient arrives)
+        3 model.fc.* (2 parameters) | a gradient arrives in 2 of 2 | calls, and no optimizer has them (a gradient arrives)
         0>1 1>2 2>3
         """,
     ),
@@ -194,7 +192,7 @@ PICTURES: dict[str, tuple[str, str | int, str]] = {
         6 q, k, v | line 22 (a gradient arrives)
         7 x = self.tok_emb(idx) | line 38 (a gradient arrives)
         8 gpt.pos_emb.weight f32[16, 32] | nothing was computed from it in 2 | steps (a graph that no gradient enters)
-        9 gpt.tok_emb.*, gpt.layers.*, | gpt.ln_f.* and 1 more | (28 parameters) | a gradient arrives in 2 of 2 | steps; optimizer.step() uses it (a gradient arrives)
+        9 gpt.tok_emb.*, gpt.layers.*, | gpt.ln_f.* and 1 more | (28 parameters) | a gradient arrives in 2 of 2 | steps; optimizer.step() uses them (a gradient arrives)
         0>1 1>2 2>3 2>9 3>4 3>9 4>5 4>7 4>9 5>6 6>7 6>9 7>9
         """,
     ),
@@ -215,7 +213,7 @@ PICTURES: dict[str, tuple[str, str | int, str]] = {
         "deep",
         "layers.1",
         """
-        layers.1.* (2 parameters): a gradient arrives in 2 of 2 steps; optimizer.step() uses it
+        layers.1.* (2 parameters): a gradient arrives in 2 of 2 steps; optimizer.step() uses them
         0 loss.backward() | line 29 (a gradient arrives)
         1 loss = x19.pow(2).mean() | line 27 (a gradient arrives)
         2 x19 = layers[19](x18) | line 26 (a gradient arrives)
@@ -227,7 +225,7 @@ PICTURES: dict[str, tuple[str, str | int, str]] = {
         8 x3 = layers[3](x2) | line 10 (a gradient arrives)
         9 x2 = layers[2](x1) | line 9 (a gradient arrives)
         10 x1 = layers[1](x) | line 8 (a gradient arrives)
-        11 layers.1.* (2 parameters) | a gradient arrives in 2 of 2 | steps; optimizer.step() uses it (a gradient arrives)
+        11 layers.1.* (2 parameters) | a gradient arrives in 2 of 2 | steps; optimizer.step() uses them (a gradient arrives)
         0>1 1>2 2>3 3>4 4>5 5>6 6>7 7>8 8>9 9>10 10>11
         """,
     ),

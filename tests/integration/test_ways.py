@@ -10,15 +10,13 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import torch._dynamo  # noqa: F401 - torch imports it with the first optimizer: once, for all forks
 
 from gradscope.fixing.origins import Origins
 from gradscope.fixing.runs import Bounds, Program
 from gradscope.fixing.ways import Cut, State, Ways
-from gradscope.launch import origins  # noqa: F401 - once, for all forks
-from gradscope.launch.improvement import started
 from gradscope.launch.interpreter import header_of
 from gradscope.model import Site
+from tests.command import started
 
 HEAD = """\
 import torch

@@ -534,7 +534,7 @@ for step in range(5):
         right=({"loss = (s + b).pow(2).sum()": "loss = (w.exp() + b).pow(2).sum()"},),
     ),
     "functional gradients between": Hazard(
-        GAN.replace("oD.zero_grad()", "torch.func.grad(lambda x: x.exp().sum())(torch.ones(2))"),
+        GAN.replace("oD.zero_grad()", "oD.zero_grad(); torch.func.grad(torch.sum)(torch.ones(2))"),
         wrong=(
             Wrong({"g_loss = bce(D(fake), one)": "g_loss = bce(D(fake.detach()), one)"}, G_UNTRAINED),
             Wrong(

@@ -233,6 +233,7 @@ _FALSE: Final = v.words(
 _ENTERED: Final = (
     *("torch.nn.modules", "torch.nn.utils.parametri", "torch.autograd.grad_mode"),
     *("torch.utils.data", "torch.nn.utils.rnn", "torch.autograd.function", "torch.utils.hooks"),
+    *(f"torch.nn.utils.{name}" for name in ("prune", "spectral_norm", "weight_norm")),
     "torch.nn.parallel.data_parallel",
 )
 _ASKED_OF_MODULE: Final = v.words("state_dict load_state_dict __repr__")

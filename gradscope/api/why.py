@@ -18,7 +18,6 @@ from gradscope.code import source
 from gradscope.collect.following import Following, followed
 from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
-from gradscope.fixing.births import word_of
 from gradscope.fixing.origins import EngineUse, Leaf
 from gradscope.fixing.ways import Cut, Row, State, Ways
 from gradscope.model import Site
@@ -199,7 +198,7 @@ def _why(
 
     leaves = ways.record.leaves
     places = tuple(
-        CutPlace(cut.site, word_of(cut), tuple(leaves[n].name for n in sorted(cut.behind)))
+        CutPlace(cut.site, cut.word, tuple(leaves[n].name for n in sorted(cut.behind)))
         for cut in cuts
     )
     return Why(arrives, tuple(rows), places, text, draw)

@@ -13,7 +13,7 @@ from gradscope.code import places, source
 from gradscope.code.statements import stored_names
 from gradscope.errors import GradscopeError
 from gradscope.fixing import reconnecting
-from gradscope.fixing.origins import CutReason, EngineUse, ModeKind, Origins
+from gradscope.fixing.origins import CutReason, EngineUse, Origins
 from gradscope.fixing.plan import Plan, alone, none_held, plan
 from gradscope.fixing.runs import REFUSED, Bounds, Program
 from gradscope.fixing.ways import Cut, State, Ways, spot_of
@@ -31,7 +31,7 @@ from gradscope.model import (
     TrainingCell,
     TrainingTable,
 )
-from gradscope.rules.parameters import table_rows, told
+from gradscope.rules.parameters import table_rows
 from gradscope.units import counted, gathered, lines_told
 
 _LEAST_SECONDS = 2.0
@@ -126,7 +126,7 @@ def filled(table: TrainingTable, ways: Ways) -> TrainingTable:
         if leaf is None or old.state is not CellState.NO_GRADIENT or not calls[place]:
             return old
         if (cut := cuts[place].get(leaf)) is not None:
-            return TrainingCell(CellState.CUT, site=cut.site, operation=word_of(cut))
+            return TrainingCell(CellState.CUT, site=cut.site, operation=cut.word)
         is_met = any(leaf in call.reached | call.lost for call in calls[place])
         return old if is_met else TrainingCell(CellState.NO_WAY)
 
@@ -154,16 +154,10 @@ def _names_behind(finding: Finding, ways: Ways) -> tuple[str, ...]:
     call = _call_of(finding, ways)
     if call is None:
         return ()
-    cuts, frozen = lost(call, ways)
+    cuts, frozen = ways.lost(call)
     leaves = {n for cut in cuts for n in cut.behind} or {*frozen}
     names = (ways.record.leaves[n].name for n in sorted(leaves))
     return tuple(name for name in names if name)
-
-
-def lost(call: EngineUse, ways: Ways) -> tuple[list[Cut], list[int]]:
-    """Return where the ways from a call's roots are cut, and which frozen leaves they lead to."""
-    cuts, frozen = ways.cuts(call.roots), ways.frozen_behind(call.roots)
-    return cuts or ([] if frozen else ways.left_unseen(call)), frozen
 
 
 def without_graph(finding: Finding, ways: Ways) -> Way | None:
@@ -171,7 +165,7 @@ def without_graph(finding: Finding, ways: Ways) -> Way | None:
     call = _call_of(finding, ways)
     if call is None or finding.site is None:
         return None
-    cuts, frozen = lost(call, ways)
+    cuts, frozen = ways.lost(call)
     notes: list[Related] = []
     if cuts:
         notes = [*_notes_of(cuts[0], ways, called=finding.site)]
@@ -200,9 +194,9 @@ def not_reached(finding: Finding, ways: Ways) -> Way | None:
     if cut_off:
         cuts = cut_off[0].cuts
         return _cut_way(cuts[0], cuts[1:], ways)
-    lost = [leaf for a in answers if a.state is State.LOST for leaf in a.leaves]
-    if lost and (begin := ways.lost_by(lost[0])) is not None:
-        return _lost_way(lost, begin, ways)
+    without = [leaf for a in answers if a.state is State.LOST for leaf in a.leaves]
+    if without and (begin := ways.lost_by(without[0])) is not None:
+        return _lost_way(without, begin, ways)
     unused = [a for a in answers if a.state in (State.UNUSED, State.ASIDE)]
     return _unused_way(unused[0].leaves, unused[0].state, ways) if unused else None
 
@@ -210,8 +204,8 @@ def not_reached(finding: Finding, ways: Ways) -> Way | None:
 def _cut_way(cut: Cut, others: Sequence[Cut], ways: Ways) -> Way | None:
     if cut.site is None:
         return None
-    whom = names_of(cut.behind, ways.record)
-    notes = [*notes_of(cut)]
+    whom = ways.record.named(cut.behind)
+    notes = [*cut.notes()]
     roots = [root for call in ways.losses for root in call.roots]
     after = next(iter(ways.bare_lines(roots, cut.value)[-1:]), None)
     if after is not None and not notes:
@@ -231,14 +225,14 @@ def _lost_way(leaves: Sequence[int], begin: Site, ways: Ways) -> Way:
     own = source.enclosing(begin.file, begin.line)[-1:]
     returns = [n for n in ast.walk(own[0]) if isinstance(n, ast.Return)] if own else []
     at = places.of_node(returns[-1], begin.file, begin.function) if returns else begin
-    label = f"gives no gradient to {names_of(leaves, ways.record)}"
+    label = f"gives no gradient to {ways.record.named(leaves)}"
     fix = Fix(FixKind.OTHER, "return a gradient for each argument of `forward` that requires one")
     return Way(at, label, (), (fix,))
 
 
 def _unused_way(leaves: Sequence[int], state: State, ways: Ways) -> Way | None:
     record = ways.record
-    whom = names_of(leaves, record)
+    whom = record.named(leaves)
     made = next((site for n in leaves if (site := ways.made_at(n)) is not None), None)
     if state is State.ASIDE:
         last = ways.last_of_values(map(ways.value_of, leaves))
@@ -269,7 +263,7 @@ def never_used(finding: Finding, ways: Ways) -> Way | None:
         return None
     who = f"`{holder.name}`" if holder.name else "the optimizer"
     if first.turn > holder.turn:
-        label = f"{names_of(leaves, record)} {'are' if len(leaves) > 1 else 'is'} made after {who}"
+        label = f"{record.named(leaves)} {'are' if len(leaves) > 1 else 'is'} made after {who}"
         said = f"{who} was built here, and does not hold {'them' if len(leaves) > 1 else 'it'}"
         return Way(made, label, (Related("made", built, said),), fixes or finding.fixes)
     note = Related("made", made, "they are made here" if len(leaves) > 1 else "it is made here")
@@ -318,47 +312,13 @@ def unused_inputs(finding: Finding, ways: Ways) -> Way | None:
 # words
 
 
-def names_of(leaves: Iterable[int], record: Origins) -> str:
-    """Return leaves in a sentence: the modules that are all of them, or their names."""
-    own = {n for n in leaves if record.leaves[n].name}
-    every = {n: leaf.name for n, leaf in enumerate(record.leaves) if leaf.name}
-    others = [name for n, name in every.items() if n not in own]
-    if not own:
-        return counted(len({*leaves}), "tensor")
-    return told([every[n] for n in sorted(own)], others)
-
-
 def behind(leaves: Iterable[int], record: Origins) -> str:
     """Return leaves with their number: ``all 6 parameters of `model```."""
     own = [*leaves]
-    whom, count = names_of(own, record), counted(len(own), "parameter")
+    whom, count = record.named(own), counted(len(own), "parameter")
     if whom.endswith(".*`") and "," not in whom and whom.count("*") == 1:
         return f"all {count} of `{whom[1:-3]}`" if len(own) > 1 else f"{count} of `{whom[1:-3]}`"
     return f"{count}, {whom}" if len(own) > 1 else whom
-
-
-_WHY = {
-    CutReason.SAMPLE: "a sample has no derivative",
-    CutReason.CREATE_GRAPH: "without create_graph=True the result is a constant",
-    CutReason.CONSTANT: "the derivative is a constant",
-    CutReason.MARKED: "the result is declared to have no derivative",
-}
-
-
-def reason_of(cut: Cut) -> str:
-    """Return why the way was cut there, in half a sentence; empty where the line says so."""
-    match cut.reason:
-        case CutReason.MODE:
-            return f"grad mode is off{'' if cut.mode_site else ', in code that is not seen'}"
-        case CutReason.INTEGERS:
-            return f"{cut.how.strip('_')} gives integers or truth values"
-        case CutReason.CHECKPOINT:
-            return "a reentrant checkpoint is part of the graph only if an input requires grad"
-        case CutReason.FUNCTION:
-            return f"{cut.how} gives no graph to its result"
-        case CutReason.OTHER:
-            return f"{cut.how.strip('_')} has no derivative here"
-    return _WHY.get(cut.reason, "")
 
 
 def label_of(cut: Cut, whom: str) -> str:
@@ -367,22 +327,8 @@ def label_of(cut: Cut, whom: str) -> str:
         return f"copies the values of {whom}, and leaves their graph"
     if cut.reason is CutReason.LEFT:
         return f"makes numbers of what comes from {whom}, and these have no graph"
-    reason = reason_of(cut)
+    reason = cut.why
     return f"cuts the way to {whom}{f': {reason}' if reason else ''}"
-
-
-def word_of(cut: Cut) -> str:
-    """Return a cut in one or two words, as for a margin."""
-    match cut.reason:
-        case CutReason.MODE:
-            return cut.mode.name.removesuffix("(False)") if cut.mode else "no_grad"
-        case CutReason.INTEGERS | CutReason.LEFT | CutReason.COPY | CutReason.OTHER:
-            return cut.how.strip("_")
-        case CutReason.CREATE_GRAPH:
-            return "no create_graph"
-        case CutReason.FUNCTION:
-            return cut.how
-    return str(cut.reason).strip(".")
 
 
 def _notes_of(cut: Cut, ways: Ways, called: Site | None = None) -> Iterator[Related]:
@@ -398,9 +344,9 @@ def _notes_of(cut: Cut, ways: Ways, called: Site | None = None) -> Iterator[Rela
         if back is not None and not is_one:
             yield Related("back", back, "and came back here, without a graph")
     else:
-        reason = reason_of(cut)
+        reason = cut.why
         so = f", as {reason}" if reason else ""
-        yield from notes_of(cut)
+        yield from cut.notes()
         yield Related("cut", cut.site, f"the way was cut here{so}; behind it {are} {whom}")
         if cut.reason is CutReason.CHECKPOINT and (froze := _frozen_before(cut, ways)) is not None:
             yield Related("mode", froze, "what its inputs come from was frozen here")
@@ -416,28 +362,6 @@ def _frozen_before(cut: Cut, ways: Ways) -> Site | None:
     frozen = ways.frozen_behind([cut.value])
     sites = (ways.record.site(ways.record.leaves[n].frozen) for n in frozen)
     return next(filter(None, sites), None)
-
-
-def notes_of(cut: Cut) -> Iterator[Related]:
-    """Yield what has switched grad mode off, or where numbers came back."""
-    mode, site, back = cut.mode, cut.mode_site, next(iter(cut.back), None)
-    if back is not None and cut.site is not None and spot_of(back) != spot_of(cut.site):
-        yield Related("back", back, "the numbers came back here, without a graph")
-    if mode is None or site is None or cut.reason is not CutReason.MODE:
-        return
-    if mode.kind is ModeKind.DECORATOR:
-        said = f"grad mode is off in all of `{mode.function}`"
-    elif mode.kind is ModeKind.LIBRARY:
-        said = f"`{mode.function}` switches grad mode off"
-    elif mode.kind is ModeKind.CALL:
-        said = "grad mode is off from here on: nothing turned it on again"
-        if mode.skipped is not None:
-            said = "grad mode is off from here on; an exception skipped what turns it on again"
-    else:
-        said = "grad mode is off from here on"
-    yield Related("mode", site, said)
-    if mode.skipped is not None:
-        yield Related("mode", mode.skipped, "the exception was raised here")
 
 
 def _frozen_notes(frozen: Sequence[int], ways: Ways) -> Iterator[Related]:

@@ -9,6 +9,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from gradscope.model import Site
+from gradscope.rules.parameters import told
+from gradscope.units import counted
 
 
 class CutReason(StrEnum):
@@ -150,6 +152,15 @@ class Origins:
     def site(self, route: int) -> Site | None:
         """Return the innermost line of a route."""
         return next(iter(self.routes[route]), None) if route >= 0 else None
+
+    def named(self, leaves: Iterable[int]) -> str:
+        """Return leaves in a sentence: the modules that are all of them, or their names."""
+        own = {*leaves}
+        named = {n: leaf.name for n, leaf in enumerate(self.leaves) if leaf.name}
+        if not own & named.keys():
+            return counted(len(own), "tensor")
+        others = [name for n, name in named.items() if n not in own]
+        return told([named[n] for n in sorted(own & named.keys())], others)
 
     def with_leaf(self, value: int, leaf: Leaf) -> Origins:
         """Return the record with one more leaf: a value that was computed."""

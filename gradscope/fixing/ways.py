@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property
@@ -11,11 +11,19 @@ from typing import NamedTuple
 
 from gradscope.code import source
 from gradscope.fixing.origins import CutReason, EngineUse, Mode, ModeKind, Origin, Origins, Route
-from gradscope.model import Site
+from gradscope.model import Related, Site
 from gradscope.units import gathered
 
 _DATA = ("", "tensor", "as_tensor", "asarray", "from_numpy")
 """How a tensor is made of what torch has no part in."""
+
+
+_WHY = {
+    CutReason.SAMPLE: "a sample has no derivative",
+    CutReason.CREATE_GRAPH: "without create_graph=True the result is a constant",
+    CutReason.CONSTANT: "the derivative is a constant",
+    CutReason.MARKED: "the result is declared to have no derivative",
+}
 
 
 class Cut(NamedTuple):
@@ -38,6 +46,57 @@ class Cut(NamedTuple):
     def site(self) -> Site | None:
         """The line."""
         return next(iter(self.route), None)
+
+    @property
+    def why(self) -> str:
+        """Why the way was cut there, in half a sentence; empty where the line says so."""
+        match self.reason:
+            case CutReason.MODE:
+                return f"grad mode is off{'' if self.mode_site else ', in code that is not seen'}"
+            case CutReason.INTEGERS:
+                return f"{self.how.strip('_')} gives integers or truth values"
+            case CutReason.CHECKPOINT:
+                return "a reentrant checkpoint is part of the graph only if an input requires grad"
+            case CutReason.FUNCTION:
+                return f"{self.how} gives no graph to its result"
+            case CutReason.OTHER:
+                return f"{self.how.strip('_')} has no derivative here"
+        return _WHY.get(self.reason, "")
+
+    @property
+    def word(self) -> str:
+        """What it is in one or two words, as for a margin."""
+        match self.reason:
+            case CutReason.MODE:
+                return self.mode.name.removesuffix("(False)") if self.mode else "no_grad"
+            case CutReason.INTEGERS | CutReason.LEFT | CutReason.COPY | CutReason.OTHER:
+                return self.how.strip("_")
+            case CutReason.CREATE_GRAPH:
+                return "no create_graph"
+            case CutReason.FUNCTION:
+                return self.how
+        return str(self.reason).strip(".")
+
+    def notes(self) -> Iterator[Related]:
+        """Yield what has switched grad mode off, or where numbers came back."""
+        mode, site, back = self.mode, self.mode_site, next(iter(self.back), None)
+        if back is not None and self.site is not None and spot_of(back) != spot_of(self.site):
+            yield Related("back", back, "the numbers came back here, without a graph")
+        if mode is None or site is None or self.reason is not CutReason.MODE:
+            return
+        if mode.kind is ModeKind.DECORATOR:
+            said = f"grad mode is off in all of `{mode.function}`"
+        elif mode.kind is ModeKind.LIBRARY:
+            said = f"`{mode.function}` switches grad mode off"
+        elif mode.kind is ModeKind.CALL:
+            said = "grad mode is off from here on: nothing turned it on again"
+            if mode.skipped is not None:
+                said = "grad mode is off from here on; an exception skipped what turns it on again"
+        else:
+            said = "grad mode is off from here on"
+        yield Related("mode", site, said)
+        if mode.skipped is not None:
+            yield Related("mode", mode.skipped, "the exception was raised here")
 
 
 class State(StrEnum):
@@ -203,6 +262,13 @@ class Ways:
         behind = frozenset[int]().union(*(record.leaves_behind[root] for root in roots))
         leaves = ((n, record.leaves[n]) for n in sorted(behind))
         return [n for n, leaf in leaves if leaf.is_parameter and not leaf.requires_grad]
+
+    def lost(self, call: EngineUse) -> tuple[list[Cut], list[int]]:
+        """Return where the ways from a call's roots are cut, and which frozen leaves they lead
+        to.
+        """
+        cuts, frozen = self.cuts(call.roots), self.frozen_behind(call.roots)
+        return cuts or ([] if frozen else self.left_unseen(call)), frozen
 
     def left_unseen(self, call: EngineUse) -> list[Cut]:
         """Return where numbers may have left torch that came back, after something that was not

@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from textwrap import wrap
 
 from gradscope.code import source
-from gradscope.fixing.births import lost, notes_of, reason_of, word_of
 from gradscope.fixing.origins import EngineUse
 from gradscope.fixing.ways import Answer, LineState, State, Ways, spot_of
 from gradscope.model import Site
@@ -190,14 +189,14 @@ class _Traced:
         cut, *others = self.answers[0].cuts
         site = cut.site or self._site(-1)
         more = f" and {counted(len(others), 'more cut')}" if others else ""
-        texts = [f"cut at {self._at(site)}: {word_of(cut)}{more}"]
+        texts = [f"cut at {self._at(site)}: {cut.word}{more}"]
         texts.append(shorten(_expression(site), _MOST_LETTERS))
-        said = [f"{self._at(each.site or site)}: {each.message}" for each in notes_of(cut)]
-        return texts + [part for s in said or [reason_of(cut)] for part in wrap(s, _MOST_LETTERS)]
+        said = [f"{self._at(each.site or site)}: {each.message}" for each in cut.notes()]
+        return texts + [part for s in said or [cut.why] for part in wrap(s, _MOST_LETTERS)]
 
 
 def _answer_of(call: EngineUse, ways: Ways) -> Answer:
-    cuts, frozen = lost(call, ways)
+    cuts, frozen = ways.lost(call)
     if call.has_graph:
         return Answer(State.ARRIVES, tuple(sorted(call.reached)), 1, 1)
     if cuts:

@@ -8,7 +8,6 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from gradscope.fixing.births import lost, names_of, reason_of, word_of
 from gradscope.fixing.origins import EngineUse
 from gradscope.fixing.ways import Answer, Cut, LineState, Row, State, Ways
 from gradscope.model import Site
@@ -43,7 +42,7 @@ def print_answer(answer: Answer, ways: Ways, script: str, console: Console) -> N
             _say(f"another way is cut: {_cut_words(cut)}{more}", console)
     elif answer.state is State.CUT:
         cut = answer.cuts[0]
-        _print_way(call, rows, word_of(cut), ways, script, console)
+        _print_way(call, rows, cut.word, ways, script, console)
         _print_cut(cut, ways, console)
         if len(answer.cuts) > 1:
             rest = (_cut_words(each) for each in answer.cuts[1:])
@@ -65,17 +64,17 @@ def print_call(call: EngineUse, ways: Ways, script: str, console: Console, name:
         has = f"the call at {where} has a graph"
         lacks = f"the call at {where} starts from what has no graph"
     if call.has_graph:
-        names = names_of(call.reached, record)
+        names = record.named(call.reached)
         count = counted(len(call.reached), "leaf", "leaves")
         _say(f"{has}: it leads to {count}, {names}", console)
         if call.unused:
             _say(f"inputs {listed(f'[{p}]' for p in call.unused)} are not reached", console)
         return
-    cuts, frozen = lost(call, ways)
+    cuts, frozen = ways.lost(call)
     if not cuts:
         whose = "no parameter leads there"
         if frozen:
-            whose = f"{names_of(frozen, record)} require no grad"
+            whose = f"{record.named(frozen)} require no grad"
         _say(f"{lacks}: {whose}", console)
         for route in dict.fromkeys(record.leaves[n].frozen for n in frozen):
             if (froze := record.site(route)) is not None:
@@ -84,7 +83,7 @@ def print_call(call: EngineUse, ways: Ways, script: str, console: Console, name:
     cut = cuts[0]
     _say(f"{lacks}: the way is cut", console)
     rows = ways.cut_way(cut, call.roots)
-    _print_way(call, rows, word_of(cut), ways, script, console)
+    _print_way(call, rows, cut.word, ways, script, console)
     _print_cut(cut, ways, console)
     if cut.value not in record.before(call.roots):
         _say("what happened between leaving torch and coming back is not seen", console)
@@ -97,7 +96,7 @@ def said_of(answer: Answer, ways: Ways) -> str:
     first, count = ways.record.leaves[answer.leaves[0]], len(answer.leaves)
     who = f"`{first.name}` {first.shape}"
     if count > 1:
-        who = f"{names_of(answer.leaves, ways.record)} ({counted(count, 'parameter')})"
+        who = f"{ways.record.named(answer.leaves)} ({counted(count, 'parameter')})"
     return f"{who}: {_what(answer, ways)}"
 
 
@@ -134,7 +133,7 @@ def _what(answer: Answer, ways: Ways) -> str:
 
 
 def _print_cut(cut: Cut, ways: Ways, console: Console) -> None:
-    reason = reason_of(cut)
+    reason = cut.why
     if reason and cut.mode_site is None:
         _say(f"why: {reason}", console)
     if cut.mode is not None and cut.mode_site is not None:
@@ -143,12 +142,12 @@ def _print_cut(cut: Cut, ways: Ways, console: Console) -> None:
     if cut.back and (cut.site is None or cut.back[0].line != cut.site.line):
         _say(f"came back at line {cut.back[0].line}: {_text(cut.back[0], console)}", console)
     numbers = sum(ways.record.leaves[n].numbers for n in cut.behind)
-    whom = names_of(cut.behind, ways.record)
+    whom = ways.record.named(cut.behind)
     _say(f"behind the cut: {whom} ({counted(numbers, 'number')})", console)
 
 
 def _cut_words(cut: Cut) -> str:
-    return f"{word_of(cut)} at line {cut.site.line}" if cut.site is not None else word_of(cut)
+    return f"{cut.word} at line {cut.site.line}" if cut.site is not None else cut.word
 
 
 def _print_way(

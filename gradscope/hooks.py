@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from inspect import getattr_static
 from types import FrameType, SimpleNamespace, TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,7 +17,7 @@ import torch
 import torch.autograd.graph
 import torch.utils
 import torch.utils._python_dispatch
-from torch.autograd.function import BackwardCFunction
+from torch.autograd.function import BackwardCFunction, FunctionCtx
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -27,6 +28,7 @@ from gradscope.errors import Handle as Handle
 from gradscope.errors import replace as replace
 from gradscope.torch_private import (
     KnownStack,
+    eager_stance,
     has_default_hooks,
     hidden_from_compiler,
     is_carried,
@@ -121,6 +123,84 @@ def on_new_parameters(meet: Callable[[Any], object]) -> Handle:
         meet(optimizer)
 
     return replace(Optimizer, "add_param_group", add_param_group)
+
+
+def run_uncompiled() -> Handle:
+    """Have what is compiled run as it is written, since torch 2.6: a compiler would take a mode for
+    a part of the program.
+    """
+    handle, compiling = Handle(), torch.compile
+
+    @functools.wraps(compiling)
+    def compile_it(*args: Any, **kwargs: Any) -> Any:
+        compiled = compiling(*args, **kwargs)
+        if (eager := eager_stance()) is not None:  # the compiler is loaded now
+            undo.close()
+            handle.enter_context(eager)
+        return compiled
+
+    if (eager := eager_stance()) is not None:
+        handle.enter_context(eager)
+        return handle
+    undo = replace(torch, "compile", compile_it)
+    return handle.add(undo)
+
+
+def on_functions(apply: Callable[..., Any], marked: Callable[..., None]) -> Handle:
+    """Send ``Function.apply`` through ``apply(original, function, *args)``, and call
+    ``marked(*results)`` when a Function declares results of its own to have no derivative.
+    """
+    function: Any = torch.autograd.Function
+    raw = getattr_static(function, "apply")
+    mark = FunctionCtx.mark_non_differentiable
+
+    def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return apply(raw.__get__(None, cls), cls, *args, **kwargs)
+
+    def mark_non_differentiable(ctx: Any, *outputs: Any) -> None:
+        marked(*outputs)
+        mark(ctx, *outputs)
+
+    return Handle().add(
+        replace(function, "apply", classmethod(applied)),
+        replace(FunctionCtx, "mark_non_differentiable", mark_non_differentiable),
+    )
+
+
+def on_made_values(
+    parameter: Callable[[Any, FrameType], None], array: Callable[..., Any]
+) -> Handle:
+    """Call ``parameter(new, frame)`` with each parameter that is made in a frame, and send
+    ``torch.from_numpy`` through ``array(original, given)``.
+    """
+    new, from_numpy = torch.nn.Parameter.__new__, torch.from_numpy
+
+    def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        made = new(cls, *args, **kwargs)
+        parameter(made, sys._getframe(1))
+        return made
+
+    return Handle().add(
+        replace(torch.nn.Parameter, "__new__", staticmethod(make)),
+        replace(torch, "from_numpy", functools.partial(array, from_numpy)),
+    )
+
+
+def on_inference_mode(switched: Callable[[Any, str, FrameType], None]) -> Handle:
+    """Call ``switched(context, method, frame)`` when a method of ``inference_mode`` has run that
+    was called in a frame.
+    """
+    handle = Handle()
+    for name in ("__enter__", "__exit__"):
+        original = getattr(torch.inference_mode, name)
+
+        def switch(self: Any, *given: Any, _name: str = name, _original: Any = original) -> Any:
+            result = _original(self, *given)
+            switched(self, _name, sys._getframe(1))
+            return result
+
+        handle.add(replace(torch.inference_mode, name, switch))
+    return handle
 
 
 def hide_references(kind: type) -> Handle:

@@ -184,6 +184,7 @@ read_is_leaf = _reader("is_leaf", lambda tensor: tensor.is_leaf)
 read_requires_grad = _reader("requires_grad", lambda tensor: tensor.requires_grad)
 read_version = _reader("_version", lambda tensor: 0)
 read_grad = _reader("grad", lambda tensor: None)
+read_hooks_after = _reader("_post_accumulate_grad_hooks", lambda tensor: None)
 
 # nodes and what they saved
 

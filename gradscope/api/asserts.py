@@ -9,8 +9,8 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.autograd.graph import GradientEdge
 
-from gradscope.api.graphs import room, snapshot, start_nodes
-from gradscope.api.watch import watch
+from gradscope.api.graphs import snapshot, start_nodes
+from gradscope.api.watch import room, watch
 from gradscope.api.why import why
 from gradscope.collect.walk import Walker
 from gradscope.errors import GradscopeError

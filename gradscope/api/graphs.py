@@ -24,7 +24,7 @@ import torch
 from torch.autograd.graph import GradientEdge
 from torch.autograd.graph import Node as AutogradNode
 
-from gradscope.api.watch import current
+from gradscope.api.watch import current, room
 from gradscope.code.places import cell_of, shell_of_ipython
 from gradscope.collect.calls import EngineCall
 from gradscope.collect.looker import Looker
@@ -32,7 +32,7 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.nodes import held, kind_of, whole_kinds
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
-from gradscope.collect.walk import StackLimit, Walker, may_have_gradient, root_node
+from gradscope.collect.walk import Walker, may_have_gradient, root_node
 from gradscope.detect import hazards
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, Hazards, Node, NodeState, Root, SavedState, SavedTensors, Site
@@ -53,9 +53,6 @@ from gradscope.render.pictures.draw import Drawing, draw_graphs
 from gradscope.render.pictures.picture import DrawOptions, Options
 from gradscope.torch_private import DisableTorchFunction
 from gradscope.units import escaped, listed
-
-_MOST_NODES = 300_000
-_limit = StackLimit()
 
 
 def snapshot(*roots: torch.Tensor | GradientEdge) -> Graph:
@@ -112,15 +109,6 @@ def _refuse_others(
     for place, each in enumerate(given, 1):
         if not isinstance(each, kinds):
             raise GradscopeError(f"{what} {place} is a {type(each).__name__}: {wanted}")
-
-
-def room(nodes: int = _MOST_NODES) -> int:
-    """Return how many nodes one look may touch: those that the stack allows to destroy later, if
-    need be when it is made larger for so many.
-    """
-    session = current()
-    limit = session.state.stack_limit if session is not None else _limit
-    return min(limit.room_for(nodes), _MOST_NODES)
 
 
 def saved_tensors(*roots: torch.Tensor | GradientEdge) -> SavedTensors:

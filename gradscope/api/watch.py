@@ -7,13 +7,16 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gradscope.api.scope import Asked, Scope, Session
-from gradscope.collect.following import Following, followed
+from gradscope.collect.following import FAILED, Following, followed
+from gradscope.collect.notes import Notes
+from gradscope.collect.walk import StackLimit
 from gradscope.errors import GradscopeError, Handle
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.program.undisturbed import unprofiled
@@ -23,7 +26,10 @@ from gradscope.record.version import __version__
 from gradscope.record.writer import RecordingWriter
 from gradscope.rules.settings import Suppressor, percent, settings_at
 
+MOST_NODES = 300_000  # that one look touches
+
 _session: Session | None = None
+_limit = StackLimit()
 
 
 class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with gradscope.watch():`
@@ -111,13 +117,16 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
                 raise
         scope.join(_session)
         _session.enter(scope)
-        self._entered.append((scope, _session, _follow() if self._ways else Handle()))
+        notes, following = _session.state.notes, Handle()
+        if self._ways:
+            following = notes.attempt(FAILED, partial(_follow, notes), following)
+        self._entered.append((scope, _session, following))
         return scope
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         global _session
         scope, session, following = self._entered.pop()
-        following.close()
+        session.state.notes.attempt(FAILED, following.close, None)
         if scope.outcome is None and error is not None:
             for finding in filter(None, [session.explained(error)]):
                 unprofiled(scope.report)(finding)
@@ -136,9 +145,17 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             scope.leave()
 
 
-def _follow() -> Handle:
-    followed[:] = [Following()]
+def _follow(notes: Notes) -> Handle:
+    followed[:] = [Following(notes, room)]
     return followed[0].follow()
+
+
+def room(nodes: int = MOST_NODES) -> int:
+    """Return how many nodes one look may touch: those that the stack allows to destroy later, if
+    need be when it is made larger for so many.
+    """
+    limit = _session.state.stack_limit if _session is not None else _limit
+    return min(limit.room_for(nodes), MOST_NODES)
 
 
 def _suppressor(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import Module
 
+from gradscope.api.watch import room
 from gradscope.code import source
 from gradscope.collect.following import Following, followed
 from gradscope.collect.walk import Walker, root_node
@@ -131,13 +132,15 @@ def _of_graph(
     if loss is None:
         ask = f"{who}: say from which loss, as why(x, loss=loss)"
         return Why(arrives=None, text=f"{ask}\n{_UNDER_WAYS}")
-    node = root_node(loss)
-    nodes = [] if node is None else [*Walker(sys.maxsize).walk([node])]
-    reached = {*map(id, leaves_of(nodes)), *(id(t) for t in tensors if t.grad_fn in nodes)}
+    walker = Walker(room())
+    nodes = walker.walk([root_node(loss)])
+    reached = {*map(id, leaves_of(nodes)), *(id(t) for t in tensors if root_node(t) in nodes)}
     reached |= {id(t) for t in tensors if t is loss}
     missing = [n for key, n in wanted.items() if key not in reached]
     if not missing:
         return Why(arrives=True, text=f"edges of `{name}` lead to {who}")
+    if walker.left:
+        return Why(arrives=None, text=f"the graph of `{name}` is too large to be walked here")
     others = [n for key, n in wanted.items() if key in reached]
     lead = f"no edge of `{name}` leads to {told(missing, [*others, *names.values()])}"
     return Why(arrives=False, text=f"{lead}\n{_UNDER_WAYS}")
@@ -154,7 +157,7 @@ class _Asking:
         self, tensors: Sequence[torch.Tensor], own: str, loss: torch.Tensor | None, name: str
     ) -> Why:
         following = self._following
-        values = [following.value_of(each) for each in tensors]
+        values = [following.number_of(each) for each in tensors]
         is_computed = following.is_computed(values[0])
         if is_computed and loss is None:
             return self._of_root(following.use_of(tensors), own)

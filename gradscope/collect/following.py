@@ -9,21 +9,20 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial, wraps
-from inspect import getattr_static
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import count, islice
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch.autograd.function import FunctionCtx
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from gradscope.collect.calls import EngineCall
+from gradscope.collect.notes import Notes
 from gradscope.collect.numbers import origins_of, traced
-from gradscope.collect.walk import root_node
+from gradscope.collect.walk import Walker, root_node
 from gradscope.fixing.origins import (
     CutReason,
     EngineUse,
@@ -38,10 +37,13 @@ from gradscope.fixing.origins import (
 from gradscope.hooks import (
     Handle,
     hide_references,
+    on_functions,
+    on_inference_mode,
+    on_made_values,
     on_new_parameters,
     on_optimizer_step,
     on_thread_start,
-    replace,
+    run_uncompiled,
     wrap_engine,
 )
 from gradscope.model import Site
@@ -69,7 +71,6 @@ from gradscope.program.tensors import (
 )
 from gradscope.torch_private import (
     DisableTorchFunction,
-    eager_stance,
     is_transformed,
     set_grad_mode,
     untransformed,
@@ -91,6 +92,10 @@ _ASKS = frozenset({"requires_grad", "grad_fn", "shape", "is_leaf", "grad", "back
 _GRAD_MODE = os.path.join("torch", "autograd", "grad_mode.py")
 _DECORATORS = os.path.join("torch", "utils", "_contextlib.py")
 
+
+T = TypeVar("T")
+
+FAILED = "following tensors failed in gradscope"
 
 followed: list[Following] = []
 """What the last watch with ``ways=True`` has followed, or follows."""
@@ -126,6 +131,16 @@ class _Forward(NamedTuple):
     marks: list[int]
 
 
+class _Given(NamedTuple):
+    """What goes into an operation: the tensors, with their versions, the values that these are, and
+    whether one of them requires grad.
+    """
+
+    versions: Sequence[tuple[Any, int | None]]
+    parents: tuple[int, ...]
+    needs_grad: bool
+
+
 class _Local(threading.local):
     """What a thread is at."""
 
@@ -145,11 +160,14 @@ class Following(TorchFunctionMode):
 
     most_values = 300_000
     """It notes no more than these."""
-    is_alone = False
-    """Whether the process is there for it: then numbers are marked as well, and lines traced."""
 
-    def __init__(self) -> None:
+    def __init__(self, notes: Notes | None = None, room: Callable[[], int] | None = None) -> None:
+        """Follow the user's program, and give ``notes`` what fails in it; without them it is alone:
+        numbers are marked as well, and lines traced. ``room`` is for nodes, as of ``Walker``.
+        """
         super().__init__()
+        self._notes = notes
+        self._room = room
         self.is_over = False
         """Whether it notes nothing any more."""
         self._lock = threading.RLock()
@@ -179,19 +197,20 @@ class Following(TorchFunctionMode):
 
     def follow(self) -> Handle:
         """Begin; the handle ends it."""
-        handle = _uncompiled()
+        handle = Handle()
         enter: Any = self.__enter__
         leave: Any = partial(self.__exit__, None, None, None)
         try:
             handle.add(
+                run_uncompiled(),
                 wrap_engine(self.run_engine),
                 on_optimizer_step(self.step, self.stepped),
                 on_new_parameters(self.meet),
                 hide_references(TensorRef),
                 on_thread_start(enter, leave),
-                _on_functions(self),
-                _on_values(self),
-                *(_on_inference(self, name) for name in ("__enter__", "__exit__")),
+                on_functions(self.apply, self.marked),
+                on_made_values(self.made_parameter, self.from_numpy),
+                on_inference_mode(self.inferring),
             )
             enter()
             handle.callback(leave)
@@ -200,6 +219,30 @@ class Following(TorchFunctionMode):
             handle.close()
             raise
         return handle
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the process is there for it."""
+        return self._notes is None
+
+    def _noting(self, work: Callable[[], T], otherwise: T) -> T:
+        """Note something while the program runs; where that fails, follow no more."""
+        is_noted = False
+
+        def noted() -> T:
+            nonlocal is_noted
+            with self._lock, DisableTorchFunction():
+                found = work()
+            is_noted = True
+            return found
+
+        if self._notes is None:
+            return noted()
+        found = self._notes.attempt(FAILED, noted, otherwise)
+        if not is_noted:
+            self.is_over = True
+            followed.clear()  # nothing is said of what is half known
+        return found
 
     # routes
 
@@ -211,10 +254,10 @@ class Following(TorchFunctionMode):
 
     def _parents(self, values: Iterable[Any]) -> tuple[int, ...]:
         """Return the numbers of some values, and those that what has left torch came from."""
-        numbers = (origins_of(value) or (self._number(value),) for value in values)
+        numbers = (origins_of(value) or (self.number_of(value),) for value in values)
         return tuple(dict.fromkeys(number for own in numbers for number in own))
 
-    def _number(self, value: Any) -> int:
+    def number_of(self, value: Any) -> int:
         """Return the number of a tensor, as it is now."""
         known = self._known.get(id(value))
         number = known[1] if known is not None and known[0]() is value else -1
@@ -240,12 +283,12 @@ class Following(TorchFunctionMode):
         if is_leaf(value):
             inner = [*_levels(value)][1:]
             if inner:
-                number = self._number(inner[0])
+                number = self.number_of(inner[0])
                 return self._add(value, Origin((number,), "wrapped", -1, _requires_grad(value)))
             if isinstance(value, torch.nn.Parameter) or value.requires_grad:
                 return self._as_leaf(value, (), -1)
             return self._add(value, Origin((), "", -1, False))
-        parents = (self._number(leaf) for leaf in self._graph([value])[0])
+        parents = (self.number_of(leaf) for leaf in self._graph([value])[0])
         return self._add(value, Origin(tuple(parents), "unseen", -1, True))
 
     def _as_leaf(self, value: Any, parents: tuple[int, ...], route: int) -> int:
@@ -258,7 +301,7 @@ class Following(TorchFunctionMode):
         return self._add(value, origin)
 
     def _leaf(self, value: Any) -> int:
-        return self._origins[self._number(value)].leaf
+        return self._origins[self.number_of(value)].leaf
 
     def _add(self, value: Any, origin: Origin) -> int:
         number = len(self._origins)
@@ -274,70 +317,78 @@ class Following(TorchFunctionMode):
             self.is_over = True
         return number
 
-    @staticmethod
-    def _graph(roots: Iterable[Any]) -> tuple[list[Any], set[Any]]:
+    def _graph(self, roots: Iterable[Any]) -> tuple[list[Any], Collection[Any]]:
         """Return the leaves that the graphs of some roots lead to, and their nodes."""
-        nodes = [root_node(each) for each in roots]
+        roots = [*roots]
         found: list[Any] = [
             each
             for each in roots
             if isinstance(each, torch.Tensor) and each.requires_grad and node_of(each) is None
         ]
-        seen = {node for node in nodes if node is not None}
-        waiting = [*seen]
-        while waiting:
-            node = waiting.pop()
-            found += leaves_of([node])
-            fresh = {n for n, _ in node.next_functions if n is not None} - seen
-            seen |= fresh
-            waiting += fresh
-        return found, seen
+        most = sys.maxsize if self._room is None else self._room()
+        nodes = Walker(most).walk(map(root_node, roots))
+        return [*found, *leaves_of(nodes)], nodes
 
     # operations
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
+        kwargs, frame = kwargs or {}, sys._getframe(1)
         if func is set_grad_mode:
             result = func(*args, **kwargs)
-            with self._lock:
-                self.switched(bool(args[0]), sys._getframe(1))
+            self._noting(partial(self.switched, bool(args[0]), frame), None)
             return result
+        if self._local.aside or self.is_over:
+            return func(*args, **kwargs)
+        before = self._noting(partial(self._before, args, kwargs), None)
+        result = func(*args, **kwargs)
+        if before is None:
+            return result
+        work = partial(self._after, func, args, kwargs, result, frame, before)
+        return self._noting(work, result)
+
+    def _before(self, args: Sequence[Any], kwargs: Any) -> _Given:
+        """Note what goes into an operation, before that may change it."""
+        given = [*_tensors_in(args), *_tensors_in(kwargs)]
+        tensors = [t for t in given if isinstance(t, torch.Tensor)]
+        versions = [(t, None if t.is_inference() else t._version) for t in tensors]
+        return _Given(versions, self._parents(given), any(map(_requires_grad, tensors)))
+
+    def _after(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: Any,
+        result: Any,
+        frame: FrameType,
+        before: _Given,
+    ) -> Any:
+        """Note what an operation has given; return it, with a mark where it has left torch."""
         name = func.__name__
         if name in ("__get__", "__set__"):
             name = getattr(func.__self__, "__name__", name)
-        if self._local.aside or self.is_over:
-            return func(*args, **kwargs)
-        with DisableTorchFunction():
-            given = [*_tensors_in(args), *_tensors_in(kwargs)]
-            tensors = [t for t in given if isinstance(t, torch.Tensor)]
-            versions = [(t, None if t.is_inference() else t._version) for t in tensors]
-            needed = any(map(_requires_grad, tensors))
-            with self._lock:  # before it is changed
-                parents = self._parents(given)
-        result = func(*args, **kwargs)
-        with self._lock, DisableTorchFunction():
-            if name == "requires_grad_" or (name == "requires_grad" and len(args) > 1):
-                self._note_frozen(args, kwargs, sys._getframe(1))
-            if name in _ASKS and not (name == "grad" and func is torch.autograd.grad):
-                return result
-            route = self._route(sys._getframe(1))
-            if name in _LEAVE:
-                return self._left(name, result, parents, route)
-            if name == "grad" and (kwargs.get("create_graph") or any(args[4:5])):
-                name = _LINEAR
-            if name.endswith("_like") or (name.startswith("new_") and name != "new_tensor"):
-                parents = self._parents([*_tensors_in(args[1:]), *_tensors_in(kwargs)])
-            own = Origin(parents, name, route, False)
-            memory = {storage_of(t): t for t in tensors}
-            for out in self._outs(name, result, args, versions):
-                base = memory.get(storage_of(out)) if id(out) not in map(id, tensors) else None
-                if base is not None and storage_of(out):  # a view, of this one alone
-                    view = own._replace(parents=self._parents([base]))
-                    self._note(out, view, needed=_requires_grad(base))
-                else:
-                    self._note(out, own, needed=needed)
+        if name == "requires_grad_" or (name == "requires_grad" and len(args) > 1):
+            self._note_frozen(args, kwargs, frame)
+        if name in _ASKS and not (name == "grad" and func is torch.autograd.grad):
+            return result
+        route, parents = self._route(frame), before.parents
+        if name in _LEAVE:
+            return self._left(name, result, parents, route)
+        if name == "grad" and (kwargs.get("create_graph") or any(args[4:5])):
+            name = _LINEAR
+        if name.endswith("_like") or (name.startswith("new_") and name != "new_tensor"):
+            parents = self._parents([*_tensors_in(args[1:]), *_tensors_in(kwargs)])
+        own = Origin(parents, name, route, False)
+        memory = {storage_of(t): t for t, _ in before.versions}
+        given = {id(t) for t, _ in before.versions}
+        for out in self._outs(name, result, args, before.versions):
+            base = memory.get(storage_of(out)) if id(out) not in given else None
+            if base is not None and storage_of(out):  # a view, of this one alone
+                view = own._replace(parents=self._parents([base]))
+                self._note(out, view, needed=_requires_grad(base))
+            else:
+                self._note(out, own, needed=before.needs_grad)
         return result
 
     def _outs(
@@ -408,55 +459,60 @@ class Following(TorchFunctionMode):
 
     def from_numpy(self, original: Callable[[Any], Any], array: Any) -> Any:
         """Note what ``torch.from_numpy`` gives: no mode sees it."""
-        result = original(array)
-        with self._lock, DisableTorchFunction():
-            parents = self._parents(_tensors_in(array))
-            own = Origin(parents, "from_numpy", self._route(sys._getframe(1)), False)
+        result, route = original(array), partial(self._route, sys._getframe(1))
+
+        def note() -> None:
+            own = Origin(self._parents(_tensors_in(array)), "from_numpy", route(), False)
             self._add(result, own)
+
+        self._noting(note, None)
         return result
 
     # Functions
 
     def apply(self, original: Callable[..., Any], function: Any, *args: Any, **named: Any) -> Any:
         """Run ``Function.apply``, and note what it gives."""
-        local = self._local
+        local, frame = self._local, sys._getframe(1)
         if local.aside or self.is_over:
             return original(*args, **named)
-        with self._lock, DisableTorchFunction():
-            given = [*_tensors_in(args)]
-            parents = self._parents(given)
-        needed = any(map(_requires_grad, given))
+        before = self._noting(partial(self._before, args, {}), None)
         local.inside.append(_Forward(torch.is_grad_enabled(), []))
         try:
             result = original(*args, **named)
         finally:
             marks = local.inside.pop().marks
-        with self._lock, DisableTorchFunction():
-            route = self._route(sys._getframe(1))
-            for out in [t for t in _tensors_in((result,)) if isinstance(t, torch.Tensor)]:
-                known = self._known.get(id(out))
-                inner = (known[1],) if known is not None and known[0]() is out else ()
-                would = needed or any(self._would[p] for p in inner)
-                has_graph, cut, mode, at = _requires_grad(out), None, -1, route
-                if would and not has_graph and not (out.requires_grad and is_leaf(out)):
-                    cut, mode = self._reason(function.__name__, out)
-                    if cut is CutReason.OTHER:
-                        is_checkpoint = function.__name__ == "CheckpointFunction"
-                        cut = CutReason.CHECKPOINT if is_checkpoint else CutReason.FUNCTION
-                        if marks:
-                            cut, at = CutReason.MARKED, marks[0]
-                own = Origin((*parents, *inner), function.__name__, at, has_graph, cut, mode)
-                number = self._add(out, own)
-                if (code := getattr(function.backward, "__code__", None)) is not None:
-                    begin = os.path.abspath(code.co_filename), code.co_firstlineno
-                    self._functions[number] = Site(*begin, function=f"{function.__name__}.backward")
+        if before is not None:
+            self._noting(partial(self._applied, function, result, frame, before, marks), None)
         return result
+
+    def _applied(
+        self, function: Any, result: Any, frame: FrameType, before: _Given, marks: Sequence[int]
+    ) -> None:
+        route, name = self._route(frame), function.__name__
+        for out in [t for t in _tensors_in((result,)) if isinstance(t, torch.Tensor)]:
+            known = self._known.get(id(out))
+            inner = (known[1],) if known is not None and known[0]() is out else ()
+            would = before.needs_grad or any(self._would[p] for p in inner)
+            has_graph, cut, mode, at = _requires_grad(out), None, -1, route
+            if would and not has_graph and not (out.requires_grad and is_leaf(out)):
+                cut, mode = self._reason(name, out)
+                if cut is CutReason.OTHER:
+                    is_checkpoint = name == "CheckpointFunction"
+                    cut = CutReason.CHECKPOINT if is_checkpoint else CutReason.FUNCTION
+                    if marks:
+                        cut, at = CutReason.MARKED, marks[0]
+            number = self._add(
+                out, Origin((*before.parents, *inner), name, at, has_graph, cut, mode)
+            )
+            if (code := getattr(function.backward, "__code__", None)) is not None:
+                begin = os.path.abspath(code.co_filename), code.co_firstlineno
+                self._functions[number] = Site(*begin, function=f"{name}.backward")
 
     def marked(self, *outputs: Any) -> None:
         """Note that a Function declares results of its own to have no derivative."""
         if self._local.inside:
-            with self._lock:
-                self._local.inside[-1].marks.append(self._route(sys._getframe(2)))
+            frame, marks = sys._getframe(2), self._local.inside[-1].marks
+            self._noting(lambda: marks.append(self._route(frame)), None)
 
     # grad mode
 
@@ -487,6 +543,11 @@ class Following(TorchFunctionMode):
             local.mode = self._switch(owner, at, function, is_call=[*methods] == ["__init__"])
         elif methods[:1] == ["__enter__"] and self._modes[local.mode].kind is ModeKind.CALL:
             self._modes[local.mode] = self._modes[local.mode]._replace(kind=ModeKind.WITH)
+
+    def inferring(self, context: Any, method: str, frame: FrameType) -> None:
+        """Note that a method of ``inference_mode`` has switched grad mode, called from a frame."""
+        is_on = torch.is_grad_enabled()
+        self._noting(partial(self.entered, context, [method], frame, is_on=is_on), None)
 
     def _switch(self, owner: Any, at: FrameType, function: Any, *, is_call: bool) -> int:
         name = type(owner).__name__
@@ -533,14 +594,17 @@ class Following(TorchFunctionMode):
                 self._frozen.pop(id(tensor), None)
             else:
                 if isinstance(tensor, torch.nn.Parameter):
-                    self._number(tensor)
+                    self.number_of(tensor)
                 self._frozen[id(tensor)] = TensorRef(tensor), self._route(frame)
 
     def made_parameter(self, parameter: Any, frame: FrameType) -> None:
         """Note where a parameter was made."""
-        with self._lock:
+
+        def note() -> None:
             made = TensorRef(parameter), self._route(frame), next(self._turns)
             self._made[id(parameter)] = made
+
+        self._noting(note, None)
 
     # the engine and the optimizers
 
@@ -554,8 +618,8 @@ class Following(TorchFunctionMode):
         """Return what a call from some roots would do now, asked in a frame."""
         tensors = [t for t in roots if isinstance(t, torch.Tensor)]
         inputs = [t for t in inputs if isinstance(t, torch.Tensor)]
-        numbers = tuple(map(self._number, tensors))
-        asked = tuple(map(self._number, inputs))
+        numbers = tuple(map(self.number_of, tensors))
+        asked = tuple(map(self.number_of, inputs))
         reached, nodes = self._graph(roots)
         is_there = {id(t) for t in reached}
         unused = (
@@ -582,11 +646,7 @@ class Following(TorchFunctionMode):
         if loss is not None:
             return met(loss)
         there = [*filter(met, tensors)]
-        return bool(there) and (bool(self._calls) or self.is_computed(self._number(there[0])))
-
-    def value_of(self, value: Any) -> int:
-        """Return the number of a tensor; one that was not met gets one."""
-        return self._number(value)
+        return bool(there) and (bool(self._calls) or self.is_computed(self.number_of(there[0])))
 
     def is_computed(self, number: int) -> bool:
         """Return whether a value is no leaf, and was computed from something."""
@@ -597,22 +657,23 @@ class Following(TorchFunctionMode):
         """Note a call, and run it."""
         if self._local.aside or self.is_over:
             return engine(roots, *given, **named)
-        call = EngineCall.of(roots, *given, **named)
-        with self._lock, DisableTorchFunction():
-            frame = sys._getframe(1)
-            place = len(self._calls)
-            self._calls.append(self.use_of(roots, call.inputs, frame, call.accumulates))
-            self._learn_names(frame)
+        call, frame = EngineCall.of(roots, *given, **named), sys._getframe(1)
+        place = self._noting(partial(self._note_call, roots, call, frame), None)
         self.consider(is_step=False)
         self._local.aside += 1
         try:
             result = engine(roots, *given, **named)
         finally:
             self._local.aside -= 1
-        if call.accumulates and not call.inputs:
-            with self._lock, DisableTorchFunction():
-                self._note_lost(place)
+        if place is not None and call.accumulates and not call.inputs:
+            self._noting(partial(self._note_lost, place), None)
         return result
+
+    def _note_call(self, roots: Sequence[Any], call: EngineCall, frame: FrameType) -> int:
+        """Note a call that begins; return its place."""
+        self._calls.append(self.use_of(roots, call.inputs, frame, call.accumulates))
+        self._learn_names(frame)
+        return len(self._calls) - 1
 
     def _note_lost(self, place: int) -> None:
         """Note the leaves to which the graph of a call leads and that got nothing by it."""
@@ -621,35 +682,38 @@ class Following(TorchFunctionMode):
         lost = frozenset(n for n, each in tensors if each is not None and not is_given(each))
         self._calls[place] = use._replace(reached=use.reached - lost, lost=lost)
 
-    def meet(self, optimizer: Any) -> int:
-        """Return the number of an optimizer."""
+    def meet(self, optimizer: Any) -> None:
+        """Note an optimizer that has got parameters."""
+        self._noting(partial(self._met, optimizer, sys._getframe(1)), None)
+
+    def _met(self, optimizer: Any, frame: FrameType) -> int:
         known = next((n for n, ref in enumerate(self._optimizers) if ref() is optimizer), None)
         if known is None:
             known = len(self._optimizers)
             self._optimizers.append(weakref.ref(optimizer))
-            route = self._route(sys._getframe(1))
-            kind = type(optimizer).__name__
-            self._holders.append(Holder("", kind, (), route, next(self._turns)))
+            kind, made = type(optimizer).__name__, self._route(frame)
+            self._holders.append(Holder("", kind, (), made, next(self._turns)))
         return known
 
     def step(self, optimizer: Any) -> None:
         """Note a step."""
-        with self._lock, DisableTorchFunction():
-            number = self.meet(optimizer)
-            tensors = [p for group in optimizer.param_groups for p in group["params"]]
-            given = [p for p in tensors if p.grad is not None]
-            zero = [p for p in given if not any_nonzero(p.grad)]
-            frame = sys._getframe(1)
-            leaves = tuple(map(self._leaf, tensors))
-            frames = user_frames(frame)
-            names = (names_in(each, [optimizer])[0] for each in frames)
-            name = self._holders[number].name or next(filter(None, names), "")
-            name = name or self._attribute(frames, optimizer)
-            self._holders[number] = self._holders[number]._replace(name=name, leaves=leaves)
-            self._learn_names(frame)
-            own = frozenset(map(self._leaf, given)), frozenset(map(self._leaf, zero))
-            self._steps.append(StepUse(number, self._route(frame), *own))
+        self._noting(partial(self._note_step, optimizer, sys._getframe(1)), None)
         self._local.aside += 1
+
+    def _note_step(self, optimizer: Any, frame: FrameType) -> None:
+        number = self._met(optimizer, frame)
+        tensors = [p for group in optimizer.param_groups for p in group["params"]]
+        given = [p for p in tensors if p.grad is not None]
+        zero = [p for p in given if not any_nonzero(p.grad)]
+        leaves = tuple(map(self._leaf, tensors))
+        frames = user_frames(frame)
+        names = (names_in(each, [optimizer])[0] for each in frames)
+        name = self._holders[number].name or next(filter(None, names), "")
+        name = name or self._attribute(frames, optimizer)
+        self._holders[number] = self._holders[number]._replace(name=name, leaves=leaves)
+        self._learn_names(frame)
+        own = frozenset(map(self._leaf, given)), frozenset(map(self._leaf, zero))
+        self._steps.append(StepUse(number, self._route(frame), *own))
 
     @staticmethod
     def _attribute(frames: Sequence[FrameType], optimizer: Any) -> str:
@@ -725,72 +789,3 @@ def _sites(route: Any) -> tuple[Site, ...]:
     if isinstance(route, Site):  # a decorator's
         return (route,)
     return tuple(place.site for place in route.places)
-
-
-def _uncompiled() -> Handle:
-    """Have what is compiled run as it is written, since torch 2.6: a compiler would take the mode
-    for a part of the program.
-    """
-    handle, compiling = Handle(), torch.compile
-
-    @wraps(compiling)
-    def compile_it(*args: Any, **kwargs: Any) -> Any:
-        compiled = compiling(*args, **kwargs)
-        if (eager := eager_stance()) is not None:  # the compiler is loaded now
-            undo.close()
-            handle.enter_context(eager)
-        return compiled
-
-    if (eager := eager_stance()) is not None:
-        handle.enter_context(eager)
-        return handle
-    undo = replace(torch, "compile", compile_it)
-    return handle.add(undo)
-
-
-def _on_functions(following: Following) -> Handle:
-    function: Any = torch.autograd.Function
-    raw = getattr_static(function, "apply")
-    mark = FunctionCtx.mark_non_differentiable
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        return following.apply(raw.__get__(None, cls), cls, *args, **kwargs)
-
-    def mark_non_differentiable(ctx: Any, *outputs: Any) -> None:
-        following.marked(*outputs)
-        mark(ctx, *outputs)
-
-    return Handle().add(
-        replace(function, "apply", classmethod(apply)),
-        replace(FunctionCtx, "mark_non_differentiable", mark_non_differentiable),
-    )
-
-
-def _on_values(following: Following) -> Handle:
-    new, from_numpy = torch.nn.Parameter.__new__, torch.from_numpy
-
-    def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        parameter = new(cls, *args, **kwargs)
-        following.made_parameter(parameter, sys._getframe(1))
-        return parameter
-
-    def taken(array: Any) -> Any:
-        return following.from_numpy(from_numpy, array)
-
-    return Handle().add(
-        replace(torch.nn.Parameter, "__new__", staticmethod(make)),
-        replace(torch, "from_numpy", taken),
-    )
-
-
-def _on_inference(following: Following, name: str) -> Handle:
-    original = getattr(torch.inference_mode, name)
-
-    def switch(self: Any, *given: Any) -> Any:
-        result = original(self, *given)
-        with following._lock:
-            mode = torch.is_grad_enabled()
-            following.entered(self, [name], sys._getframe(1), is_on=mode)
-        return result
-
-    return replace(torch.inference_mode, name, switch)

@@ -30,7 +30,6 @@ class Rehearsal(Following):
     """Follows a program from its beginning, and ends it when it has seen enough."""
 
     most_values = 3_000_000
-    is_alone = True
 
     def __init__(self, output: Path, least_calls: int) -> None:
         super().__init__()

@@ -226,7 +226,8 @@ def _calls() -> Iterator[str]:
 
 def _graphs() -> Iterator[str]:
     """Yield a line for each graph that lives, the one built last first, and who holds it."""
-    from gradscope.api.graphs import holders, room, snapshot
+    from gradscope.api.graphs import holders, snapshot
+    from gradscope.api.watch import room
     from gradscope.collect.walk import Walker
     from gradscope.program.reach import tensors_with_graph
     from gradscope.program.tensors import describe, held_node

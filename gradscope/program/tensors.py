@@ -18,6 +18,7 @@ from gradscope.torch_private import (
     function_modes,
     read_grad,
     read_grad_fn,
+    read_hooks_after,
     read_is_leaf,
     read_requires_grad,
     read_version,
@@ -125,7 +126,7 @@ def is_given(leaf: Tensor) -> bool:
     """Return whether a call that has ended may have given a leaf its gradient: a hook of the
     program's may have taken that away.
     """
-    return grad_of(leaf) is not None or bool(leaf._post_accumulate_grad_hooks)
+    return grad_of(leaf) is not None or bool(_read(leaf, read_hooks_after))
 
 
 def _read(tensor: Tensor, get: _Get) -> Any:

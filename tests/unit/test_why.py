@@ -16,7 +16,10 @@ from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
 import gradscope
+from gradscope.collect.following import Following
 from gradscope.errors import GradscopeError
+from tests.command import ran_well
+from tests.zygote import python
 
 X = torch.ones(3, 4)
 
@@ -189,6 +192,38 @@ def test_nothing_of_it_is_left(net: Net, ends: Callable[[], object]) -> None:
         ends()
     assert _get_current_function_mode_stack() == []
     assert _replaced() == before
+
+
+def test_what_fails_in_it_is_noted_and_the_program_goes_on(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Following, "_outs", int)  # no code of the program's, whose errors go on
+    with gradscope.watch(ways=True) as scope:
+        loss = net(X).pow(2).mean()
+        loss.backward()
+    assert net.head.weight.grad is not None
+    (note,) = scope.summary.notes
+    assert note.startswith("following tensors failed in gradscope (TypeError: ")
+    assert gradscope.why(net.encoder, loss).cuts is None
+    assert _get_current_function_mode_stack() == []
+
+
+DEEP = """
+import gradscope, torch
+leaf = loss = torch.nn.Parameter(torch.zeros(1))
+for _ in range(400_000):
+    loss = loss + 1
+print(gradscope.why(leaf, loss))
+with gradscope.watch(ways=True):
+    loss.backward()
+del loss
+"""
+
+
+def test_a_deep_graph_is_not_destroyed_by_too_deep_a_recursion(tmp_path: Path) -> None:
+    (tmp_path / "deep.py").write_text(DEEP)
+    done = ran_well(python(), tmp_path / "deep.py")
+    assert done.stdout == "the graph of `loss` is too large to be walked here\n"
 
 
 def test_other_threads_are_followed(net: Net) -> None:

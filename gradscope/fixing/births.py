@@ -204,7 +204,7 @@ def not_reached(finding: Finding, ways: Ways) -> Way | None:
 def _cut_way(cut: Cut, others: Sequence[Cut], ways: Ways) -> Way | None:
     if cut.site is None:
         return None
-    whom = ways.record.named(cut.behind)
+    whom = ways.record.told(cut.behind)
     notes = [*cut.notes()]
     roots = [root for call in ways.losses for root in call.roots]
     after = next(iter(ways.bare_lines(roots, cut.value)[-1:]), None)
@@ -225,14 +225,14 @@ def _lost_way(leaves: Sequence[int], begin: Site, ways: Ways) -> Way:
     own = source.enclosing(begin.file, begin.line)[-1:]
     returns = [n for n in ast.walk(own[0]) if isinstance(n, ast.Return)] if own else []
     at = places.of_node(returns[-1], begin.file, begin.function) if returns else begin
-    label = f"gives no gradient to {ways.record.named(leaves)}"
+    label = f"gives no gradient to {ways.record.told(leaves)}"
     fix = Fix(FixKind.OTHER, "return a gradient for each argument of `forward` that requires one")
     return Way(at, label, (), (fix,))
 
 
 def _unused_way(leaves: Sequence[int], state: State, ways: Ways) -> Way | None:
     record = ways.record
-    whom = record.named(leaves)
+    whom = record.told(leaves)
     made = next((site for n in leaves if (site := ways.made_at(n)) is not None), None)
     if state is State.ASIDE:
         last = ways.last_of_values(map(ways.value_of, leaves))
@@ -263,7 +263,7 @@ def never_used(finding: Finding, ways: Ways) -> Way | None:
         return None
     who = f"`{holder.name}`" if holder.name else "the optimizer"
     if first.turn > holder.turn:
-        label = f"{record.named(leaves)} {'are' if len(leaves) > 1 else 'is'} made after {who}"
+        label = f"{record.told(leaves)} {'are' if len(leaves) > 1 else 'is'} made after {who}"
         said = f"{who} was built here, and does not hold {'them' if len(leaves) > 1 else 'it'}"
         return Way(made, label, (Related("made", built, said),), fixes or finding.fixes)
     note = Related("made", made, "they are made here" if len(leaves) > 1 else "it is made here")
@@ -315,7 +315,7 @@ def unused_inputs(finding: Finding, ways: Ways) -> Way | None:
 def behind(leaves: Iterable[int], record: Origins) -> str:
     """Return leaves with their number: ``all 6 parameters of `model```."""
     own = [*leaves]
-    whom, count = record.named(own), counted(len(own), "parameter")
+    whom, count = record.told(own), counted(len(own), "parameter")
     if whom.endswith(".*`") and "," not in whom and whom.count("*") == 1:
         return f"all {count} of `{whom[1:-3]}`" if len(own) > 1 else f"{count} of `{whom[1:-3]}`"
     return f"{count}, {whom}" if len(own) > 1 else whom

@@ -153,7 +153,7 @@ class Origins:
         """Return the innermost line of a route."""
         return next(iter(self.routes[route]), None) if route >= 0 else None
 
-    def named(self, leaves: Iterable[int]) -> str:
+    def told(self, leaves: Iterable[int]) -> str:
         """Return leaves in a sentence: the modules that are all of them, or their names."""
         own = {*leaves}
         named = {n: leaf.name for n, leaf in enumerate(self.leaves) if leaf.name}

@@ -145,10 +145,12 @@ class CallLoop:
         )
 
     def lasts(self) -> bool:
-        """Return whether what was built has lived on, from the first scan to the last."""
+        """Return whether what was built has lived on in the last scans; before, the garbage of
+        something else may have been collected.
+        """
         return len(self.alive) >= SIGHTINGS and all(
             sum(now[1:]) - sum(before[1:]) >= now[0] - before[0]
-            for before, now in pairwise(self.alive)
+            for before, now in pairwise(self.alive[-SIGHTINGS:])
         )
 
 
@@ -279,8 +281,7 @@ class Growth(Observer):
         return loop if loop.due else None
 
     def _scan_loop(self, loop: CallLoop, fresh: int, frame: FrameType | None) -> Iterable[Finding]:
-        is_over = loop.done and self._told.isdisjoint(loop.holders)
-        if is_over or not self._is_cheap(loop.holders):
+        if (loop.done and self._told.isdisjoint(loop.holders)) or not self._is_cheap(loop.holders):
             return ()
         alive = self.watch.census.alive - fresh  # sequences have other lengths each time
         loop.alive.append((loop.count, alive, self.watch.ledger.live_tensors))
@@ -459,10 +460,11 @@ class Growth(Observer):
         runs.
         """
         suspect, name = sightings.newest, sightings.newest.names[0]
-        is_local = name.origin.owner == "local" and name.attribute is None
-        is_there = sightings.count == loop.count or not is_local
-        is_there |= loop.waits and suspect.in_graph
-        return is_there and 2 * suspect.iterations > sightings.count and loop.lasts()
+        may_be_over = name.origin.owner == "local" and name.attribute is None
+        is_there = sightings.count == loop.count or not may_be_over
+        grew = len(sightings.seen) >= SIGHTINGS and sightings.seen[-1][0] == sightings.count
+        is_most = 2 * suspect.iterations > sightings.count and (grew or loop.lasts())
+        return is_most and (is_there or (loop.waits and suspect.in_graph))
 
     def _look_back(self, frames: list[FrameType]) -> None:
         """Look once more at what is still there when the program or the watch ends."""

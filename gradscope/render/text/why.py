@@ -64,7 +64,7 @@ def print_call(call: EngineUse, ways: Ways, script: str, console: Console, name:
         has = f"the call at {where} has a graph"
         lacks = f"the call at {where} starts from what has no graph"
     if call.has_graph:
-        names = record.named(call.reached)
+        names = record.told(call.reached)
         count = counted(len(call.reached), "leaf", "leaves")
         _say(f"{has}: it leads to {count}, {names}", console)
         if call.unused:
@@ -74,7 +74,7 @@ def print_call(call: EngineUse, ways: Ways, script: str, console: Console, name:
     if not cuts:
         whose = "no parameter leads there"
         if frozen:
-            whose = f"{record.named(frozen)} require no grad"
+            whose = f"{record.told(frozen)} require no grad"
         _say(f"{lacks}: {whose}", console)
         for route in dict.fromkeys(record.leaves[n].frozen for n in frozen):
             if (froze := record.site(route)) is not None:
@@ -96,7 +96,7 @@ def said_of(answer: Answer, ways: Ways) -> str:
     first, count = ways.record.leaves[answer.leaves[0]], len(answer.leaves)
     who = f"`{first.name}` {first.shape}"
     if count > 1:
-        who = f"{ways.record.named(answer.leaves)} ({counted(count, 'parameter')})"
+        who = f"{ways.record.told(answer.leaves)} ({counted(count, 'parameter')})"
     return f"{who}: {_what(answer, ways)}"
 
 
@@ -142,7 +142,7 @@ def _print_cut(cut: Cut, ways: Ways, console: Console) -> None:
     if cut.back and (cut.site is None or cut.back[0].line != cut.site.line):
         _say(f"came back at line {cut.back[0].line}: {_text(cut.back[0], console)}", console)
     numbers = sum(ways.record.leaves[n].numbers for n in cut.behind)
-    whom = ways.record.named(cut.behind)
+    whom = ways.record.told(cut.behind)
     _say(f"behind the cut: {whom} ({counted(numbers, 'number')})", console)
 
 

@@ -34,7 +34,7 @@ from gradscope.model import BackwardCall, Finding, Graph, Related, Root, Sample,
 from gradscope.program.drivers import is_driven
 from gradscope.program.names import Names, names_in
 from gradscope.program.sites import ENTRANCE, Place, override_below, place_in, site_of, user_frame
-from gradscope.program.tensors import describe
+from gradscope.program.tensors import describe, grad_of, held_node, leaves_of
 from gradscope.program.undisturbed import Allowance, Uncollected, unprofiled, unseen
 from gradscope.record.writer import AddLike
 from gradscope.torch_private import (
@@ -334,6 +334,8 @@ class Backward:
             call.woken = True
         with DisableTorchFunction():
             roots = asked.roots
+            if asked.create_graph and not all(getattr(o, "is_cpu", True) for o in asked.outputs):
+                state.saving.other_thread = True  # where hooks are disabled nothing else tells
             call.sequence_nr = state.generations.see() if call.own else next_sequence_nr()
             call.built = state.generations.built_since
             call.plain = call.own and (above is None or above.plain)
@@ -467,6 +469,8 @@ class Backward:
                 state.observers.tell(Observer.after_guarded, call)
                 return
         elif state.looks:
+            if error is None and call.own and len(state.generations.others) == 1:
+                self._note_sums(EngineCall.of(*args), call.place)
             self._count(call)
         record = self.books.call(call, error)
         if not call.guarded and state.looks:
@@ -507,6 +511,18 @@ class Backward:
             state.generations.end(call.number, call.place)
         call.habit.ended = state.generations.newest
         state.restore_stack()
+
+    def _note_sums(self, asked: EngineCall, place: Place | None) -> None:
+        """Note that the engine has built what the call has left in ``.grad``: a sum saves nothing
+        by which that could be told later.
+        """
+        if not (asked.create_graph and asked.accumulates) or asked.inputs:
+            return
+        with DisableTorchFunction():
+            for leaf in leaves_of(self._looker.look_for(asked, asked.roots, place).nodes):
+                grad = None if leaf.is_cpu else grad_of(leaf)
+                if grad is not None and (node := held_node(grad)) is not None:
+                    self._state.note_other(node)
 
     def _look_again(self, call: Call, args: tuple[Any, ...]) -> Evidence:
         """Look at the graph of a call that has failed."""

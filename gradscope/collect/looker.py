@@ -259,6 +259,7 @@ class Looker:
         pending = self._ledger.pending
         own = packs_in(node, kind)
         if not own:
+            token.sequence_nr += self._state.noted(node)
             waiting = [n for n in self._generations.alike(token.sequence_nr) if n in pending]
             is_hidden = kind.is_slices or (kind.is_unnamed and not is_foreach(node, kind))
             if len(waiting) != 1 or not is_hidden:

@@ -119,10 +119,8 @@ def has_yet_to_save(node: Node, kind: Kind) -> bool:
     try:
         for name, attribute, raw in kind.results:
             value = getattr(node, raw) if SAVED_TENSORS_ARE_READABLE else slots.saved(node, name)
-            if isinstance(value, tuple | list):  # raises if it was freed
-                empty = not value
-            else:
-                empty = value is not None and value.data is None
+            is_list = isinstance(value, tuple | list)  # which raises if it was freed
+            empty = not value if is_list else value is not None and value.data is None
             if empty and not getattr(node, attribute):  # so does this
                 return True
     except RuntimeError:
@@ -206,16 +204,17 @@ def _error_of(node: Any, *gradients: torch.Tensor | None) -> RuntimeError | None
 
 def _stale_foreach(node: Node) -> list[Stale]:
     """Return the stale tensor that torch names when the node of a foreach operation is asked: one
-    like it, as the node does not show it.
+    like it, as the node does not show it. Of a view that it refuses to use torch names none: one
+    like the first result.
     """
-    error = _error_of_foreach(node)
-    versions = None if error is None else slots.versions_in(error)
-    described = re.search(r"\[torch\.(?:\w+\.)?(\w+) \[([\d, ]*)\]\]", str(error))
-    if versions is None or described is None:
+    text = str(_error_of_foreach(node))
+    versions = (1, 0) if slots.REFUSED in text else slots.versions_in(text)
+    if versions is None:
         return []
-    dtype = getattr(getattr(torch, described[1], None), "dtype", None)
-    sizes = [int(size) for size in described[2].split(",") if size]
-    like = torch.empty((), dtype=dtype, device="cpu").expand(sizes)
+    result = getattr(node, "_input_metadata", [torch.empty(())])[0]  # not before torch 2.6
+    sizes = re.search(r" \[([\d, ]*)\]\]", text)
+    shape = result.shape if sizes is None else [int(size) for size in sizes[1].split(",") if size]
+    like = torch.empty((), dtype=result.dtype, device="cpu").expand(shape)
     for _ in range(versions[0]):
         increment_version(like)
     return [Stale(like, versions[1])]
@@ -250,9 +249,9 @@ def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:
             attribute = "saved_tensors" if kind.is_function else SAVED + name
             read, by_hooks = slots.unpacked(node, attribute)
         except RuntimeError as error:
-            then = slots.version_then(error, saved[0].data)
-            if then is not None:
-                found.append(Stale(saved[0].data, then, name))
+            data = next((s.tensor for each in saved for s in _stale_alone(each)), saved[0].data)
+            if (then := slots.version_then(error, data)) is not None:
+                found.append(Stale(data, then, name))
         else:
             if type(read) in PLAIN and was_detached(saved[0], read):
                 found.append(Stale(read, version_of(read), name))
@@ -364,8 +363,7 @@ def _stale_inputs_of_saver(saver: Node) -> list[Stale]:
     try:
         slots.unpacked(saver, "saved_tensors")
     except RuntimeError as error:
-        versions = slots.versions_in(error)
-        if versions is not None:
+        if (versions := slots.versions_in(error)) is not None:
             now, then = versions
             stale += [Stale(e.data, then) for e in inputs if version_of(e.data) == now][:1]
     return stale

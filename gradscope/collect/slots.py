@@ -39,7 +39,7 @@ from gradscope.torch_private import (
 )
 
 FREED_TEXT = "Trying to backward through the graph a second time"
-REFUSED = "is a view and its base or another view of its base has been modified inplace"
+REFUSED = "and its base or another view of its base has been modified inplace"
 _VERSION = re.compile(r"is at version (\d+); expected version (\d+) instead")
 MODIFIED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation"
@@ -87,7 +87,7 @@ _stand_ins = {torch.float32: torch.empty(0, dtype=torch.float64, device="cpu")}
 _stand_in_storage = _stand_in.untyped_storage()._cdata
 
 
-def versions_in(error: RuntimeError) -> tuple[int, int] | None:
+def versions_in(error: RuntimeError | str) -> tuple[int, int] | None:
     """Return the versions that the engine's error for a stale tensor names: now, and then."""
     found = _VERSION.search(str(error))
     return None if found is None else (int(found[1]), int(found[2]))
@@ -96,7 +96,7 @@ def versions_in(error: RuntimeError) -> tuple[int, int] | None:
 def version_then(error: RuntimeError, tensor: torch.Tensor) -> int | None:
     """Return the version that a saved tensor had, if torch's error says that it is stale.
 
-    Of a view of several that torch refuses to use it names none: the last change came after.
+    Of a view that torch refuses to use it names none: the last change came after.
     """
     if REFUSED in str(error):
         return int(read_version(tensor)) - 1

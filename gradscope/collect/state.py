@@ -85,6 +85,9 @@ class Budget:
         return (note,) if self.passed else ()
 
 
+_THREAD_KEY = "gradscope.thread"
+
+
 class State:
     """The knowledge of one watch: counts, names, generations, changes in place, and where it
     stands.
@@ -160,10 +163,21 @@ class State:
             return token.sequence_nr
         number = node._sequence_nr()
         if self.saving.other_thread and number != NO_SEQUENCE_NR:
-            number += max(
-                [self.generations.bits_of(p.thread) for p in self.saved_by(node)], default=0
-            )
+            bits = [self.generations.bits_of(p.thread) for p in self.saved_by(node)]
+            number += max(bits, default=self.noted(node))
         return number
+
+    def note_other(self, node: Node) -> None:
+        """Note that the only other thread has built a node."""
+        metadata: Any = node.metadata
+        metadata[_THREAD_KEY] = bits = self.generations.others[0]
+        self.generations.see_built(bits + node._sequence_nr(), counts=True)
+
+    def noted(self, node: Node) -> int:
+        """Return the upper bits of the numbers of the thread that is noted to have built a node."""
+        metadata: Any = node.metadata
+        bits: int = metadata.get(_THREAD_KEY, 0)
+        return bits if bits in self.generations.others else 0
 
     @property
     def passes(self) -> bool:

@@ -69,10 +69,6 @@ class _Gradient(NamedTuple):
         memory = memory_of(now)
         return memory is None or not is_zero(memory)
 
-    def added_to(self) -> _Gradient:
-        """Return what it is after one more backward call."""
-        return self._replace(version=self.version + 1, calls=self.calls + 1)
-
 
 class _Unheld:
     """A parameter that calls reach and that no optimizer which has stepped holds."""
@@ -210,7 +206,7 @@ class _Optimizer:
         for leaf in leaves if self.used else ():
             used = self.used.pop(id(leaf), None)
             if used is not None and used.is_kept(grad_of(leaf)):
-                self.used[id(leaf)] = used.added_to()
+                self.used[id(leaf)] = used._replace(version=used.version + 1, calls=used.calls + 1)
 
     def may_be_chosen(self, never: set[int]) -> set[int]:
         """Return which of these are of parts that were not chosen yet, where others were."""

@@ -368,9 +368,8 @@ class Simulation:
 
     def _is_newer(self, node: int, by: int, turn: int) -> bool:
         """Return whether a node is built anew after what changed the tensors that it has saved."""
-        if node not in self.change.again or by < 0 or self._is_changed_within(node, by):
-            return False
-        return self._turn_of(self.record.events[by]) < turn
+        again = node in self.change.again and by >= 0 and not self._is_changed_within(node, by)
+        return again and self._turn_of(self.record.events[by]) < turn
 
     def _is_changed_within(self, node: int, by: int) -> bool:
         """Return whether what is built anew changes itself what the node has saved."""

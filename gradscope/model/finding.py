@@ -234,9 +234,8 @@ class Finding(Printed):
     def is_fulfilled_by(self, later: Finding) -> bool:
         """Return whether ``later`` is the error that this finding predicts."""
         is_failure = (later.severity, later.certainty) == (Severity.ERROR, Certainty.CERTAIN)
-        if not (self.predicts_error and is_failure):
-            return False
-        return self.expects(later.site) or self.announces(later)
+        is_it = is_failure and self.predicts_error
+        return is_it and (self.expects(later.site) or self.announces(later))
 
     @property
     def cause(self) -> Cause:

@@ -35,9 +35,8 @@ class FailOn(StrEnum):
 
     def includes(self, finding: Finding) -> bool:
         """Return whether a finding that counts is at or above it."""
-        if self is FailOn.NEVER or not finding.counts:
-            return False
-        return finding.severity.rank <= Severity(self.value).rank
+        counts = finding.counts and self is not FailOn.NEVER
+        return counts and finding.severity.rank <= Severity(self.value).rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +72,9 @@ class Settings:
             path = PurePath(os.path.relpath(file, self.folder)).as_posix()
         except ValueError:  # on another drive
             return None
-        for pattern, codes in self.per_file.items():
-            if code in codes and any(fnmatch(p, pattern) for p in (path, PurePath(path).name)):
-                return pattern
-        return None
+        names = path, PurePath(path).name
+        patterns = (pattern for pattern, codes in self.per_file.items() if code in codes)
+        return next((p for p in patterns if any(fnmatch(name, p) for name in names)), None)
 
 
 DEFAULTS = Settings()

@@ -96,24 +96,13 @@ def test_random_programs_are_told_alike(count: int) -> None:
 
 # What another thread has built since the last call may be older than what its operands' numbers say: 400374, 400482.
 # A view's node that torch makes anew has the number at which an operation in place saved its mask, on the CPU: 414185.
+# Of two calls with ``create_graph=True`` only the engine builds nodes, of which the sum in ``.grad`` saves nothing: 412834.
+# Where a function of ``torch.func`` disables hooks, none tells that the engine builds nodes: 500022.
+# A hook on the CPU runs above the frame of the call, whose variables hold no iterations while it runs: 500049.
 @pytest.mark.full
-@pytest.mark.parametrize("seed", [400374, 400482, 414185])
+@pytest.mark.parametrize("seed", [400374, 400482, 412834, 414185, 500022, 500049])
 def test_once_differed(seed: int) -> None:
     assert dict(differing(range(seed, seed + 1))) == {}
-
-
-@pytest.mark.full
-def test_a_sum_of_gradients_may_be_taken_for_a_node_of_the_watchs_thread() -> None:
-    """Of two calls with ``create_graph=True`` only the engine builds nodes, of which the sum in ``.grad`` saves nothing.
-
-    Known limit: on a device its number may be that of a node that this thread has built later, so one iteration less is
-    seen in the pool, and another holder of the same graphs is told.
-    """
-    ((_, comparison),) = differing(range(412834, 412835))
-    assert not isinstance(comparison, str)
-    assert (comparison.changed, comparison.details, comparison.tables) == ([], [], [])
-    codes = [text for path, text in comparison.findings if path.endswith("[0]")]
-    assert codes == ["'GS302' / 'GS304'"]
 
 
 @pytest.mark.full

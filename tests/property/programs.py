@@ -40,6 +40,7 @@ SECOND_TIME = "Trying to backward through the graph a second time"
 IN_PLACE_ERRORS = (
     "modified by an inplace operation",
     "a saved tensor that has been detached in-place",
+    "and its base or another view of its base has been modified inplace",
 )
 
 FORWARD = BARE | SURROUNDINGS

@@ -15,6 +15,8 @@ import gradscope
 from gradscope.torch_private import next_sequence_nr
 from tests.property.functions import InPlace, InPlaceSaved, SaveInput
 
+OnTensor = Callable[[torch.Tensor], torch.Tensor]
+
 
 @pytest.mark.parametrize("before", ["nothing", "the base was changed", "the view was changed"])
 def test_a_view_multiplied_by_itself_in_place_is_called(before: str) -> None:
@@ -122,3 +124,79 @@ def test_a_view_that_torch_refuses_to_use_any_more_is_told_of_in_its_words(
             product.sum().backward()
     if scope is not None:
         assert certain(scope) == [("GS201", False)]
+
+
+def of_several(x: torch.Tensor) -> torch.Tensor:
+    return x.unbind()[1]
+
+
+def of_a_function(x: torch.Tensor) -> torch.Tensor:
+    class View(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x.view(-1)[:3]
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+            return torch.cat([grad, torch.zeros(3)]).view(2, 3)
+
+    view: torch.Tensor = View.apply(x)  # type: ignore[no-untyped-call]
+    return view
+
+
+@torch.no_grad()
+def without_grad(x: torch.Tensor) -> torch.Tensor:
+    return x[1]
+
+
+def multiplied(view: torch.Tensor) -> torch.Tensor:
+    return torch.ones(3, requires_grad=True) * view
+
+
+def listed(view: torch.Tensor) -> torch.Tensor:
+    factors = [torch.ones(3, requires_grad=True) for _ in range(2)]
+    return torch._foreach_mul(factors, [torch.ones(3), view])[0]
+
+
+def shown_in_a_list(view: torch.Tensor) -> torch.Tensor:
+    factors = [torch.ones(3, requires_grad=True) for _ in range(2)]
+    return torch._foreach_div(factors, [torch.ones(3), view])[0]
+
+
+@pytest.mark.parametrize("hooks", [True, False, None])
+@pytest.mark.parametrize("use", [multiplied, listed, shown_in_a_list])
+@pytest.mark.parametrize("view", [of_several, of_a_function, without_grad])
+@pytest.mark.parametrize("change", ["the base", "the base's data"])
+def test_a_view_that_torch_refuses_is_told_of_however_it_was_made_and_saved(
+    hooks: bool | None, use: OnTensor, view: OnTensor, change: str
+) -> None:
+    """Of a list torch unpacks all, whatever the call needs; what is changed unseen it does not refuse."""
+    with nullcontext() if hooks is None else gradscope.watch(hooks=hooks) as scope:
+        base = torch.ones(2, 3, requires_grad=True) * 2
+        loss = use(view(base)).sum()
+        (base if change == "the base" else base.data).mul_(2)
+        found = [finding.code for finding in gradscope.check(loss)]
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            assert "and its base or another view of its base has been modified inplace" in str(
+                error
+            )
+            assert found == ["GS201"]
+        else:
+            assert found == []
+    if scope is not None:
+        assert certain(scope) == [("GS201", False)] * len(found)
+
+
+@pytest.mark.parametrize("hooks", [True, False])
+def test_of_several_saved_tensors_the_one_that_was_changed_is_named(hooks: bool) -> None:
+    with gradscope.watch(hooks=hooks) as scope:
+        first, second = (torch.ones(n, requires_grad=True) * 2 for n in (2, 3))
+        tops = [torch.ones(n, requires_grad=True) for n in (2, 3)]
+        loss = torch._foreach_div(tops, [first, second])[0].sum()
+        second.mul_(2)
+        with pytest.raises(RuntimeError, match=r"FloatTensor \[3\]"):
+            loss.backward()
+    (finding,) = [each for each in scope.findings if each.code == "GS201"]
+    assert [str(saved).split()[-1] for saved in finding.saved] == ["f32[3]"]

@@ -38,9 +38,8 @@ class Schedule:
         if met == 1 and len(self._met) >= _MOST_KINDS:
             return False
         self._met[kind] = met
-        if met > _FIRST and met & (met - 1):
-            return False
-        return self.has_time(_FREE_LOOKS_FOR_NEW if met == 1 else _FREE_LOOKS)
+        comes = met <= _FIRST or not met & (met - 1)
+        return comes and self.has_time(_FREE_LOOKS_FOR_NEW if met == 1 else _FREE_LOOKS)
 
     def has_time(self, free: int = _FREE_LOOKS) -> bool:
         """Return whether a look is free, or looks have taken less than their share."""

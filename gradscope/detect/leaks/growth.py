@@ -513,7 +513,7 @@ class Growth(Observer):
         ledger = self.watch.ledger
         since = ledger.saved_tensors - self._packed_before
         ledger.look_at = ledger.saved_tensors + max(_FIRST_LOOK, since)
-        if self._is_cheap(self._between):
+        if self.watch.call is None and self._is_cheap(self._between):
             self._look_between(user_frames(frame) or [frame])
 
     def _look_between(self, frames: list[FrameType], *, last: bool = False) -> None:

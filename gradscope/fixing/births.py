@@ -192,7 +192,7 @@ def not_reached(finding: Finding, ways: Ways) -> Way | None:
     answers = [a for a in ways.of_leaves(leaves) if a.state not in (State.ARRIVES, State.ZERO)]
     cut_off = [a for a in answers if a.state is State.CUT]
     if cut_off:
-        cuts = cut_off[0].cuts
+        cuts = [*filter(ways.is_last, cut_off[0].cuts)] or cut_off[0].cuts
         return _cut_way(cuts[0], cuts[1:], ways)
     without = [leaf for a in answers if a.state is State.LOST for leaf in a.leaves]
     if without and (begin := ways.lost_by(without[0])) is not None:

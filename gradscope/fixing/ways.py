@@ -211,6 +211,12 @@ class Ways:
         route = record.routes[origin.route]
         return Cut(reason, route, origin.how, behind, value, mode, site, back)
 
+    def is_last(self, cut: Cut) -> bool:
+        """Return whether a graph leads from what was cut off to a leaf: no other cut is behind."""
+        behind = {self.value_of(leaf) for leaf in cut.behind}
+        parents = self.record.origins[cut.value].parents
+        return not behind.isdisjoint(self.record.before(parents, with_graph=True))
+
     def cuts_of_values(self, roots: Iterable[int], values: Iterable[int]) -> list[Cut]:
         """Return where the ways from some values to others are cut."""
         record, found = self.record, []

@@ -125,6 +125,40 @@ def test_what_resets_too_early_is_moved_behind_the_step(line: str, tmp_path: Pat
     assert known(finding.fix).proof is (Proof.HELD if is_seen else Proof.UNTRIED)
 
 
+CUT_TWICE = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+enc, gen, net = nn.Linear(4, 3), nn.Linear(3, 4), nn.Linear(4, 1)
+opt = torch.optim.Adam(net.parameters())
+opt_g = torch.optim.Adam([*gen.parameters(), *enc.parameters()])
+for step in range(6):
+    real = torch.randn(8, 4)
+    code = enc(real).detach()
+    fake = gen(code)
+    loss = F.softplus(-net(real)).mean() + F.softplus(net(fake.detach())).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    loss_g = F.softplus(-net(fake)).mean()
+    opt_g.zero_grad()
+    loss_g.backward()
+    opt_g.step()
+"""
+
+
+def test_of_two_cuts_in_a_row_the_one_is_named_behind_which_there_is_no_other(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(CUT_TWICE)
+    (finding,) = found(file)
+    assert (finding.code, finding.severity) == ("GS502", Severity.WARNING)
+    assert known(finding.site).line == 10
+    assert known(finding.fix).proof is Proof.HELD
+
+
 ZEROS = """\
 import torch
 from torch import nn

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from types import FrameType
-from typing import NamedTuple
 
 import torch
 
@@ -21,14 +19,7 @@ from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.names import entries_of, names_in, parameters_in
 from gradscope.program.sites import USER, classify, user_frames
-from gradscope.program.tensors import (
-    TensorRef,
-    describe,
-    is_zero,
-    leaves_of,
-    memory_of,
-    version_of,
-)
+from gradscope.program.tensors import TensorRef, describe, is_zero, leaves_of, memory_of
 from gradscope.program.variables import variables
 from gradscope.rules import gs501, gs505
 
@@ -81,23 +72,6 @@ def unused(evidence: Evidence, which: Sequence[int]) -> gs505.Unused:
     )
 
 
-class _Zeros(NamedTuple):
-    """The inputs of a call that nothing reaches and for which torch makes zeros: how it describes
-    them, and the leaves that there were before.
-    """
-
-    facts: gs505.Unused
-    like: frozenset[str]
-    others: Sequence[TensorRef]
-
-    def is_one(self, leaf: torch.Tensor) -> bool:
-        """Return whether a leaf is such zeros, and was none before."""
-        is_alike = type(leaf) is torch.Tensor and describe(leaf) in self.like
-        is_new = is_alike and all(ref() is not leaf for ref in self.others)
-        memory = memory_of(leaf) if is_new and not version_of(leaf) else None
-        return memory is not None and is_zero(memory)
-
-
 class Materialized(Observer):
     """Announces GS505 where the zeros of ``materialize_grads=True``, of the first call at a line,
     enter a loss that is run backward.
@@ -105,7 +79,8 @@ class Materialized(Observer):
 
     def __init__(self, watch: State) -> None:
         self._watch = watch
-        self._zeros: dict[Site | None, _Zeros] = {}
+        self._zeros: dict[Site | None, tuple[gs505.Unused, Sequence[TensorRef]]] = {}
+        """By the line that asks for gradients what it will not get, and the leaves before that."""
 
     def before_call(
         self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
@@ -116,16 +91,23 @@ class Materialized(Observer):
             return
         if asked.accumulates:
             leaves = leaves_of(look.nodes) if self._zeros else []
-            for zeros in self._zeros.values():
-                if any(map(zeros.is_one, leaves)):
-                    yield gs505.finding(zeros.facts._replace(loss=record))
+            for facts, others in self._zeros.values():
+                if any(_is_zeros(leaf, facts, others) for leaf in leaves):
+                    yield gs505.finding(facts._replace(loss=record))
         elif asked.create_graph and place not in self._zeros and _materializes():
             which = asked._replace(allows_unused=False).unused(look.nodes)
+            there = [tensor for _, tensor in parameters_in(user_frames(frame)).values()]
+            there += [each for each in asked.inputs if isinstance(each, torch.Tensor)]
             facts = unused(Evidence(self._watch, call, look, None), which)
-            there = (tensor for _, tensor in parameters_in(user_frames(frame)).values())
-            like = frozenset(describe(asked.inputs[i]) for i in which)
-            others = [*map(TensorRef, chain(there, asked.inputs))]
-            self._zeros[place] = _Zeros(facts, like, others)
+            self._zeros[place] = facts, [*map(TensorRef, there)]
+
+
+def _is_zeros(leaf: torch.Tensor, facts: gs505.Unused, others: Sequence[TensorRef]) -> bool:
+    """Return whether a leaf is zeros for an input that nothing reaches, and none of the others."""
+    is_alike = type(leaf) is torch.Tensor and describe(leaf) in {i.label for i in facts.inputs}
+    is_new = is_alike and all(ref() is not leaf for ref in others)
+    memory = memory_of(leaf) if is_new else None
+    return memory is not None and is_zero(memory)
 
 
 def _materializes() -> bool:

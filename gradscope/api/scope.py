@@ -25,6 +25,7 @@ from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.slots import begin_watch, foreign
 from gradscope.collect.state import Budget, State
 from gradscope.detect import hazards
+from gradscope.detect.asking import Materialized
 from gradscope.detect.foresight.forward_on_freed import FreedWatch
 from gradscope.detect.foresight.inplace import InPlace
 from gradscope.detect.foresight.lines import LineWatch
@@ -112,7 +113,7 @@ class Session:
         later = FreedWatch(state, lines)
         self._survived = hazards.Survived(self._explained_memory)
         foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
-        state.observers.add(*foresight, self._survived)
+        state.observers.add(*foresight, self._survived, Materialized(state))
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
         self._handles = Handle()
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ _IN_PLACE = re.compile(r"[a-z](\w*[a-z0-9])?_")
 _NOT_IN_PLACE = frozenset(
     {"requires_grad_", "share_memory_", "retain_grad_", "rename_", "pin_memory_", "train_", "eval_"}
 )
+_RESET = re.compile(r"(?:([\w.]+)\.zero_grad\(|\.grad = None$|\.grad\.zero_\()")
 _WRITES_INTO_TENSORS = frozenset({"load_state_dict", "vector_to_parameters"})
 _MODULES = frozenset({"torch", "nn", "F", "functional", "init"})
 
@@ -301,6 +302,24 @@ def binding(site: Site, name: str) -> ast.expr | None:
     if any(isinstance(each, branches) and each not in around for each in over):
         return None
     return getattr(found, "value", None)
+
+
+def resets_before(step: Site, calls: Iterable[Site | None], whose: Collection[str]) -> Site | None:
+    """Return the last place before a step, behind the backward calls of its function, that resets
+    gradients: those of what has one of the names ``whose`` where it says whose. What stands between
+    is known if a call does, or if nothing else stands there.
+    """
+    scope = [s for s in _scope(step) if s.lineno < step.line and not hasattr(s, "body")]
+    own = step.file, step.function
+    here = (site.line for site in calls if site and (site.file, site.function) == own)
+    begin = max((line for line in here if line < step.line), default=0)
+    for each in sorted(scope, key=lambda each: each.lineno, reverse=True):
+        reset = _RESET.search(ast.unparse(each))
+        if each.lineno <= begin or (reset is None and not begin):
+            return None
+        if reset is not None and (reset[1] is None or reset[1].rpartition(".")[2] in whose):
+            return places.of_node(each, step.file, step.function)
+    return None
 
 
 def sets_requires_grad(site: Site, name: str) -> Site | None:

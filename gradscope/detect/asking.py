@@ -1,26 +1,30 @@
 """Says what a call has asked the engine for and cannot get: a start without a graph, and gradients
-of inputs that nothing reaches.
+of inputs that nothing reaches, zeros in their place among them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import torch
 
 from gradscope.code import places, statements
 from gradscope.collect.backward import Evidence
-from gradscope.collect.calls import EngineCall
-from gradscope.model import Site
-from gradscope.program.names import entries_of, names_in
+from gradscope.collect.calls import Call, EngineCall
+from gradscope.collect.look import Look
+from gradscope.collect.observers import Observer
+from gradscope.collect.state import State
+from gradscope.model import BackwardCall, Finding, Site
+from gradscope.program.names import entries_of, names_in, parameters_in
 from gradscope.program.sites import USER, classify, user_frames
-from gradscope.program.tensors import describe
+from gradscope.program.tensors import TensorRef, describe, is_zero, leaves_of, memory_of
 from gradscope.program.variables import variables
 from gradscope.rules import gs501, gs505
 
 _MOST_NAMED = 1_000
+_GRAD = getattr(torch.autograd.grad, "__code__", None)
 
 
 def no_graph(evidence: Evidence) -> gs501.NoGraph:
@@ -54,7 +58,7 @@ def unused(evidence: Evidence, which: Sequence[int]) -> gs505.Unused:
         gs505.Input(
             i,
             written.get(id(each)),
-            names.of_tensor(each) if isinstance(each, torch.Tensor) else None,
+            names.of_tensor(each) if isinstance(each, torch.nn.Parameter) else None,
             describe(each) if isinstance(each, torch.Tensor) else "GradientEdge",
         )
         for i, each in ((i, asked.inputs[i]) for i in which[:_MOST_NAMED])
@@ -66,6 +70,52 @@ def unused(evidence: Evidence, which: Sequence[int]) -> gs505.Unused:
         of=len(asked.inputs),
         needs_grad=bool(evidence.look.constant),
     )
+
+
+class Materialized(Observer):
+    """Announces GS505 where the zeros of ``materialize_grads=True``, of the first call at a line,
+    enter a loss that is run backward.
+    """
+
+    def __init__(self, watch: State) -> None:
+        self._watch = watch
+        self._zeros: dict[Site | None, tuple[gs505.Unused, Sequence[TensorRef]]] = {}
+        """By the line that asks for gradients what it will not get, and the leaves before that."""
+
+    def before_call(
+        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+    ) -> Iterator[Finding]:
+        """Note the zeros that a call will give, or look for those of earlier calls."""
+        asked, place = look.asked, record.site
+        if asked is None or look.left:
+            return
+        if asked.accumulates:
+            leaves = leaves_of(look.nodes) if self._zeros else []
+            for facts, others in self._zeros.values():
+                if any(_is_zeros(leaf, facts, others) for leaf in leaves):
+                    yield gs505.finding(facts._replace(loss=record))
+        elif asked.create_graph and place not in self._zeros and _materializes():
+            which = asked._replace(allows_unused=False).unused(look.nodes)
+            there = [tensor for _, tensor in parameters_in(user_frames(frame)).values()]
+            there += [each for each in asked.inputs if isinstance(each, torch.Tensor)]
+            facts = unused(Evidence(self._watch, call, look, None), which)
+            self._zeros[place] = facts, [*map(TensorRef, there)]
+
+
+def _is_zeros(leaf: torch.Tensor, facts: gs505.Unused, others: Sequence[TensorRef]) -> bool:
+    """Return whether a leaf is zeros for an input that nothing reaches, and none of the others."""
+    is_alike = type(leaf) is torch.Tensor and describe(leaf) in {i.label for i in facts.inputs}
+    is_new = is_alike and all(ref() is not leaf for ref in others)
+    memory = memory_of(leaf) if is_new else None
+    return memory is not None and is_zero(memory)
+
+
+def _materializes() -> bool:
+    """Return whether the innermost ``autograd.grad`` makes zeros of what the engine leaves out."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _GRAD:
+        frame = frame.f_back
+    return frame is not None and bool(frame.f_locals.get("materialize_grads"))
 
 
 def _asked(evidence: Evidence) -> EngineCall:

@@ -133,6 +133,8 @@ class _Optimizer:
         self.held, self.count = set[int](), 0
         self.used: dict[int, _Gradient] = {}
         """By the identity of a parameter the gradient that the last step has used."""
+        self.is_idle = True
+        """Whether it has met no gradient yet that is not zero, or that cannot be read."""
         self.again = Counter[int]()
         """How many steps have used a gradient of the parameter that one before had used."""
         self.by_calls: dict[int, int] = {}
@@ -159,6 +161,8 @@ class _Optimizer:
 
     def wait(self) -> None:
         """Wait no longer for the parameters that have a gradient now, or are frozen."""
+        if self.is_idle:
+            self.is_idle = all(map(_is_no_gradient, map(grad_of, _parameters(self.optimizer()))))
         for key in [*self.waiting]:
             parameter = self.met[key][0]()
             if parameter is None or (requires_grad(parameter) and grad_of(parameter) is None):
@@ -413,6 +417,7 @@ class Trained(Observer):
         for known in stepped:
             yield from self._not_reached(known, replaced)
             yield from self._not_reset(known)
+            yield from self._reset_too_early(known)
 
     def let_go(self) -> None:
         """Refer to no tensor any more: the watch is over."""
@@ -520,6 +525,16 @@ class Trained(Observer):
             of = names, others, max(again.values()), looked_at, known.name, step, calls
             yield gs504.finding(gs504.NotReset(*of))
 
+    def _reset_too_early(self, known: _Optimizer) -> Iterator[Finding]:
+        given = self._losses.unused(known.held) if known.is_idle else {}
+        names, others = known.named(given)
+        step = site_of(known.place)
+        if names and step is not None:
+            whose = {part for name in (*names, known.name or "") for part in name.split(".")}
+            line = statements.resets_before(step, chain(*given.values()), whose)
+            of = names, others, known.steps, known.name, step, self.watch.calls
+            yield gs503.finding(gs503.NeverUsed(*of, is_held=True, reset=line))
+
     def _never_used(self, known: _Optimizer, replaced: set[int]) -> Iterator[Finding]:
         held = set[int]().union(*(each.held for each in self._all))
         unheld: dict[int, _Unheld] = {}
@@ -556,6 +571,12 @@ def _parameters(optimizer: Any) -> list[Tensor]:
     """Return what an optimizer holds; a parameter whose values are all elsewhere is empty here."""
     groups = () if optimizer is None else optimizer.param_groups
     return [p for group in groups for p in group["params"] if p.numel()]
+
+
+def _is_no_gradient(grad: Tensor | None) -> bool:
+    """Return whether a gradient is not there, or is known to be zero."""
+    memory = None if grad is None else memory_of(grad)
+    return grad is None or (memory is not None and is_zero(memory))
 
 
 def _choices(module: Module) -> list[set[int]]:

@@ -15,6 +15,7 @@ from gradscope.collect.calls import Call
 from gradscope.model import (
     BackwardCall,
     CellState,
+    Site,
     TrainingCell,
     TrainingLoss,
     TrainingOptimizer,
@@ -137,6 +138,16 @@ class Losses:
     def frozen(self) -> list[str]:
         """The names of the parameters that require no grad."""
         return [each.name for each in self._known.values() if each.name and each.is_frozen]
+
+    def unused(self, held: Collection[int]) -> dict[int, list[Site | None]]:
+        """Return which of these parameters had gradients, with the lines that gave them; none if a
+        step of any optimizer has used one.
+        """
+        own = {key: self._known[key].reaches for key in self._known.keys() & held}
+        if any(reach.first_step for reaches in own.values() for reach in reaches.values()):
+            return {}
+        met = {key: own[key] for key in own if self._known[key].grad is not None}
+        return {key: [self._records[n].site for n in by] for key, by in met.items()}
 
     # at calls and steps
 

@@ -88,11 +88,11 @@ def full(finding: Finding, ways: Ways) -> Finding:
             way = not_reached(finding, ways)
         case "GS505":
             way = unused_inputs(finding, ways)
+        case "GS503" | "GS504" if finding.step is not None and finding.is_of_resets:
+            fixes = reconnecting.reset(finding.step, finding.site)
+            return finding.with_fixes([*fixes, *finding.fixes])
         case "GS503":
             way = never_used(finding, ways)
-        case "GS504" if finding.step is not None:
-            fixes = reconnecting.reset(finding.step)
-            return finding.with_fixes([*fixes, *finding.fixes])
         case _:
             return finding
     if way is None:
@@ -192,7 +192,7 @@ def not_reached(finding: Finding, ways: Ways) -> Way | None:
     answers = [a for a in ways.of_leaves(leaves) if a.state not in (State.ARRIVES, State.ZERO)]
     cut_off = [a for a in answers if a.state is State.CUT]
     if cut_off:
-        cuts = cut_off[0].cuts
+        cuts = [*filter(ways.is_last, cut_off[0].cuts)] or cut_off[0].cuts
         return _cut_way(cuts[0], cuts[1:], ways)
     without = [leaf for a in answers if a.state is State.LOST for leaf in a.leaves]
     if without and (begin := ways.lost_by(without[0])) is not None:
@@ -253,7 +253,7 @@ def never_used(finding: Finding, ways: Ways) -> Way | None:
     leaves = [n for name in finding.parameters for n in ways.named(name)[:1]]
     numbers = (s.optimizer for s in record.steps if spot_of(record.site(s.route)) == spot_of(step))
     number = next(numbers, -1)
-    if not leaves or number < 0:
+    if not leaves or number < 0 or record.leaves[leaves[0]].optimizer == number:
         return None
     holder = record.optimizers[number]
     fixes = reconnecting.given_to(holder, leaves, ways)
@@ -291,12 +291,15 @@ def unused_inputs(finding: Finding, ways: Ways) -> Way | None:
     if call is None or finding.site is None or not call.unused:
         return None
     values = [call.inputs[place] for place in call.unused]
-    notes = [each for each in finding.related if each.role == "made" and each.site is None]
+    notes = [each for each in finding.related if each.role == "made"]
     cuts = ways.cuts_of_values(call.roots, values)
     if cuts:
+        own = cuts[0].behind & {record.origins[value].leaf for value in values}
+        cuts[0] = cuts[0]._replace(behind=own or cuts[0].behind)
         return Way(finding.site, finding.label, [*notes, *_notes_of(cuts[0], ways)], finding.fixes)
     root = next((s for r in call.roots if (s := record.site(record.origins[r].route))), None)
-    after = ways.last_of_values(values, root.function if root is not None else "")
+    function = root.function if root is not None else ""
+    after = ways.last_of_values(values, function, call.values)
     if after is not None:
         them = "them" if len(values) > 1 else "it"
         notes.append(Related("made", after, f"what is computed from {them} ends here"))
@@ -453,7 +456,7 @@ def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> boo
         if not finding.parameters or finding.code == "GS504":
             return bool(record.calls)
         own = [n for name in finding.parameters for n in after.named(name)[:1]]
-        if finding.code == "GS503":
+        if finding.code == "GS503" and not finding.is_of_resets:
             return bool(own) and all(record.leaves[n].optimizer >= 0 for n in own)
         # A gradient that no step finds changes nothing.
         states = {each.state if each.given else State.LOST for each in after.of_leaves(own)}

@@ -20,6 +20,7 @@ from gradscope.fixing.pieces import (
     instead_of,
     removed,
     text_of,
+    together,
     under,
     written,
 )
@@ -337,12 +338,18 @@ def _built_behind(built: Site, made: Site) -> Pieces:
     return moved(_line(built), _line(made), *own[1:])
 
 
-def reset(step: Site) -> list[Fix]:
-    """Return what resets the gradients that a step has used."""
+def reset(step: Site, place: Site | None) -> list[Fix]:
+    """Return what resets the gradients that a step has used, and not before it, at ``place``."""
     call = source.call_at(step)
     if call is None or not isinstance(call.func, ast.Attribute):
         return []
     owner = call.args[0] if call.args and source.called_name(call) == "step" else call.func.value
     line = f"{text_of(owner, step.file)}.zero_grad()"
-    message = f"reset what the optimizer steps, once a step: {line}"
-    return _fixes(iter([(message, after(_statement(step), step.file, [line]))]))
+    message, pieces = (
+        "reset what the optimizer steps, once a step",
+        after(_statement(step), step.file, [line]),
+    )
+    if place is not None and place != step:
+        message = f"reset them behind the step, and not in line {place.line}"
+        pieces = together(removed(_statement(place), place.file), pieces)
+    return _fixes(iter([(f"{message}: {line}", pieces)]))

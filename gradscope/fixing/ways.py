@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -210,6 +211,12 @@ class Ways:
         route = record.routes[origin.route]
         return Cut(reason, route, origin.how, behind, value, mode, site, back)
 
+    def is_last(self, cut: Cut) -> bool:
+        """Return whether a graph leads from what was cut off to a leaf: no other cut is behind."""
+        behind = {self.value_of(leaf) for leaf in cut.behind}
+        parents = self.record.origins[cut.value].parents
+        return not behind.isdisjoint(self.record.before(parents, with_graph=True))
+
     def cuts_of_values(self, roots: Iterable[int], values: Iterable[int]) -> list[Cut]:
         """Return where the ways from some values to others are cut."""
         record, found = self.record, []
@@ -226,9 +233,15 @@ class Ways:
             waiting += [(parent, value) for parent in origin.parents if parent in leads]
         return found
 
-    def last_of_values(self, values: Iterable[int], function: str = "") -> Site | None:
-        """Return the line where what was computed from values ends: in some function, if it can."""
-        ends = [n for v in values for n in self.descendants(v) if not self.record.after[n]]
+    def last_of_values(
+        self, values: Iterable[int], function: str = "", before: float = math.inf
+    ) -> Site | None:
+        """Return the line where what was computed from values, ``before`` some other, ends: in some
+        function, if it can.
+        """
+        after = self.record.after
+        own = (n for v in values for n in self.descendants(v) if n < before)
+        ends = [n for n in own if all(each >= before for each in after[n])]
         if not ends:
             return None
         route = self.record.routes[self.record.origins[max(ends)].route]

@@ -211,6 +211,11 @@ class Finding(Printed):
         return self.code in ("GS501", "GS502", "GS503", "GS504", "GS505")
 
     @property
+    def is_of_resets(self) -> bool:
+        """Whether it is about gradients that are never reset, or at a line before the step."""
+        return self.code == "GS504" or (self.code == "GS503" and self.site != self.step)
+
+    @property
     def is_to_mend(self) -> bool:
         """Whether it stands, is no mere advice, and has no fix that was tried and held."""
         is_mended = self.fix is not None and self.fix.proof is Proof.HELD

@@ -3,14 +3,16 @@
 ## What it says
 
 Backward calls computed gradients of parameters in every step, and nothing used them: no optimizer
-that has stepped holds these parameters, and their values are what they were at the beginning.
+that has stepped holds these parameters, and their values are what they were at the beginning. Or an
+optimizer holds them, and at each of its steps the gradients had been reset already.
 
 ## Why it happens
 
 An optimizer holds the tensors that it was given. A layer that is put in the place of another one
 after that (a new head for a pretrained model), a copy of the model (`copy.deepcopy`, `prepare()`),
 a list of modules that is no `nn.ModuleList`, or a group of parameters that was left out, are not
-among them.
+among them. Or a `zero_grad()` stands between `backward()` and `step()`: each step then finds no
+gradient, or zeros, and trains nothing.
 
 ## Bad example
 
@@ -47,6 +49,7 @@ for _ in range(4):
 - Build the optimizer, and the scheduler, after the last layer is in its place.
 - `optimizer.add_param_group({"params": …})` for what came later.
 - Keep modules in a `nn.ModuleList` or `nn.ModuleDict`, so that `parameters()` has theirs.
+- `optimizer.zero_grad()` belongs before `backward()` or after `step()`, never between the two.
 - What is not to be trained: `requires_grad_(False)` spares its gradients.
 
 ## What it costs
@@ -62,6 +65,9 @@ reaches. On the CPU some of their values are compared, so an update through `.da
 elsewhere only a replaced layer or a copy is named. Where the optimizer was given other submodules
 only, it is advice; nothing is said where it holds no parameter of a module (an attack, a style
 transfer). Reading a gradient leaves no trace: a program that reads these may suppress it.
+
+Gradients that are reset too early are said of an optimizer of which no step ever used one. Zeros
+are read on the CPU alone; elsewhere `zero_grad(set_to_none=False)` is not seen.
 """
 
 from __future__ import annotations
@@ -85,6 +91,8 @@ class NeverUsed(NamedTuple):
     same sizes, or are in no module of the program any more. ``is_listed``: their modules are in a
     list that is no ``nn.ModuleList``.
     ``is_beside``: it was given other submodules only. ``nbytes`` are those of their gradients.
+    ``is_held``: it holds them, and at each step their gradients had been reset, by the line
+    ``reset`` if that is known.
     """
 
     names: tuple[str, ...]
@@ -97,6 +105,8 @@ class NeverUsed(NamedTuple):
     is_listed: bool = False
     is_beside: bool = False
     nbytes: int = 0
+    is_held: bool = False
+    reset: Site | None = None
 
 
 def finding(facts: NeverUsed) -> Finding:
@@ -104,16 +114,21 @@ def finding(facts: NeverUsed) -> Finding:
     parameters = counted(len(facts.names), "parameter")
     who = f"`{facts.optimizer}`" if facts.optimizer else "the optimizer"
     named = told(facts.names, facts.others)
-    notes = []
+    notes, label = [], f"does not hold {named}"
+    if facts.is_held:
+        label = f"has found those of {named} reset each time"
+    if facts.reset is not None:
+        label = f"resets the gradients before {who} steps"
+        notes.append(Related("made", facts.step, f"{who} steps here, and finds no gradient"))
     if facts.instead:
         it = f"{who} holds {counted(facts.instead, 'parameter')} that no gradient reaches"
         before = "it was probably built before these were made, or copied"
         notes.append(Related("made", None, f"{it}: {before}"))
     found = RULE.finding(
         f"in {counted(facts.steps, 'step')}, nothing used the gradients of {parameters}",
-        site=facts.step,
+        site=facts.reset or facts.step,
         after=facts.after,
-        label=f"does not hold {named}",
+        label=label,
         related=notes,
         bytes=facts.nbytes,
         fixes=(_fix(facts, who),),
@@ -123,6 +138,8 @@ def finding(facts: NeverUsed) -> Finding:
 
 
 def _fix(facts: NeverUsed, who: str) -> Fix:
+    if facts.is_held:
+        return Fix(FixKind.REORDER, f"reset them after {who} has stepped, or before backward")
     if facts.is_beside:
         spares = f"spares their gradients ({nbytes(facts.nbytes)}) and their part of backward"
         freeze = f"if they are not to be trained, requires_grad_(False) {spares}"

@@ -41,6 +41,7 @@ torch.autograd.grad(loss, list(model.parameters()))
 - Use the tensor in what is differentiated: the very one that is asked for, and not a copy.
 - Leave it out of the inputs.
 - Where it may be unused, `allow_unused=True` gives None for it, which the program must then skip.
+  With `materialize_grads=True` it gives zeros, and nothing shows that they mean nothing.
 
 ## What it costs
 
@@ -51,6 +52,10 @@ Nothing: the call's graph is walked in any case.
 Inputs are compared with what the graph leads to. A function whose derivative is None hands on no
 gradient, although its graph leads there: what the engine then raises is explained after it.
 `backward(inputs=…)` raises nothing for such an input, and leaves its `.grad` alone.
+
+With `materialize_grads=True` the engine raises nothing, and this is advice: where zeros that
+`create_graph=True` made a part of the graph are met in a loss that is run backward, on the CPU, as
+nothing is read from a device. Zeros that are only read or assigned are healthy.
 """
 
 from __future__ import annotations
@@ -86,7 +91,8 @@ class Input(NamedTuple):
 class Unused(NamedTuple):
     """What is known when ``call`` is about to ask for gradients of ``inputs`` that its ``outputs``
     were not computed from. ``needs_grad``: these do not require grad, whatever leads to them.
-    ``led_to``: a graph leads to them, and the engine has raised nevertheless.
+    ``led_to``: a graph leads to them, and the engine has raised nevertheless. ``loss``: it was
+    asked to give zeros instead, and these are part of the loss of this call.
     """
 
     call: BackwardCall
@@ -95,6 +101,7 @@ class Unused(NamedTuple):
     of: int = 1
     needs_grad: bool = False
     led_to: bool = False
+    loss: BackwardCall | None = None
 
 
 def finding(facts: Unused) -> Finding:
@@ -122,9 +129,18 @@ def finding(facts: Unused) -> Finding:
         use = f"use {it} in what is differentiated, or leave {it} out of the inputs"
         skip = "it gives None for what is unused, which the program must then skip"
         fixes = [Fix(FixKind.OTHER, use), Fix(FixKind.ALLOW_UNUSED, skip)]
+    notes = []
+    if facts.loss is not None:
+        message = f"gradients of {inputs} are zeros: {outputs} {were} not computed from {it}"
+        label = f"{places} {is_} unused: materialize_grads=True hides that"
+        name = next((f"`{root.name}`" for root in facts.loss.roots if root.name), "what")
+        notes = [Related("made", facts.loss.site, f"{name} is computed from these zeros")]
+        fixes = [fixes[0], Fix(FixKind.OTHER, "leave materialize_grads out, so that torch says it")]
     more = f", and {count - len(some)} more" if count > len(some) else ""
     note = Related("made", None, ", ".join(each.text for each in some) + more)
     named = (each.name or each.written for each in facts.inputs)
-    found = RULE.finding(message, facts.call, label=label, related=(note,), fixes=fixes)
-    certainty = Certainty.OBSERVED if facts.led_to else RULE.certainty
-    return replace(found, certainty=certainty, parameters=tuple(filter(None, named)))
+    found = RULE.finding(message, facts.call, label=label, related=(note, *notes), fixes=fixes)
+    certainty = Certainty.OBSERVED if facts.led_to or facts.loss else RULE.certainty
+    severity = Severity.ADVICE if facts.loss else RULE.severity
+    own = tuple(filter(None, named))
+    return replace(found, severity=severity, certainty=certainty, parameters=own)

@@ -32,6 +32,7 @@ from gradscope.model import (
 from gradscope.record.processes import merged
 from gradscope.record.writer import RecordingWriter
 from gradscope.render.html import to_html
+from tests import known
 
 pytestmark = [pytest.mark.browser, pytest.mark.full]
 
@@ -64,12 +65,35 @@ def test_it_shows_who_trains_what(show: Show) -> None:
     cells = [each.inner_text() for each in report.page.locator("#trains .state").all()]
     for text in ("●\ntrains, by d_optimizer", "✂\ncut at line 40, detach", "·\nno way"):
         assert text in cells
+    assert report.page.locator("#trains a.state").count() == 0  # neither a finding nor a call
     report.page.locator("#trains summary").first.click()
     assert report.text("#trains li") == "generator.0.weight"
     report.page.locator("#trains-filter").click()
     assert report.page.locator("#trains tbody tr").count() == 1
     assert "probe" in report.text("#trains tbody")
     assert not show(clean_recording()).page.locator("#trains").is_visible()
+
+
+def test_a_cell_leads_to_what_tells_of_it(show: Show) -> None:
+    recording = with_table()
+    table = known(recording.summary.training.table)
+    told = canned_recording().findings[0]
+    told = replace(told, code="GS503", site=Site("train.py", 9), parameters=("probe.weight",))
+    calls = tuple(replace(call, site=table.losses[0].site) for call in recording.calls)
+    report = show(replace(recording, findings=(*canned_recording().findings, told), calls=calls))
+    page, links = report.page, report.page.locator("#trains a.state")
+    assert [each.get_attribute("href") for each in links.all()][:2] == ["#graph", "#graph"]
+    probe = page.locator("#trains tbody tr", has_text="probe").locator("a.state")
+    assert "finding" in (probe.first.get_attribute("href") or "")
+    probe.first.focus()
+    page.keyboard.press("Enter")
+    card = page.locator(probe.first.get_attribute("href"))
+    assert card.get_attribute("open") is not None
+    assert card.evaluate("card => card.contains(document.activeElement)")
+    links.first.focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "canvas"
+    assert report.errors == []
 
 
 @pytest.mark.full(but=2)

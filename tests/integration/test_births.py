@@ -19,6 +19,7 @@ from gradscope.fixing.runs import Bounds, Program
 from gradscope.launch import origins, trial  # noqa: F401 - once, for all forks
 from gradscope.launch.interpreter import header_of
 from gradscope.model import Finding, Proof, Severity
+from tests import known
 from tests.command import started
 
 PROGRAMS = sorted((Path(__file__).parents[1] / "cases" / "births").glob("*.py"))
@@ -96,6 +97,95 @@ def test_what_is_only_shown_is_advice(tmp_path: Path) -> None:
     assert finding.site is not None
     assert finding.site.line == 13
     assert "no loss from that" in finding.label
+
+
+RESET_TOO_EARLY = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(6):
+    loss = F.mse_loss(net(torch.randn(8, 4)), torch.ones(8, 1))
+    loss.backward()
+    {}
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("line", ["optimizer.zero_grad()", "reset = net.zero_grad; reset()"])
+def test_what_resets_too_early_is_moved_behind_the_step(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(RESET_TOO_EARLY.format(line))
+    (finding,) = found(file)
+    is_seen = line.startswith("optimizer")
+    assert (finding.code, finding.severity) == ("GS503", Severity.WARNING)
+    assert known(finding.site).line == 11 - is_seen
+    assert known(finding.fix).proof is (Proof.HELD if is_seen else Proof.UNTRIED)
+
+
+CUT_TWICE = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+enc, gen, net = nn.Linear(4, 3), nn.Linear(3, 4), nn.Linear(4, 1)
+opt = torch.optim.Adam(net.parameters())
+opt_g = torch.optim.Adam([*gen.parameters(), *enc.parameters()])
+for step in range(6):
+    real = torch.randn(8, 4)
+    code = enc(real).detach()
+    fake = gen(code)
+    loss = F.softplus(-net(real)).mean() + F.softplus(net(fake.detach())).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    loss_g = F.softplus(-net(fake)).mean()
+    opt_g.zero_grad()
+    loss_g.backward()
+    opt_g.step()
+"""
+
+
+def test_of_two_cuts_in_a_row_the_one_is_named_behind_which_there_is_no_other(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(CUT_TWICE)
+    (finding,) = found(file)
+    assert (finding.code, finding.severity) == ("GS502", Severity.WARNING)
+    assert known(finding.site).line == 10
+    assert known(finding.fix).proof is Proof.HELD
+
+
+ZEROS = """\
+import torch
+from torch import nn
+
+net = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(4):
+    x = torch.rand(8, 2, requires_grad=True)
+    u = net(x.detach())
+    u_x, = torch.autograd.grad(u.sum(), x, create_graph=True, materialize_grads=True)
+    loss = (u_x.sum(1, keepdim=True) + u).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_zeros_are_told_with_the_cut(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(ZEROS)
+    (finding,) = found(file)
+    assert (finding.code, finding.severity) == ("GS505", Severity.ADVICE)
+    told = {known(related.site).line: related.message for related in finding.related[1:]}
+    assert told == {
+        12: "`loss` is computed from these zeros",
+        8: "the way was cut here; behind it is `x`",
+    }
 
 
 NOT_ALONE = """\

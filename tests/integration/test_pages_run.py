@@ -28,7 +28,7 @@ PAGES += sorted((DOCS / "errors").glob("*.md"))
 PROGRAM = re.compile(r"^```python\n(# (\S+\.py)\n.*?)^```$", re.MULTILINE | re.DOTALL)
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"\d+(?:\.\d+)+(?:\+\w+)?")
-TIMED = re.compile(r"\d:\d\d:\d\d|[\d,.]+ a second|(?<=after )\d+ s\b")
+TIMED = re.compile(r"\d:\d\d:\d\d|\d+(?= seconds in all)|[\d,.]+ a second|(?<=after )\d+ s\b")
 
 PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
 of_pinned_torch = pytest.mark.skipif(

@@ -141,6 +141,52 @@ def test_what_the_engine_runs_is_not_said(program: str, tmp_path: Path) -> None:
     assert found_in(program, tmp_path) == ([], "")
 
 
+ZEROS = {
+    "sliced after": ("part = w[1:]", "out", "part", "(g.sum() + out)"),
+    "the gradient is linear": ("", "3 * w.sum()", "v", "g.pow(2).sum()"),
+    "one of several": ("", "out", "[w, v]", "(v - 0.1 * g).pow(2).sum()"),
+    "an attribute": ("part = w.clone()", "out", "[w, part]", "(part * g).sum()"),
+}
+ASKED = """
+{before}
+for i in range(3):
+    out = w.exp().sum()
+    g = torch.autograd.grad({of}, {by}, create_graph={flag}, materialize_grads=True, allow_unused=True)[-1]
+    loss = {loss}
+    {use}
+"""
+
+
+@pytest.mark.parametrize("program", ZEROS.values(), ids=ZEROS)
+def test_zeros_that_enter_a_loss_are_advice(program: tuple[str, ...], tmp_path: Path) -> None:
+    parts = dict(zip(("before", "of", "by", "loss"), program, strict=True), flag=True)
+    findings, error = found_in(ASKED.format(**parts, use="(loss + out).backward()"), tmp_path)
+    assert error == ""
+    (found,) = [each for each in findings if each.code == "GS505"]
+    check_wording(found)
+    assert (found.severity, found.certainty) == (Severity.ADVICE, Certainty.OBSERVED)
+    assert found.label.endswith("materialize_grads=True hides that")
+    name = program[2].strip("[]").split(", ")[-1]
+    assert found.related[0].message.endswith(f"is {name}")
+    for use in ("print(loss.item())", "(loss.detach() * out).backward()"):
+        findings, error = found_in(ASKED.format(**parts, use=use), tmp_path)
+        assert [each for each in findings if each.code == "GS505"] == []
+    parts["flag"] = False
+    findings, error = found_in(ASKED.format(**parts, use="w.grad = g"), tmp_path)
+    assert [each for each in findings if each.code == "GS505"] == []
+
+
+def test_zeros_of_the_program_s_own_are_not_taken_for_others(tmp_path: Path) -> None:
+    program = """
+        mine = torch.zeros(3, requires_grad=True)
+        for i in range(3):
+            out = w.exp().sum()
+            g, = torch.autograd.grad(out, v, create_graph=True, materialize_grads=True)
+            (mine + w).exp().sum().backward()
+    """
+    assert found_in(program, tmp_path) == ([], "")
+
+
 def test_it_is_said_of_recognized_graphs_too(tmp_path: Path) -> None:
     """Those that are not looked at in full any more, as all of them were alike."""
     often = """

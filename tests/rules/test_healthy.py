@@ -65,6 +65,85 @@ HEALTHY = {
             for p in net.parameters():
                 p.grad.mul_(0.9)
     """,
+    "the first half of an accumulation reset": """
+        net = Net(); opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        for i in range(6):
+            for half in range(4):
+                F.mse_loss(net(x), y).backward()
+                if half < 2:
+                    opt.zero_grad()
+            opt.step()
+            opt.zero_grad()
+    """,
+    "sharpness-aware": """
+        net = Net(); opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        for i in range(6):
+            F.mse_loss(net(x), y).backward()
+            with torch.no_grad():
+                away = [0.05 * p.grad for p in net.parameters()]
+                torch._foreach_add_([*net.parameters()], away)
+            opt.zero_grad()
+            F.mse_loss(net(x), y).backward()
+            with torch.no_grad():
+                torch._foreach_sub_([*net.parameters()], away)
+            opt.step()
+            opt.zero_grad()
+    """,
+    "gradients summed by hand and reset in place": """
+        net = Net(); opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        for i in range(6):
+            total = [torch.zeros_like(p) for p in net.parameters()]
+            for one, right in zip(x, y):
+                F.mse_loss(net(one), right).backward()
+                for t, p in zip(total, net.parameters()):
+                    t += p.grad
+                opt.zero_grad(set_to_none=False)
+            for t, p in zip(total, net.parameters()):
+                p.grad.copy_(t)
+            opt.step()
+            opt.zero_grad()
+    """,
+    "gradients of the last layer dropped": """
+        net = Net(); opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        for i in range(6):
+            opt.zero_grad()
+            F.mse_loss(net(x), y).backward()
+            for p in net.head.parameters():
+                p.grad = None
+            opt.step()
+    """,
+    "a net that is dead": """
+        net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+        nn.init.zeros_(net[0].weight); nn.init.constant_(net[0].bias, -1); nn.init.zeros_(net[2].bias)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        for i in range(6):
+            opt.zero_grad(set_to_none=False)
+            net(x).pow(2).mean().backward()
+            opt.step()
+    """,
+    "steps by hooks, and one that finds nothing": """
+        def now(p):
+            p.data -= 0.1 * p.grad
+            p.grad = None
+        net = Net(); opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        for p in net.parameters():
+            p.register_post_accumulate_grad_hook(now)
+        for i in range(6):
+            F.mse_loss(net(x), y).backward()
+            opt.step()
+    """,
+    "a GAN with a shared body": """
+        body = nn.Linear(4, 4); gen, net = nn.Sequential(nn.Linear(4, 4), body), Net()
+        net.body = body; opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        opt_g = torch.optim.SGD(gen.parameters(), lr=0.1)
+        for i in range(6):
+            opt_g.zero_grad()
+            (-net(gen(x))).mean().backward()
+            opt_g.step()
+            opt.zero_grad()
+            (net(gen(x).detach()) - net(x)).mean().backward()
+            opt.step()
+    """,
     "a closure": """
         net = Net(); opt = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=4)
         def closure():
@@ -590,6 +669,7 @@ HEALTHY = {
 
 USUAL = "all 4 parameters of `opt` got gradients"
 SAID = {
+    "a GAN with a shared body": "all 6 parameters of 2 optimizers got gradients",
     "set_to_none=False": (
         "all 4 parameters of `opt` got gradients, none of the first 32 steps used a gradient twice"
     ),

@@ -244,6 +244,61 @@ def test_gradients_that_nothing_uses_are_said(
     assert found.bytes > 0
 
 
+RESET_TOO_EARLY = {
+    "plain": "opt.zero_grad()  # here",
+    "zeros": "opt.zero_grad(set_to_none=False)  # here",
+    "by the module, then clipped": (
+        "net.zero_grad()  # here\nnn.utils.clip_grad_norm_(net.parameters(), 1.0)"
+    ),
+    "by hand": "for p in net.parameters():\n    p.grad = None  # here",
+    "before that of another": "opt.zero_grad()  # here\nother.zero_grad()",
+    "when enough was accumulated": "if i % 2:\n    opt.zero_grad()  # here",
+    "in a function that is not seen": "reset(); opt.step()  # here",
+}
+
+
+@pytest.mark.full(but=3)
+@pytest.mark.parametrize("lines", RESET_TOO_EARLY.values(), ids=RESET_TOO_EARLY)
+@pytest.mark.parametrize("steps", [4, 60])
+def test_gradients_that_are_reset_before_the_step_are_said(
+    lines: str, steps: int, tmp_path: Path
+) -> None:
+    step = "if i % 2:\n    opt.step()" if "i % 2" in lines else "opt.step()"
+    body = textwrap.indent(f"F.mse_loss(net(x), y).backward()\n{lines}\n{step}", "    ")
+    program = "net = Net(); opt, reset = torch.optim.SGD(net.parameters(), lr=0.1), net.zero_grad\n"
+    program += f"other = nn.Linear(1, 1)\nfor i in range({steps}):\n{body}"
+    (found,) = found_in(program, tmp_path)
+    check_wording(found)
+    assert told([found]) == ["warning GS503"]
+    assert len(found.parameters) == 4
+    site = known(found.site)
+    text = (tmp_path / "example.py").read_text().splitlines()[site.line - 1]
+    assert text.endswith("# here")
+    assert (found.label == "resets the gradients before `opt` steps") == ("reset()" not in lines)
+
+
+def test_what_resets_is_found_in_the_function_that_steps(tmp_path: Path) -> None:
+    program = """
+        def update(opt):
+            opt.zero_grad()
+            opt.step()
+        def both(opt, loss):
+            opt.zero_grad()
+            run(loss)
+            opt.step()
+        def run(loss):
+            loss.backward(); opt.zero_grad()
+        net = Net(); opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        for i in range(4):
+            {}
+    """
+    (found,) = found_in(program.format("F.mse_loss(net(x), y).backward(); update(opt)"), tmp_path)
+    assert known(found.site).line == known(found.step).line - 1
+    (found,) = found_in(program.format("both(opt, F.mse_loss(net(x), y))"), tmp_path)
+    assert found.site == found.step
+    assert found.label == "has found those of `net.*` reset each time"
+
+
 def test_modules_in_a_plain_list_are_said(tmp_path: Path) -> None:
     program = """
         class Many(nn.Module):

@@ -128,6 +128,14 @@ function findingCard(finding, index, open) {
   return card;
 }
 
+/** Open a finding, and go there. */
+function openFinding(index) {
+  const card = byId(`finding-${index}`);
+  card.open = true;
+  card.scrollIntoView({ behavior: calm() ? "auto" : "smooth", block: "center" });
+  card.querySelector("summary").focus({ preventScroll: true });
+}
+
 function findingBody(finding) {
   // An excerpt that stands above already is named alone.
   const shown = new Set();

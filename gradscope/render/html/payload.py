@@ -131,7 +131,8 @@ def _trains(recording: Recording, sites: Sites) -> dict[str, Json] | None:
         for row in table.rows
     ]
     about = {name: getattr(words, name) for name in ("title", "losses", "command", "states")}
-    return {**about, "rows": rows}
+    calls = [sites.number(loss.site) for loss in table.losses]
+    return {**about, "rows": rows, "calls": calls}
 
 
 def _track(name: str, own: Recording, sites: Sites) -> dict[str, Json]:

@@ -108,12 +108,6 @@ function showMemory() {
       return held.map((related) => ({ finding, index, related, site: siteOf(related.location) }));
     })
     .sort((a, b) => b.finding.bytes - a.finding.bytes);
-  const open = (index) => {
-    const card = byId(`finding-${index}`);
-    card.open = true;
-    card.scrollIntoView({ behavior: calm() ? "auto" : "smooth", block: "center" });
-    card.querySelector("summary").focus({ preventScroll: true });
-  };
   const holderTable = holders.length
     ? dataTable(
         "Holders that findings name",
@@ -121,7 +115,7 @@ function showMemory() {
           ["Holder", ({ related }) => prose(related.message)],
           ["Bytes", ({ finding }) => (finding.bytes ? bytes(finding.bytes) : "—"), true],
           ["Line", ({ site }) => siteCell(site)],
-          ["Finding", ({ finding, index }) => linkButton(finding.code, () => open(index))],
+          ["Finding", ({ finding, index }) => linkButton(finding.code, () => openFinding(index))],
         ],
         holders,
       )

@@ -67,6 +67,7 @@ from gradscope.program.tensors import (
     is_leaf,
     leaves_of,
     node_of,
+    parameters_of,
     requires_grad,
     storage_of,
 )
@@ -84,9 +85,17 @@ _LEAVE = frozenset(
     {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__index__", "__complex__"}
 )
 """Methods that give numbers or arrays for a tensor."""
-_FROM_DATA = frozenset({"tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor"})
+_FROM_DATA = ("tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor")
 _LINEAR = "grad of what is linear"
 """What ``autograd.grad`` is called that builds a graph, where the result has none."""
+_TAKES_OFF = {"detach": CutReason.DETACH, "detach_": CutReason.DETACH, "data": CutReason.DATA}
+"""What takes a value off its graph, whatever the mode."""
+_GIVES_NONE = {
+    **dict.fromkeys(_FROM_DATA, CutReason.COPY),
+    _LINEAR: CutReason.CONSTANT,
+    "grad": CutReason.CREATE_GRAPH,
+}
+"""What gives a value without a graph while the mode is on."""
 _ASKS = frozenset({"requires_grad", "grad_fn", "shape", "is_leaf", "grad", "backward", "_base"})
 """What is asked of a tensor, and computes nothing."""
 
@@ -344,6 +353,8 @@ class Following(TorchFunctionMode):
 
     def _add(self, value: Any, origin: Origin) -> int:
         number = len(self._origins)
+        if origin.cut is CutReason.MODE:
+            origin = origin._replace(mode=self._local.mode)
         self._origins.append(origin)
         inner = origin.cut is CutReason.INNER or origin.how in ("memory", "wrapped")
         would = inner and any(self._would[parent] for parent in origin.parents)
@@ -451,38 +462,29 @@ class Following(TorchFunctionMode):
         if out.requires_grad and is_leaf(out) and len([*_levels(out)]) == 1:  # its own beginning
             self._as_leaf(out, own.parents, own.route)
             return
-        cut, mode = None, -1
+        cut = None
         if not has_graph and (needed or any(self._would[p] for p in own.parents)):
-            cut, mode = self._reason(own.how, out)
+            cut = self._reason(own.how, out)
             if cut is not CutReason.INNER and not needed:
                 cut = None  # within a Function's forward and out of it again
-        number = self._add(out, own._replace(has_graph=has_graph, cut=cut, mode=mode))
+        number = self._add(out, own._replace(has_graph=has_graph, cut=cut))
         is_written = own.how.endswith("_") and own.how != "__getitem__"
         if is_written and (memory := storage_of(out)):
             self._written[memory] = StorageWeakRef(out.untyped_storage()), number
 
-    def _reason(self, name: str, out: Any) -> tuple[CutReason, int]:
-        """Return why a result has no graph, and which switch made it so."""
-        mode = self._local.mode
-        inside = self._local.inside
+    def _reason(self, name: str, out: Any) -> CutReason:
+        """Return why a result has no graph."""
+        mode, inside = self._local.mode, self._local.inside
         if inside and inside[0].had_grad and not torch.is_grad_enabled():
-            return CutReason.INNER, -1
-        if name in ("detach", "detach_"):
-            return CutReason.DETACH, -1
-        if name == "data":
-            return CutReason.DATA, -1
+            return CutReason.INNER
+        if name in _TAKES_OFF:
+            return _TAKES_OFF[name]
         if not torch.is_grad_enabled():
             is_sample = mode >= 0 and self._modes[mode].function == "sample"
-            return (CutReason.SAMPLE, -1) if is_sample else (CutReason.MODE, mode)
+            return CutReason.SAMPLE if is_sample else CutReason.MODE
         if not (out.is_floating_point() or out.is_complex()):
-            return CutReason.INTEGERS, -1
-        if name in _FROM_DATA:
-            return CutReason.COPY, -1
-        if name == _LINEAR:
-            return CutReason.CONSTANT, -1
-        if name == "grad":
-            return CutReason.CREATE_GRAPH, -1
-        return CutReason.OTHER, -1
+            return CutReason.INTEGERS
+        return _GIVES_NONE.get(name, CutReason.OTHER)
 
     def _left(self, name: str, result: Any, parents: tuple[int, ...], route: int) -> Any:
         """Note that numbers or an array have left torch; return them with a mark of that."""
@@ -532,17 +534,15 @@ class Following(TorchFunctionMode):
             known = self._known.get(out)
             inner = () if known is None else (known,)
             would = before.needs_grad or any(self._would[p] for p in inner)
-            has_graph, cut, mode, at = _requires_grad(out), None, -1, route
+            has_graph, cut, at = _requires_grad(out), None, route
             if would and not has_graph and not (out.requires_grad and is_leaf(out)):
-                cut, mode = self._reason(name, out)
+                cut = self._reason(name, out)
                 if cut is CutReason.OTHER:
                     is_checkpoint = name == "CheckpointFunction"
                     cut = CutReason.CHECKPOINT if is_checkpoint else CutReason.FUNCTION
                     if marks:
                         cut, at = CutReason.MARKED, marks[0]
-            number = self._add(
-                out, Origin((*before.parents, *inner), name, at, has_graph, cut, mode)
-            )
+            number = self._add(out, Origin((*before.parents, *inner), name, at, has_graph, cut))
             if (code := getattr(function.backward, "__code__", None)) is not None:
                 begin = os.path.abspath(code.co_filename), code.co_firstlineno
                 self._functions[number] = Site(*begin, function=f"{name}.backward")
@@ -735,7 +735,7 @@ class Following(TorchFunctionMode):
 
     def _note_step(self, optimizer: Any, frame: FrameType) -> None:
         number = self._met(optimizer, frame)
-        tensors = [p for group in optimizer.param_groups for p in group["params"]]
+        tensors: list[Any] = parameters_of(optimizer)
         given = [p for p in tensors if p.grad is not None]
         zero = [p for p in given if not any_nonzero(p.grad)]
         leaves = tuple(map(self._leaf, tensors))

@@ -46,7 +46,14 @@ from gradscope.launch.guard import line_of
 from gradscope.launch.trial import begin_rehearsal, end_rehearsal, overlay, rehearse
 from gradscope.program.names import Names
 from gradscope.program.sites import USER, classify, frames_from, user_frames
-from gradscope.program.tensors import OfTensors, TensorRef, any_nonzero, leaves_of, storage_of
+from gradscope.program.tensors import (
+    OfTensors,
+    TensorRef,
+    any_nonzero,
+    leaves_of,
+    parameters_of,
+    storage_of,
+)
 from gradscope.torch_private import DisableTorchFunction, innermost_transform
 from gradscope.units import gathered
 
@@ -506,7 +513,7 @@ class Rehearsal(TorchFunctionMode):
             number = self._numbers.setdefault(optimizer, len(self._record.optimizers))
             if number == len(self._record.optimizers):
                 self._record.optimizers.append(type(optimizer).__name__)
-            tensors = [p for group in optimizer.param_groups for p in group["params"]]
+            tensors = parameters_of(optimizer)
             for position, tensor in enumerate(tensors):
                 self._record.owners.setdefault(self._graph.variable(tensor), (number, position))
             return number, tensors

@@ -132,9 +132,7 @@ class Names:
         known = self._modules.get(id(root))
         if known is not None and known[0]() is root:
             return
-        for path, module in Module.named_modules(root):
-            path = path.removeprefix("_orig_mod").removeprefix(".")  # what torch.compile wraps
-            name = f"{label}.{path}" if path else label
+        for name, module in _modules_in(root, label):
             self._modules[id(module)] = (weakref.ref(module), name, type(module).__name__)
             for kind in (module._parameters, module._buffers):
                 for key, value in kind.items():
@@ -162,8 +160,10 @@ def parameters_in(frames: Sequence[FrameType]) -> dict[int, tuple[str, torch.Ten
     held = [pair for frame in reversed(frames) for pair in variables(frame) if pair[0][0] != "_"]
     for name, value in within(held):
         if issubclass(type(value), Module):
-            for key, parameter in _parameters(value):
-                found.setdefault(id(parameter), (f"{name}.{key}", parameter))
+            for inner, module in _modules_in(value, name):
+                for key, parameter in module._parameters.items():
+                    if parameter is not None:
+                        found.setdefault(id(parameter), (f"{inner}.{key}", parameter))
         elif issubclass(type(value), torch.Tensor) and is_held_leaf(value):
             found.setdefault(id(value), (name, value))
     return found
@@ -178,12 +178,10 @@ def within(held: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     yield from (each for pair in attributes for each in entries_of(*pair))
 
 
-def _parameters(root: Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _modules_in(root: Module, label: str) -> Iterator[tuple[str, Module]]:
     for path, module in Module.named_modules(root):
-        path = path.removeprefix("_orig_mod").removeprefix(".")
-        for key, parameter in module._parameters.items():
-            if parameter is not None:
-                yield f"{path}.{key}" if path else key, parameter
+        path = path.removeprefix("_orig_mod").removeprefix(".")  # what torch.compile wraps
+        yield f"{label}.{path}" if path else label, module
 
 
 def entries_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -109,6 +109,12 @@ def is_held_leaf(tensor: Tensor) -> bool:
     return _changed_base(tensor) is None and is_leaf(tensor)
 
 
+def parameters_of(optimizer: Any) -> list[Tensor]:
+    """Return the parameters of an optimizer; none of one that is gone."""
+    groups = () if optimizer is None else optimizer.param_groups
+    return [each for group in groups for each in group["params"]]
+
+
 def leaves_of(nodes: Iterable[Any]) -> list[Tensor]:
     """Return the leaves whose gradient arrives at some of these nodes."""
     return [node.variable for node in nodes if type(node).__name__ == "AccumulateGrad"]

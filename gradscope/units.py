@@ -8,7 +8,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, takewhile
 from typing import Any, TypeAlias, TypeVar
@@ -175,6 +175,16 @@ def followers_last(
                 waiting[target] -= 1
                 free += [target] if not waiting[target] else []
     return order
+
+
+def reached(starts: Iterable[K], following: Callable[[K], Iterable[K]]) -> Iterator[K]:
+    """Yield some things and all that they lead to, each once, the nearest first."""
+    seen, waiting = set[K](), [*starts]
+    for each in waiting:
+        if each not in seen:
+            seen.add(each)
+            yield each
+            waiting += following(each)
 
 
 def common_length(paths: Iterable[Sequence[Hashable]]) -> int:

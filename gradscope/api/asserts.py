@@ -15,7 +15,7 @@ from gradscope.api.why import why
 from gradscope.collect.walk import Walker
 from gradscope.errors import GradscopeError
 from gradscope.model import Severity
-from gradscope.program.tensors import leaves_of
+from gradscope.program.tensors import leaves_of, parameters_of
 from gradscope.torch_private import DisableTorchFunction
 from gradscope.units import counted, listed, nbytes
 
@@ -106,8 +106,7 @@ def assert_trains(
     with DisableTorchFunction():
         reached = set(map(id, leaves_of(Walker(room()).walk(nodes))))
     wanted = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    groups = () if by is None else by.param_groups
-    stepped = {id(each) for group in groups for each in group["params"]}
+    stepped = set(map(id, parameters_of(by)))
     left = [] if by is None else [n for n in wanted if id(wanted[n]) not in stepped]
     problems = {
         "no gradient comes from this loss to": [n for n in wanted if id(wanted[n]) not in reached],

@@ -21,6 +21,8 @@ from gradscope.units import firsts
 N = TypeVar("N", bound=ast.AST)
 Loop: TypeAlias = ast.For | ast.While | ast.AsyncFor
 LOOPS = (ast.For, ast.While, ast.AsyncFor)
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _MOST_FILES = 256
 _NOT_A_NUMBER = re.compile(r"\D+")
@@ -89,7 +91,7 @@ class SourceFile:
 def _child(parent: NodeInCode, prefix: str, node: ast.AST) -> tuple[NodeInCode, str]:
     """Return a child with its function, and what the names of functions in it begin with."""
     in_loop = parent.in_loop or isinstance(parent.node, LOOPS)
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+    if isinstance(node, FUNCTIONS):
         name = prefix + node.name
         return NodeInCode(node, name, False), name + ".<locals>."
     if isinstance(node, ast.Lambda):
@@ -160,6 +162,11 @@ def enclosing(file: str, line: int) -> list[ast.stmt]:
         node = inner
 
 
+def innermost(file: str, line: int, kind: type[N] | tuple[type[N], ...]) -> N | None:
+    """Return the innermost statement of a kind around a line."""
+    return next((each for each in reversed(enclosing(file, line)) if isinstance(each, kind)), None)
+
+
 def statements_in(node: ast.AST) -> Iterator[ast.stmt]:
     """Yield the statements right inside a node, also those of its clauses."""
     for child in ast.iter_child_nodes(node):
@@ -173,7 +180,7 @@ def statements_of(region: ast.AST) -> Iterator[ast.stmt]:
     """Yield all statements of a region in its own scope."""
     for child in statements_in(region):
         yield child
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        if not isinstance(child, (*FUNCTIONS, ast.ClassDef)):
             yield from statements_of(child)
 
 
@@ -184,15 +191,14 @@ def calls_in(region: ast.AST) -> Iterator[ast.Call]:
 
 def statement_at(site: Site) -> ast.stmt | None:
     """Return the innermost statement at a site."""
-    around = enclosing(site.file, site.line)
-    return around[-1] if around else None
+    return innermost(site.file, site.line, ast.stmt)
 
 
 def loops_around(file: str, line: int) -> list[Loop]:
     """Return the loops around a line in its function, innermost first."""
     found: list[Loop] = []
     for each in enclosing(file, line):
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(each, FUNCTIONS):
             found = []
         elif isinstance(each, LOOPS) and line >= each.body[0].lineno:
             found.insert(0, each)

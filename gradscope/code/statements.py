@@ -349,11 +349,8 @@ def _sets(statement: ast.stmt, name: str) -> bool:
 
 def _scope(site: Site) -> Iterator[ast.stmt]:
     """Yield the statements of the innermost function around a site, or of its module."""
-    around = source.enclosing(site.file, site.line)
-    functions = [
-        each for each in around if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-    return source.statements_of(functions[-1] if functions else source.tree(site.file))
+    function = source.innermost(site.file, site.line, source.FUNCTIONS)
+    return source.statements_of(function or source.tree(site.file))
 
 
 def _bound_by(statement: ast.stmt) -> set[str]:

@@ -59,6 +59,7 @@ from gradscope.program.sites import (
     user_frames,
 )
 from gradscope.program.tensors import (
+    OfTensors,
     TensorRef,
     any_nonzero,
     describe,
@@ -66,6 +67,7 @@ from gradscope.program.tensors import (
     is_leaf,
     leaves_of,
     node_of,
+    parameters_of,
     requires_grad,
     storage_of,
 )
@@ -83,9 +85,17 @@ _LEAVE = frozenset(
     {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__index__", "__complex__"}
 )
 """Methods that give numbers or arrays for a tensor."""
-_FROM_DATA = frozenset({"tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor"})
+_FROM_DATA = ("tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor")
 _LINEAR = "grad of what is linear"
 """What ``autograd.grad`` is called that builds a graph, where the result has none."""
+_TAKES_OFF = {"detach": CutReason.DETACH, "detach_": CutReason.DETACH, "data": CutReason.DATA}
+"""What takes a value off its graph, whatever the mode."""
+_GIVES_NONE = {
+    **dict.fromkeys(_FROM_DATA, CutReason.COPY),
+    _LINEAR: CutReason.CONSTANT,
+    "grad": CutReason.CREATE_GRAPH,
+}
+"""What gives a value without a graph while the mode is on."""
 _ASKS = frozenset({"requires_grad", "grad_fn", "shape", "is_leaf", "grad", "backward", "_base"})
 """What is asked of a tensor, and computes nothing."""
 
@@ -155,6 +165,56 @@ class _Local(threading.local):
         """In how many engine calls and steps it is: what these compute is theirs."""
 
 
+class _Leaves:
+    """The leaves that were met: what is known of each, and its name; it holds none of them."""
+
+    def __init__(self) -> None:
+        self._met: list[tuple[TensorRef, Leaf]] = []
+        self._names = Names()
+        self.made, self.frozen = OfTensors[tuple[int, int]](), OfTensors[int]()
+        """Where a parameter was made, and when; where a leaf was frozen."""
+
+    def add(self, tensor: Any) -> int:
+        """Return the number of one more leaf."""
+        facts = describe(tensor), tensor.numel(), tensor.requires_grad
+        leaf = Leaf("", *facts, isinstance(tensor, torch.nn.Parameter))
+        self._met.append((TensorRef(tensor), leaf))
+        return len(self._met) - 1
+
+    def __getitem__(self, number: int) -> Any:
+        """Return a leaf; None if it is gone."""
+        return self._met[number][0]()
+
+    def learn_names(self, frame: FrameType) -> None:
+        """Learn the names that the program has for leaves in a frame and its callers."""
+        met = enumerate(self._met)
+        fresh = [(n, t) for n, (ref, leaf) in met if not leaf.name and (t := ref()) is not None]
+        if fresh:
+            # The outermost first: what a method knows as `self.net` has a name where it was made.
+            self._names.learn_variables(reversed(user_frames(frame)))
+        written: dict[int, tuple[str, Any]] | None = None
+        for number, tensor in fresh:
+            name = self._names.of_tensor(tensor)
+            if name is None:  # it may be in a container
+                written = parameters_in(user_frames(frame)) if written is None else written
+                name = written.get(id(tensor), (None, tensor))[0]
+            if name is not None:
+                ref, leaf = self._met[number]
+                self._met[number] = ref, leaf._replace(name=name)
+
+    def now(self, holders: Iterable[Holder]) -> Iterator[Leaf]:
+        """Yield what is known of each leaf; ``holders`` are the optimizers."""
+        owners = {n: i for i, holder in enumerate(holders) for n in holder.leaves}
+        for number, (ref, leaf) in enumerate(self._met):
+            own = leaf._replace(optimizer=owners.get(number, -1))
+            if (tensor := ref()) is not None:
+                made, turn = self.made.get(tensor) or (-1, -1)
+                frozen = self.frozen.get(tensor)
+                own = own._replace(requires_grad=tensor.requires_grad, made=made, turn=turn)
+                own = own._replace(frozen=-1 if frozen is None else frozen)
+            yield own
+
+
 class Following(TorchFunctionMode):
     """Follows tensors from operation to operation, and what engine and optimizers do with them."""
 
@@ -177,23 +237,17 @@ class Following(TorchFunctionMode):
         self._origins: list[Origin] = []
         self._would: list[bool] = []
         """Of each value whether a graph leads to a leaf, or would without a Function around."""
-        self._known: dict[int, tuple[TensorRef, int]] = {}
+        self._known = OfTensors[int]()
         self._written: dict[int, tuple[StorageWeakRef, int]] = {}
         """The value that was last written into some memory."""
         self._functions: dict[int, Site] = {}
         self._modes: list[Mode] = []
-        self._leaves: list[TensorRef] = []
-        self._leaf_facts: list[tuple[str, int, bool]] = []
-        self._requires: dict[int, bool] = {}
-        self._frozen: dict[int, tuple[TensorRef, int]] = {}
-        self._made: dict[int, tuple[TensorRef, int, int]] = {}
+        self._leaves = _Leaves()
         self._turns = count()
         self._calls: list[EngineUse] = []
         self._steps: list[StepUse] = []
         self._optimizers: list[weakref.ref[Any]] = []
         self._holders: list[Holder] = []
-        self._names = Names()
-        self._named: dict[int, str] = {}
 
     def follow(self) -> Handle:
         """Begin; the handle ends it."""
@@ -259,9 +313,8 @@ class Following(TorchFunctionMode):
 
     def number_of(self, value: Any) -> int:
         """Return the number of a tensor, as it is now."""
-        known = self._known.get(id(value))
-        number = known[1] if known is not None and known[0]() is value else -1
-        if number < 0:
+        number = self._known.get(value)
+        if number is None:
             number = self._unknown(value)
         origin, requires = self._origins[number], value.requires_grad
         is_held = is_leaf(value) and requires and len([*_levels(value)]) == 1
@@ -292,19 +345,16 @@ class Following(TorchFunctionMode):
         return self._add(value, Origin(tuple(parents), "unseen", -1, True))
 
     def _as_leaf(self, value: Any, parents: tuple[int, ...], route: int) -> int:
-        leaf = len(self._leaves)
-        self._leaves.append(TensorRef(value))
-        is_parameter = isinstance(value, torch.nn.Parameter)
-        self._leaf_facts.append((describe(value), value.numel(), is_parameter))
-        self._requires[leaf] = value.requires_grad
-        origin = Origin(parents, "leaf", route, value.requires_grad, leaf=leaf)
-        return self._add(value, origin)
+        leaf = self._leaves.add(value)
+        return self._add(value, Origin(parents, "leaf", route, value.requires_grad, leaf=leaf))
 
     def _leaf(self, value: Any) -> int:
         return self._origins[self.number_of(value)].leaf
 
     def _add(self, value: Any, origin: Origin) -> int:
         number = len(self._origins)
+        if origin.cut is CutReason.MODE:
+            origin = origin._replace(mode=self._local.mode)
         self._origins.append(origin)
         inner = origin.cut is CutReason.INNER or origin.how in ("memory", "wrapped")
         would = inner and any(self._would[parent] for parent in origin.parents)
@@ -312,7 +362,7 @@ class Following(TorchFunctionMode):
         # What `torch.func` wraps in an operation's result is that result, too.
         own = [*_levels(value)] if isinstance(value, torch.Tensor) else []
         for each in own[:1] if origin.how in ("wrapped", "leaf") else own:
-            self._known[id(each)] = TensorRef(each), number
+            self._known[each] = number
         if number > self.most_values:
             self.is_over = True
         return number
@@ -412,38 +462,29 @@ class Following(TorchFunctionMode):
         if out.requires_grad and is_leaf(out) and len([*_levels(out)]) == 1:  # its own beginning
             self._as_leaf(out, own.parents, own.route)
             return
-        cut, mode = None, -1
+        cut = None
         if not has_graph and (needed or any(self._would[p] for p in own.parents)):
-            cut, mode = self._reason(own.how, out)
+            cut = self._reason(own.how, out)
             if cut is not CutReason.INNER and not needed:
                 cut = None  # within a Function's forward and out of it again
-        number = self._add(out, own._replace(has_graph=has_graph, cut=cut, mode=mode))
+        number = self._add(out, own._replace(has_graph=has_graph, cut=cut))
         is_written = own.how.endswith("_") and own.how != "__getitem__"
         if is_written and (memory := storage_of(out)):
             self._written[memory] = StorageWeakRef(out.untyped_storage()), number
 
-    def _reason(self, name: str, out: Any) -> tuple[CutReason, int]:
-        """Return why a result has no graph, and which switch made it so."""
-        mode = self._local.mode
-        inside = self._local.inside
+    def _reason(self, name: str, out: Any) -> CutReason:
+        """Return why a result has no graph."""
+        mode, inside = self._local.mode, self._local.inside
         if inside and inside[0].had_grad and not torch.is_grad_enabled():
-            return CutReason.INNER, -1
-        if name in ("detach", "detach_"):
-            return CutReason.DETACH, -1
-        if name == "data":
-            return CutReason.DATA, -1
+            return CutReason.INNER
+        if name in _TAKES_OFF:
+            return _TAKES_OFF[name]
         if not torch.is_grad_enabled():
             is_sample = mode >= 0 and self._modes[mode].function == "sample"
-            return (CutReason.SAMPLE, -1) if is_sample else (CutReason.MODE, mode)
+            return CutReason.SAMPLE if is_sample else CutReason.MODE
         if not (out.is_floating_point() or out.is_complex()):
-            return CutReason.INTEGERS, -1
-        if name in _FROM_DATA:
-            return CutReason.COPY, -1
-        if name == _LINEAR:
-            return CutReason.CONSTANT, -1
-        if name == "grad":
-            return CutReason.CREATE_GRAPH, -1
-        return CutReason.OTHER, -1
+            return CutReason.INTEGERS
+        return _GIVES_NONE.get(name, CutReason.OTHER)
 
     def _left(self, name: str, result: Any, parents: tuple[int, ...], route: int) -> Any:
         """Note that numbers or an array have left torch; return them with a mark of that."""
@@ -490,20 +531,18 @@ class Following(TorchFunctionMode):
     ) -> None:
         route, name = self._route(frame), function.__name__
         for out in [t for t in _tensors_in((result,)) if isinstance(t, torch.Tensor)]:
-            known = self._known.get(id(out))
-            inner = (known[1],) if known is not None and known[0]() is out else ()
+            known = self._known.get(out)
+            inner = () if known is None else (known,)
             would = before.needs_grad or any(self._would[p] for p in inner)
-            has_graph, cut, mode, at = _requires_grad(out), None, -1, route
+            has_graph, cut, at = _requires_grad(out), None, route
             if would and not has_graph and not (out.requires_grad and is_leaf(out)):
-                cut, mode = self._reason(name, out)
+                cut = self._reason(name, out)
                 if cut is CutReason.OTHER:
                     is_checkpoint = name == "CheckpointFunction"
                     cut = CutReason.CHECKPOINT if is_checkpoint else CutReason.FUNCTION
                     if marks:
                         cut, at = CutReason.MARKED, marks[0]
-            number = self._add(
-                out, Origin((*before.parents, *inner), name, at, has_graph, cut, mode)
-            )
+            number = self._add(out, Origin((*before.parents, *inner), name, at, has_graph, cut))
             if (code := getattr(function.backward, "__code__", None)) is not None:
                 begin = os.path.abspath(code.co_filename), code.co_firstlineno
                 self._functions[number] = Site(*begin, function=f"{name}.backward")
@@ -591,18 +630,17 @@ class Following(TorchFunctionMode):
         is_on = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
         if isinstance(tensor, torch.Tensor) and is_leaf(tensor):
             if is_on:
-                self._frozen.pop(id(tensor), None)
+                self._leaves.frozen.forget(tensor)
             else:
                 if isinstance(tensor, torch.nn.Parameter):
                     self.number_of(tensor)
-                self._frozen[id(tensor)] = TensorRef(tensor), self._route(frame)
+                self._leaves.frozen[tensor] = self._route(frame)
 
     def made_parameter(self, parameter: Any, frame: FrameType) -> None:
         """Note where a parameter was made."""
 
         def note() -> None:
-            made = TensorRef(parameter), self._route(frame), next(self._turns)
-            self._made[id(parameter)] = made
+            self._leaves.made[parameter] = self._route(frame), next(self._turns)
 
         self._noting(note, None)
 
@@ -638,15 +676,10 @@ class Following(TorchFunctionMode):
         """Return whether it has met a loss; without one some of the tensors and, if they are
         leaves, a call.
         """
-
-        def met(value: Any) -> bool:
-            known = self._known.get(id(value))
-            return known is not None and known[0]() is value
-
         if loss is not None:
-            return met(loss)
-        there = [*filter(met, tensors)]
-        return bool(there) and (bool(self._calls) or self.is_computed(self.number_of(there[0])))
+            return self._known.get(loss) is not None
+        met = [each for each in tensors if self._known.get(each) is not None]
+        return bool(met) and (bool(self._calls) or self.is_computed(self.number_of(met[0])))
 
     def is_computed(self, number: int) -> bool:
         """Return whether a value is no leaf, and was computed from something."""
@@ -672,13 +705,13 @@ class Following(TorchFunctionMode):
     def _note_call(self, roots: Sequence[Any], call: EngineCall, frame: FrameType) -> int:
         """Note a call that begins; return its place."""
         self._calls.append(self.use_of(roots, call.inputs, frame, call.accumulates))
-        self._learn_names(frame)
+        self._leaves.learn_names(frame)
         return len(self._calls) - 1
 
     def _note_lost(self, place: int) -> None:
         """Note the leaves to which the graph of a call leads and that got nothing by it."""
         use = self._calls[place]
-        tensors = ((leaf, self._leaves[leaf]()) for leaf in use.reached)
+        tensors = ((leaf, self._leaves[leaf]) for leaf in use.reached)
         lost = frozenset(n for n, each in tensors if each is not None and not is_given(each))
         self._calls[place] = use._replace(reached=use.reached - lost, lost=lost)
 
@@ -702,7 +735,7 @@ class Following(TorchFunctionMode):
 
     def _note_step(self, optimizer: Any, frame: FrameType) -> None:
         number = self._met(optimizer, frame)
-        tensors = [p for group in optimizer.param_groups for p in group["params"]]
+        tensors: list[Any] = parameters_of(optimizer)
         given = [p for p in tensors if p.grad is not None]
         zero = [p for p in given if not any_nonzero(p.grad)]
         leaves = tuple(map(self._leaf, tensors))
@@ -711,7 +744,7 @@ class Following(TorchFunctionMode):
         name = self._holders[number].name or next(filter(None, names), "")
         name = name or self._attribute(frames, optimizer)
         self._holders[number] = self._holders[number]._replace(name=name, leaves=leaves)
-        self._learn_names(frame)
+        self._leaves.learn_names(frame)
         own = frozenset(map(self._leaf, given)), frozenset(map(self._leaf, zero))
         self._steps.append(StepUse(number, self._route(frame), *own))
 
@@ -732,51 +765,17 @@ class Following(TorchFunctionMode):
     def consider(self, *, is_step: bool) -> None:
         """Be told that a call begins, or that a step has ended."""
 
-    def _learn_names(self, frame: FrameType) -> None:
-        fresh = [(n, ref()) for n, ref in enumerate(self._leaves) if n not in self._named]
-        if fresh:
-            # The outermost first: what a method knows as `self.net` has a name where it was made.
-            self._names.learn_variables(reversed(user_frames(frame)))
-        written: dict[int, tuple[str, Any]] | None = None
-        for number, leaf in fresh:
-            name = None if leaf is None else self._names.of_tensor(leaf)
-            if name is None and leaf is not None:  # it may be in a container
-                written = parameters_in(user_frames(frame)) if written is None else written
-                name = written.get(id(leaf), (None, leaf))[0]
-            if name is not None:
-                self._named[number] = name
-
     # what was seen
 
     def record(self, ended: str = "") -> Origins:
         """Return what was seen, as plain data."""
         with self._lock, DisableTorchFunction():
-            self._learn_names(sys._getframe(1))
-            optimizers = {n: i for i, h in enumerate(self._holders) for n in h.leaves}
-            leaves = []
-            for number, ref in enumerate(self._leaves):
-                tensor, facts = ref(), self._leaf_facts[number]
-                key = id(tensor)
-                made, route, turn = self._made.get(key, (None, -1, -1))
-                is_known = made is not None and made() is tensor
-                froze, frozen = self._frozen.get(key, (None, -1))
-                leaf = Leaf(
-                    self._named.get(number, ""),
-                    facts[0],
-                    facts[1],
-                    self._requires[number] if tensor is None else tensor.requires_grad,
-                    facts[2],
-                    frozen if froze is not None and froze() is tensor else -1,
-                    route if is_known else -1,
-                    optimizers.get(number, -1),
-                    turn if is_known else -1,
-                )
-                leaves.append(leaf)
+            self._leaves.learn_names(sys._getframe(1))
             return Origins(
                 [*self._origins],
                 [*map(_sites, self._numbered)],
                 [*self._modes],
-                leaves,
+                [*self._leaves.now(self._holders)],
                 [*self._calls],
                 [*self._steps],
                 [*self._holders],

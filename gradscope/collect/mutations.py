@@ -15,7 +15,7 @@ from gradscope.code import statements
 from gradscope.code.statements import Statement
 from gradscope.model import BackwardCall, Site
 from gradscope.program.sites import Place, site_of
-from gradscope.program.tensors import storage_of
+from gradscope.program.tensors import parameters_of, storage_of
 from gradscope.rules.gs201 import Modified
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _OptimizerStep:
 
     def changed(self, tensor: torch.Tensor, version: int) -> bool:
         """Return whether this step changed a tensor while it had this version."""
-        key, parameters = storage_of(tensor), _parameters(self.optimizer())
+        key, parameters = storage_of(tensor), parameters_of(self.optimizer())
         return bool(key) and any(
             before <= version < after and storage_of(parameter) == key
             for parameter, before, after in zip(parameters, self._before, self._after, strict=False)
@@ -48,12 +48,12 @@ class _OptimizerStep:
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """Return whether the step may change a tensor."""
-        key, parameters = storage_of(tensor), _parameters(self.optimizer())
+        key, parameters = storage_of(tensor), parameters_of(self.optimizer())
         return bool(key) and any(storage_of(parameter) == key for parameter in parameters)
 
     @staticmethod
     def _versions(optimizer: Any) -> array[int]:
-        return array("Q", [parameter._version for parameter in _parameters(optimizer)])
+        return array("Q", [parameter._version for parameter in parameters_of(optimizer)])
 
 
 class Mutations:
@@ -154,9 +154,3 @@ def likeliest(
     if not ranked or (len(ranked) > 1 and weight(ranked[0]) == weight(ranked[1])):
         return None
     return ranked[0]
-
-
-def _parameters(optimizer: Any) -> list[torch.Tensor]:
-    """Return the parameters of an optimizer; none of one that is gone."""
-    groups = () if optimizer is None else optimizer.param_groups
-    return [p for group in groups for p in group["params"]]

@@ -40,6 +40,7 @@ from gradscope.program.tensors import (
     is_zero,
     leaves_of,
     memory_of,
+    parameters_of,
     requires_grad,
     version_of,
 )
@@ -569,8 +570,7 @@ class Trained(Observer):
 
 def _parameters(optimizer: Any) -> list[Tensor]:
     """Return what an optimizer holds; a parameter whose values are all elsewhere is empty here."""
-    groups = () if optimizer is None else optimizer.param_groups
-    return [p for group in groups for p in group["params"] if p.numel()]
+    return [each for each in parameters_of(optimizer) if each.numel()]
 
 
 def _is_no_gradient(grad: Tensor | None) -> bool:

@@ -81,32 +81,27 @@ def improved(
 
 def full(finding: Finding, ways: Ways) -> Finding:
     """Return a finding with the cut, if the rehearsal has shown it; else as it is."""
-    match finding.code:
-        case "GS501":
-            way = without_graph(finding, ways)
-        case "GS502":
-            way = not_reached(finding, ways)
-        case "GS505":
-            way = unused_inputs(finding, ways)
-        case "GS503" | "GS504" if finding.step is not None and finding.is_of_resets:
-            fixes = reconnecting.reset(finding.step, finding.site)
-            return finding.with_fixes([*fixes, *finding.fixes])
-        case "GS503":
-            way = never_used(finding, ways)
-        case _:
-            return finding
+    if finding.is_of_resets and finding.step is not None:
+        fixes = reconnecting.reset(finding.step, finding.site)
+        return finding.with_fixes([*fixes, *finding.fixes])
+    to_find = {
+        "GS501": without_graph,
+        "GS502": not_reached,
+        "GS503": never_used,
+        "GS505": unused_inputs,
+    }.get(finding.code)
+    way = None if to_find is None else to_find(finding, ways)
     if way is None:
         return finding
-    fixes = [*way.fixes]
+    changed = replace(finding, related=tuple(way.notes))
     if finding.step is None:  # the call that fails stays the place
-        names = finding.parameters or _names_behind(finding, ways)
-        changed = replace(finding, related=tuple(way.notes), parameters=names)
-        return changed.with_fixes(fixes or [*finding.fixes])
-    severity = finding.severity
-    if finding.code == "GS502":
-        severity = Severity.ADVICE if way.is_unused else Severity.WARNING
-    changed = replace(finding, related=tuple(way.notes), severity=severity)
-    return replace(changed, site=way.site, label=way.label).with_fixes(fixes or [*finding.fixes])
+        changed = replace(changed, parameters=finding.parameters or _names_behind(finding, ways))
+    else:
+        severity = finding.severity
+        if finding.code == "GS502":
+            severity = Severity.ADVICE if way.is_unused else Severity.WARNING
+        changed = replace(changed, site=way.site, label=way.label, severity=severity)
+    return changed.with_fixes([*way.fixes] or [*finding.fixes])
 
 
 def filled(table: TrainingTable, ways: Ways) -> TrainingTable:
@@ -222,8 +217,8 @@ def _cut_way(cut: Cut, others: Sequence[Cut], ways: Ways) -> Way | None:
 
 def _lost_way(leaves: Sequence[int], begin: Site, ways: Ways) -> Way:
     """Return what a Function's backward, which begins at a line, does not give."""
-    own = source.enclosing(begin.file, begin.line)[-1:]
-    returns = [n for n in ast.walk(own[0]) if isinstance(n, ast.Return)] if own else []
+    own = source.statement_at(begin) or ast.Pass()
+    returns = [n for n in ast.walk(own) if isinstance(n, ast.Return)]
     at = places.of_node(returns[-1], begin.file, begin.function) if returns else begin
     label = f"gives no gradient to {ways.record.told(leaves)}"
     fix = Fix(FixKind.OTHER, "return a gradient for each argument of `forward` that requires one")
@@ -272,11 +267,10 @@ def never_used(finding: Finding, ways: Ways) -> Way | None:
 
 def _not_read(made: Site) -> Iterator[Related]:
     """Yield a note on the ``forward`` of a class whose ``__init__`` makes what it does not read."""
-    around = source.enclosing(made.file, made.line)
-    owner = next((each for each in reversed(around) if isinstance(each, ast.ClassDef)), None)
-    if owner is None or not isinstance(around[-1], ast.Assign):
+    owner, making = source.innermost(made.file, made.line, ast.ClassDef), source.statement_at(made)
+    if owner is None or not isinstance(making, ast.Assign):
         return
-    name = ast.unparse(around[-1].targets[0])
+    name = ast.unparse(making.targets[0])
     for each in owner.body:
         if isinstance(each, ast.FunctionDef) and each.name == "forward":
             reads = {ast.unparse(read) for read in source.reads_of(each)}

@@ -11,8 +11,8 @@ from functools import cached_property, partial
 from itertools import chain, islice, product
 
 from gradscope.code import source
+from gradscope.code.source import FUNCTIONS
 from gradscope.fixing.edits import (
-    FUNCTIONS,
     PATHS,
     computed_at,
     copying,
@@ -584,8 +584,7 @@ class Search(Trial):
         record = self._record
         if place not in self._calls_at:
             return record.bound.get(head)
-        around = source.enclosing(place.file, place.line)
-        loop = next((e for e in reversed(around) if isinstance(e, (*FUNCTIONS, *source.LOOPS))), 0)
+        loop = source.innermost(place.file, place.line, FUNCTIONS + source.LOOPS)
         if isinstance(loop, FUNCTIONS):
             shared = (n for n in ast.walk(loop) if isinstance(n, ast.Global | ast.Nonlocal))
             owners = (root_of(name) for name in names if "." in name)

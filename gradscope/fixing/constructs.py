@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
-from itertools import islice
 
 from gradscope.code import source
 from gradscope.fixing.edits import (
@@ -86,7 +85,7 @@ def _not_donating(file: str) -> Pieces:
 
 def _as_text(site: Site) -> Pieces:
     """Keep ``str(error)`` in the place of the exception, whose traceback keeps the variables."""
-    match next(reversed(source.enclosing(site.file, site.line)), None):
+    match source.statement_at(site):
         case (
             ast.Expr(value=ast.Call(args=[ast.Name() as kept]))
             | ast.Assign(value=ast.Name() as kept)
@@ -97,12 +96,11 @@ def _as_text(site: Site) -> Pieces:
 
 def _saved_for_backward(site: Site) -> Pieces:
     """Hand an output to ``ctx.save_for_backward``, and read it from there in ``backward``."""
-    file, around = site.file, source.enclosing(site.file, site.line)
-    owners = (each for each in reversed(around) if isinstance(each, ast.ClassDef))
-    nodes = (node for owner in islice(owners, 1) for node in ast.walk(owner))
+    file, owner = site.file, source.innermost(site.file, site.line, ast.ClassDef)
+    nodes = () if owner is None else ast.walk(owner)
     attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
     is_new = not {each.attr for each in attributes} & {"save_for_backward", "saved_tensors"}
-    match next(reversed(around), None):
+    match source.statement_at(site):
         case (
             ast.Assign(
                 targets=[ast.Attribute(value=ast.Name(id=ctx), attr=name)],

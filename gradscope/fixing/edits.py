@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from gradscope.code import source, statements
+from gradscope.code.source import FUNCTIONS
 from gradscope.code.statements import stored_names
 from gradscope.fixing.marks import Span
 from gradscope.fixing.pieces import (
@@ -30,9 +31,7 @@ if TYPE_CHECKING:  # it is not needed in the user's process
 
 PATHS = (ast.Name, ast.Attribute, ast.Subscript)
 """What a variable, or a part of one, is read by."""
-Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-Owner: TypeAlias = source.Loop | Function
+Owner: TypeAlias = source.Loop | source.Function
 """What runs statements again and again."""
 _SIMPLE = (*PATHS, ast.Call)
 _MADE = {
@@ -387,7 +386,7 @@ def summed_loop(place: Span) -> Pieces:
     rest = block_with(file, loop)[block_with(file, loop).index(loop) + 1 :]
     is_read = any(_reads(each, stored_names(loop)) for each in rest)
     if not isinstance(loop, ast.For) or loop.body != [last] or is_read:
-        scope = next(reversed(functions_around(file, last)), source.tree(file))
+        scope = source.innermost(file, last.lineno, FUNCTIONS) or source.tree(file)
         known = {each.id for each in ast.walk(scope) if isinstance(each, ast.Name)}
         known |= _arguments(scope)
         name = next((n for n in ("losses", "all_losses", "to_sum") if n not in known), "")
@@ -532,7 +531,7 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
     if not before_it or is_bound or not may_move:
         return ()
     if isinstance(owner, FUNCTIONS):  # the names become its own: nobody else may see them
-        scope = next(reversed(functions_around(file, nodes[0])), source.tree(file))
+        scope = source.innermost(file, nodes[0].lineno, FUNCTIONS) or source.tree(file)
         others = (*ast.iter_child_nodes(scope), owner.args, *owner.decorator_list)
         beside = (each for each in others if each not in (owner, *nodes))
         is_seen = any(_reads(each, names, [owner, *nodes]) for each in beside)
@@ -577,7 +576,7 @@ def unguarded(file: str, node: ast.Assign) -> Pieces:
     return ()
 
 
-def functions_around(file: str, node: ast.AST) -> list[Function]:
+def functions_around(file: str, node: ast.AST) -> list[source.Function]:
     """Return the functions around a node, from the outermost in."""
     around = source.enclosing(file, getattr(node, "lineno", 0))
     return [each for each in around if isinstance(each, FUNCTIONS)]
@@ -702,7 +701,7 @@ def _may_swap(node: ast.stmt, later: ast.stmt) -> bool:
 
 def without_graph(file: str, line: int) -> Pieces:
     """Return the edit that runs the statement at a line under ``torch.no_grad()``."""
-    node = next(reversed(source.enclosing(file, line)), None)
+    node = source.innermost(file, line, ast.stmt)
     kinds = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.For
     if not isinstance(node, kinds):
         return ()
@@ -717,10 +716,8 @@ def _has_torch(file: str) -> bool:
 
 def decorated_function(place: Span) -> tuple[str, ast.FunctionDef] | None:
     """Return the function around a place that has a decorator."""
-    for each in reversed(source.enclosing(place.file, place.line)):
-        if isinstance(each, ast.FunctionDef):
-            return (place.file, each) if each.decorator_list else None
-    return None
+    function = source.innermost(place.file, place.line, ast.FunctionDef)
+    return (place.file, function) if function is not None and function.decorator_list else None
 
 
 def uncached(file: str, function: ast.FunctionDef) -> Pieces:

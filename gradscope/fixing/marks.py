@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from gradscope.code import source
-from gradscope.code.source import LOOPS, Loop
+from gradscope.code.source import FUNCTIONS, LOOPS, Function, Loop
 
 MARK = "__gradscope_mark__"
 """The builtin that a marked expression is handed to: ``MARK(number, begun, value)`` returns the
@@ -130,7 +130,7 @@ class Marker(ast.NodeTransformer):
                 return node  # the object whose attribute is set stays
             self.generic_visit(node)
             return self._mark(node)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, FUNCTIONS):
             defaults = node.args.defaults
             defaults[:] = [self.visit(each) for each in defaults]  # type: ignore[misc]
             node.body = self._headed(node)  # annotations and decorators stay
@@ -147,7 +147,7 @@ class Marker(ast.NodeTransformer):
             return node
         return super().visit(node)  # type: ignore[no-any-return]
 
-    def _headed(self, node: Loop | ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
+    def _headed(self, node: Loop | Function) -> list[ast.stmt]:
         """Return a marked body that says when it begins."""
         body, paths = node.body, _paths_in(node) | self._own
         self._renewals |= _renewals_in(node)
@@ -167,7 +167,7 @@ class Marker(ast.NodeTransformer):
         outer = self._own
         self._own = {path for path in _paths_in(node) if path.startswith("self.")}
         node.body = [
-            self.visit(each) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) else each  # type: ignore[misc]
+            self.visit(each) if isinstance(each, FUNCTIONS) else each  # type: ignore[misc]
             for each in node.body
         ]
         self._own = outer

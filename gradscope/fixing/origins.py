@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from gradscope.model import Site
 from gradscope.rules.parameters import told
-from gradscope.units import counted
+from gradscope.units import counted, reached
 
 
 class CutReason(StrEnum):
@@ -179,12 +179,11 @@ class Origins:
         """Yield some values and all that they were computed from, the nearest first; only those
         ``with_graph``, if so asked.
         """
-        seen, waiting = set[int](), [*starts]
-        for value in waiting:
-            if value not in seen and (self.origins[value].has_graph or not with_graph):
-                seen.add(value)
-                waiting += self.origins[value].parents
-                yield value
+
+        def wanted(values: Iterable[int]) -> Iterator[int]:
+            return (n for n in values if self.origins[n].has_graph or not with_graph)
+
+        return reached(wanted(starts), lambda value: wanted(self.origins[value].parents))
 
     @cached_property
     def leaves_behind(self) -> Sequence[frozenset[int]]:

@@ -208,8 +208,7 @@ def _in_grad_mode(cut: Cut, site: Site) -> _Proposed:
             line = Piece(at.file, (each.lineno, 0), (each.lineno + 1, 0), "")
             yield f"leave out @{name}()", (line,)
         return
-    around = source.enclosing(at.file, at.line)
-    block = next((each for each in reversed(around) if isinstance(each, ast.With)), None)
+    block = source.innermost(at.file, at.line, ast.With)
     if mode.kind is ModeKind.WITH and block is not None and first_line(block) == at.line:
         items = (each.context_expr for each in block.items)
         item = next(filter(is_switch, items), None)

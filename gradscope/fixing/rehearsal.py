@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 from gradscope.fixing.marks import Span
-from gradscope.units import gathered
+from gradscope.units import gathered, reached
 
 Spot: TypeAlias = tuple[str, int]
 """A file and a line in it."""
@@ -150,14 +150,7 @@ class Record:
         for node in seen:
             for following in self.after[node]:
                 before[following].append(node)
-        leads: set[int] = set()
-        waiting = [target for target in targets if target in seen]
-        while waiting:
-            node = waiting.pop()
-            if node not in leads:
-                leads.add(node)
-                waiting += before[node]
-        return leads
+        return {*reached(targets & seen, before.__getitem__)}
 
     def stepped_by(self, leaf: int) -> int:
         """Return the optimizer of a leaf; -1 if it has none."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
 from gradscope.code import source
-from gradscope.fixing.origins import CutReason, EngineUse, Mode, ModeKind, Origin, Origins, Route
+from gradscope.fixing.origins import CutReason, EngineUse, Mode, ModeKind, Origins, Route
 from gradscope.model import Related, Site
-from gradscope.units import gathered
+from gradscope.units import gathered, reached
 
 _DATA = ("", "tensor", "as_tensor", "asarray", "from_numpy")
 """How a tensor is made of what torch has no part in."""
@@ -174,31 +174,36 @@ class Ways:
         """Return where the ways from some values to leaves are cut, the nearest to them first: to
         the ``wanted`` leaves, or to all parameters that require grad.
         """
-        record = self.record
+        behind = self.record.leaves_behind
         aims = self._trained if wanted is None else frozenset(wanted)
         found: dict[object, Cut] = {}
-        seen = set[int]()
-        waiting: list[tuple[int, int]] = [(root, -1) for root in roots]
-        for value, by in waiting:
-            behind = record.leaves_behind[value] & aims
-            if value in seen or not behind:
-                continue
-            seen.add(value)
-            origin = record.origins[value]
-            if origin.cut in (None, CutReason.INNER):
-                waiting += [(parent, value) for parent in origin.parents]
-                continue
-            cut = self._cut(value, origin, behind, by)
+        for value, by in self._cut_at(roots, lambda value: bool(behind[value] & aims)):
+            cut = self._cut(value, behind[value] & aims, by)
             key = (cut.reason, cut.site, cut.back[:1])
-            if key in found:
-                old = found[key]
-                found[key] = old._replace(behind=old.behind | behind)
-            else:
-                found[key] = cut
+            known = found.setdefault(key, cut)
+            found[key] = known._replace(behind=known.behind | cut.behind)
         return [*found.values()]
 
-    def _cut(self, value: int, origin: Origin, behind: frozenset[int], by: int) -> Cut:
-        record, reason = self.record, origin.cut
+    def _cut_at(
+        self, roots: Iterable[int], leads: Callable[[int], bool]
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the values at which ways are cut, by values that lead where they are to, each with
+        the one that was computed from it.
+        """
+        seen, waiting = set[int](), [(root, -1) for root in roots]
+        for value, by in waiting:
+            if value in seen or not leads(value):
+                continue
+            seen.add(value)
+            origin = self.record.origins[value]
+            if origin.cut in (None, CutReason.INNER):
+                waiting += [(parent, value) for parent in origin.parents]
+            else:
+                yield value, by
+
+    def _cut(self, value: int, behind: frozenset[int], by: int = -1) -> Cut:
+        record, origin = self.record, self.record.origins[value]
+        reason = origin.cut
         assert reason is not None
         mode = record.modes[origin.mode] if origin.mode >= 0 else None
         site = record.site(mode.route) if mode is not None else None
@@ -219,19 +224,9 @@ class Ways:
 
     def cuts_of_values(self, roots: Iterable[int], values: Iterable[int]) -> list[Cut]:
         """Return where the ways from some values to others are cut."""
-        record, found = self.record, []
         leads = {n for value in values for n in (value, *self.descendants(value))}
-        seen, waiting = set[int](), [(root, -1) for root in roots if root in leads]
-        for value, by in waiting:
-            if value in seen:
-                continue
-            seen.add(value)
-            origin = record.origins[value]
-            if origin.cut not in (None, CutReason.INNER):
-                found.append(self._cut(value, origin, record.leaves_behind[value], by))
-                continue
-            waiting += [(parent, value) for parent in origin.parents if parent in leads]
-        return found
+        met = self._cut_at(roots, leads.__contains__)
+        return [self._cut(value, self.record.leaves_behind[value], by) for value, by in met]
 
     def last_of_values(
         self, values: Iterable[int], function: str = "", before: float = math.inf
@@ -295,7 +290,7 @@ class Ways:
             for value in range(number - 1, begin - 1, -1) if is_data else ():
                 behind = record.leaves_behind[value] & self._trained
                 if behind and record.origins[value].cut is CutReason.LEFT:
-                    cut = self._cut(value, record.origins[value], behind, -1)
+                    cut = self._cut(value, behind)
                     found.append(cut._replace(back=record.routes[origin.route]))
                     break
         return found
@@ -327,13 +322,8 @@ class Ways:
     def descendants(self, value: int) -> frozenset[int]:
         """Return what was computed from a value."""
         if value not in self._after:
-            seen, waiting = set[int](), [value]
-            for each in waiting:
-                for after in self.record.after[each]:
-                    if after not in seen:
-                        seen.add(after)
-                        waiting.append(after)
-            self._after[value] = frozenset(seen)
+            after = self.record.after
+            self._after[value] = frozenset(reached(after[value], after.__getitem__))
         return self._after[value]
 
     def value_of(self, leaf: int) -> int:
@@ -394,10 +384,6 @@ class Ways:
 
     # lines
 
-    def between(self, roots: Iterable[int], value: int) -> list[Site]:
-        """Return the program's lines from some values down to what they were computed from."""
-        return [row.site for row in self._rows(self._path(roots, value), LineState.BARE)]
-
     def way_to(self, leaf: int) -> list[Row]:
         """Return the shortest way on which the last loss that trains a leaf does so."""
         for call in reversed(self.losses):
@@ -423,15 +409,9 @@ class Ways:
         call = next((c for c in reversed(self.losses) if leaf in c.reached), None)
         found: dict[tuple[str, int], Site] = {}
         leads = {goal, *self.descendants(goal)}
-        seen, waiting = set[int](), [*(call.roots if call else ())]
-        for value in waiting:
-            origin = record.origins[value]
-            if value in seen or value not in leads or not origin.has_graph:
-                continue
-            seen.add(value)
-            waiting += origin.parents
-            site = record.site(origin.route)
-            if site is not None and spot_of(site) not in shown:
+        for value in record.before(call.roots if call else (), with_graph=True):
+            site = record.site(record.origins[value].route)
+            if value in leads and site is not None and spot_of(site) not in shown:
                 found.setdefault(spot_of(site), site)
         return [*found.values()]
 

@@ -9,8 +9,6 @@ import ast
 import builtins
 import math
 import operator
-import os
-import pickle
 import re
 import sys
 import threading
@@ -20,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace as replaced
 from inspect import getattr_static
 from itertools import islice
-from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple, NoReturn
 
@@ -45,12 +42,18 @@ from gradscope.hooks import (
     replace_default_hook_functions,
     wrap_engine,
 )
-from gradscope.launch.guard import keep_inside, line_of
-from gradscope.launch.runner import prepare
-from gradscope.launch.trial import overlay, run_eagerly, target_of
+from gradscope.launch.guard import line_of
+from gradscope.launch.trial import begin_rehearsal, end_rehearsal, overlay, rehearse
 from gradscope.program.names import Names
 from gradscope.program.sites import USER, classify, frames_from, user_frames
-from gradscope.program.tensors import TensorRef, any_nonzero, leaves_of, storage_of
+from gradscope.program.tensors import (
+    OfTensors,
+    TensorRef,
+    any_nonzero,
+    leaves_of,
+    parameters_of,
+    storage_of,
+)
 from gradscope.torch_private import DisableTorchFunction, innermost_transform
 from gradscope.units import gathered
 
@@ -110,7 +113,7 @@ class _Numbering:
         self._record = record
         self.saved: list[list[weakref.ref[_Versioned]]] = []
         self.variables: list[TensorRef] = []
-        self._leaves: dict[int, int] = {}
+        self._leaves = OfTensors[int]()
         self._gave: dict[int, tuple[int, StorageWeakRef, TensorRef]] = {}
         """The last place that gave a tensor of some memory, as long as that is not freed."""
         self.hooks: Pair = self._pack, readable(operator.attrgetter("tensor"))
@@ -164,9 +167,9 @@ class _Numbering:
 
     def variable(self, tensor: Any) -> int:
         """Return the number of a leaf."""
-        known = self._leaves.get(id(tensor))
-        if known is None or self.variables[known]() is not tensor:
-            known = self._leaves[id(tensor)] = len(self.variables)
+        known = self._leaves.get(tensor)
+        if known is None:
+            known = self._leaves[tensor] = len(self.variables)
             self.variables.append(TensorRef(tensor))
         return known
 
@@ -174,10 +177,10 @@ class _Numbering:
 class Rehearsal(TorchFunctionMode):
     """Follows a marked program: its graphs, engine calls, steps, and changes in place."""
 
-    def __init__(self, output: Path, most_calls: int, files: set[str], marker: Marker) -> None:
+    def __init__(self, job: Job, files: set[str], marker: Marker) -> None:
         super().__init__()
-        self._output = output
-        self._most_calls = most_calls or math.inf
+        self._job = job
+        self._most_calls = job.stop_after or math.inf
         """Engine calls after which it ends."""
         self._files = files
         self._marker = marker
@@ -510,7 +513,7 @@ class Rehearsal(TorchFunctionMode):
             number = self._numbers.setdefault(optimizer, len(self._record.optimizers))
             if number == len(self._record.optimizers):
                 self._record.optimizers.append(type(optimizer).__name__)
-            tensors = [p for group in optimizer.param_groups for p in group["params"]]
+            tensors = parameters_of(optimizer)
             for position, tensor in enumerate(tensors):
                 self._record.owners.setdefault(self._graph.variable(tensor), (number, position))
             return number, tensors
@@ -561,7 +564,7 @@ class Rehearsal(TorchFunctionMode):
         self._record.events.append(Event(kind, site, nodes=nodes, stack=stack, **facts))
 
     def finish(self, ended: str) -> NoReturn:
-        """Write down what was seen, and end the process at once: no code of the program's runs."""
+        """Write down what was seen, and end the process."""
         record, heads = self._record, self._marker.heads
         self._look_what_is_kept(len(record.events) + 1)
         calls = gathered((record.events[i] for i in record.calls), lambda call: call.site)
@@ -577,8 +580,7 @@ class Rehearsal(TorchFunctionMode):
             varying=frozenset(n for n, (_, is_other) in self._moves.items() if is_other),
             ended=ended,
         )
-        self._output.write_bytes(pickle.dumps(record))
-        os._exit(0)
+        end_rehearsal(self._job, record)
 
 
 def _kind_of(value: Any, depth: int = 3) -> Kind:
@@ -655,14 +657,11 @@ def _place(frame: FrameType) -> Span:
 
 
 def main(job_file: str) -> NoReturn:
-    """Do the job: the record goes where its notes would."""
-    job: Job = pickle.loads(Path(job_file).read_bytes())
-    run_eagerly()
-    sys.dont_write_bytecode = True
-    folder = os.path.dirname(job_file)
+    """Do the job."""
+    job = begin_rehearsal(job_file)
     files: set[str] = set()
     marker = Marker()
-    rehearsal = Rehearsal(job.notes, job.stop_after, files, marker)
+    rehearsal = Rehearsal(job, files, marker)
     overlay(job.sources, lambda path: classify(path) == USER)
     _mark_sources(marker, files)
     noted = {MARK: rehearsal.mark, BEGIN: rehearsal.begin, RENEW: rehearsal.renew}
@@ -674,15 +673,7 @@ def main(job_file: str) -> NoReturn:
     hide_references(TensorRef)
     replace_default_hook_functions(rehearsal.stepping_aside(DefaultHookFunctions.now()))
     with torch.autograd.graph.saved_tensors_hooks(*rehearsal._graph.hooks), rehearsal:
-        if job.guarded:
-            keep_inside(folder, lambda doing: rehearsal.finish(f"stopped before {doing}"))
-        program = prepare(target_of(job))
-        ended = "end"
-        try:
-            program.run()
-        except BaseException as error:  # a program may end in any way
-            ended = f"{type(error).__name__}: {error}"
-        rehearsal.finish(ended)
+        rehearse(job, rehearsal.finish)
 
 
 def _mark_sources(marker: Marker, files: set[str]) -> None:

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import decoded
 from gradscope.fixing.runs import REFUSED, Job
 from gradscope.launch.interpreter import Target, header_of
-from gradscope.launch.runner import run_program
+from gradscope.launch.runner import prepare, run_program
 
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope
@@ -56,19 +56,44 @@ def main(job_file: str) -> int:
     return ended.leave()
 
 
+def begin_rehearsal(job_file: str) -> Job:
+    """Return the job of a process that is there to rehearse a program, and compiles nothing from
+    now on; the record goes where its notes would.
+    """
+    job: Job = pickle.loads(Path(job_file).read_bytes())
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # what is compiled cannot be followed
+    if (config := sys.modules.get("torch._dynamo.config")) is not None:  # it has read that before
+        vars(config)["disable"] = True
+    sys.dont_write_bytecode = True
+    return job
+
+
+def rehearse(job: Job, finish: Callable[[str], NoReturn]) -> NoReturn:
+    """Run the program, and hand over how it ended, or before what it was stopped."""
+    from gradscope.launch.guard import keep_inside
+
+    if job.guarded:
+        keep_inside(str(job.notes.parent), lambda doing: finish(f"stopped before {doing}"))
+    program = prepare(target_of(job))
+    try:
+        program.run()
+    except BaseException as error:  # a program may end in any way
+        finish(f"{type(error).__name__}: {error}")  # here, as its frames hold the parameters
+    finish("end")
+
+
+def end_rehearsal(job: Job, record: object) -> NoReturn:
+    """Write down what was seen, and end the process at once: no code of the program's runs."""
+    job.notes.write_bytes(pickle.dumps(record))
+    os._exit(0)
+
+
 def target_of(job: Job) -> Target:
     """Return the program as the runner takes it."""
     if job.code is not None:
         return ["-c", job.code, *job.argv]
     is_module = job.script.startswith("-m ")
     return [*(job.script.split(" ", 1) if is_module else (job.script,)), *job.argv]
-
-
-def run_eagerly() -> None:
-    """Have torch compile nothing from now on: what is compiled cannot be followed."""
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"
-    if (config := sys.modules.get("torch._dynamo.config")) is not None:  # it has read that before
-        vars(config)["disable"] = True
 
 
 def overlay(

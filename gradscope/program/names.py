@@ -15,7 +15,7 @@ from torch.nn import Module
 from gradscope.program.containers import layout_of
 from gradscope.program.layouts import is_exactly
 from gradscope.program.sites import USER, caller_of, frames_from, owner_of
-from gradscope.program.tensors import TensorRef, is_held_leaf, storage_of
+from gradscope.program.tensors import OfTensors, TensorRef, is_held_leaf, storage_of
 from gradscope.program.variables import Variable, variables
 from gradscope.torch_private import MODULE_CALL
 
@@ -30,13 +30,12 @@ class Names:
     def __init__(self) -> None:
         self._modules: dict[int, tuple[weakref.ref[Module], str, str]] = {}
         self._unheld: dict[str, list[weakref.ref[Module]]] = {}
-        self._tensors: dict[int, tuple[TensorRef, str]] = {}
-        self._storages: dict[int, tuple[TensorRef, str]] = {}
+        self.let_go()
 
     def let_go(self) -> None:
         """Refer to no tensor any more."""
-        self._tensors.clear()
-        self._storages.clear()
+        self._tensors = OfTensors[str]()
+        self._storages: dict[int, tuple[TensorRef, str]] = {}
 
     def module_of(self, frame: FrameType | None) -> tuple[str, str] | None:
         """Return name and class of the innermost module that runs in ``frame`` or its callers."""
@@ -62,9 +61,8 @@ class Names:
         """Return the name learnt for a tensor, or for another one that shares its memory; ``key``
         identifies that, if it is known already.
         """
-        known = self._tensors.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            return known[1]
+        if (known := self._tensors.get(tensor)) is not None:
+            return known
         key = storage_of(tensor) if key is None else key
         shared = self._storages.get(key)
         named = None if shared is None else shared[0]()
@@ -89,11 +87,8 @@ class Names:
         """
         for frame in frames:
             found = variables(frame)
-            for name, value in tuple(found):
-                kind = type(value)
-                if not issubclass(kind, Module | ModuleType | type) and layout_of(kind).has_dict:
-                    held = [*object.__getattribute__(value, "__dict__").items()]
-                    found += [(f"{name}.{attribute}", each) for attribute, each in held]
+            others = [pair for pair in found if not issubclass(type(pair[1]), Module)]
+            found += [each for pair in others for each in attributes_of(*pair)]
             for name, value in found:
                 if issubclass(type(value), Module):
                     self._learn_module(value, name)
@@ -137,9 +132,7 @@ class Names:
         known = self._modules.get(id(root))
         if known is not None and known[0]() is root:
             return
-        for path, module in Module.named_modules(root):
-            path = path.removeprefix("_orig_mod").removeprefix(".")  # what torch.compile wraps
-            name = f"{label}.{path}" if path else label
+        for name, module in _modules_in(root, label):
             self._modules[id(module)] = (weakref.ref(module), name, type(module).__name__)
             for kind in (module._parameters, module._buffers):
                 for key, value in kind.items():
@@ -147,10 +140,9 @@ class Names:
                         self._remember(value, f"{name}.{key}")
 
     def _remember(self, tensor: torch.Tensor, name: str) -> None:
-        known = self._tensors.get(id(tensor))
-        if known is None or known[0]() is not tensor:
-            entry = TensorRef(tensor), name
-            self._tensors[id(tensor)] = self._storages[storage_of(tensor)] = entry
+        if self._tensors.get(tensor) is None:
+            self._tensors[tensor] = name
+            self._storages[storage_of(tensor)] = TensorRef(tensor), name
 
 
 def names_in(frame: FrameType, objects: Sequence[object]) -> list[str | None]:
@@ -168,8 +160,10 @@ def parameters_in(frames: Sequence[FrameType]) -> dict[int, tuple[str, torch.Ten
     held = [pair for frame in reversed(frames) for pair in variables(frame) if pair[0][0] != "_"]
     for name, value in within(held):
         if issubclass(type(value), Module):
-            for key, parameter in _parameters(value):
-                found.setdefault(id(parameter), (f"{name}.{key}", parameter))
+            for inner, module in _modules_in(value, name):
+                for key, parameter in module._parameters.items():
+                    if parameter is not None:
+                        found.setdefault(id(parameter), (f"{inner}.{key}", parameter))
         elif issubclass(type(value), torch.Tensor) and is_held_leaf(value):
             found.setdefault(id(value), (name, value))
     return found
@@ -184,12 +178,10 @@ def within(held: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     yield from (each for pair in attributes for each in entries_of(*pair))
 
 
-def _parameters(root: Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _modules_in(root: Module, label: str) -> Iterator[tuple[str, Module]]:
     for path, module in Module.named_modules(root):
-        path = path.removeprefix("_orig_mod").removeprefix(".")
-        for key, parameter in module._parameters.items():
-            if parameter is not None:
-                yield f"{path}.{key}" if path else key, parameter
+        path = path.removeprefix("_orig_mod").removeprefix(".")  # what torch.compile wraps
+        yield f"{label}.{path}" if path else label, module
 
 
 def entries_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -216,10 +208,7 @@ def _variable(frame: FrameType, module: object) -> str | None:
     of ``self``, a module of one, or an entry of one: ``nets[0]``.
     """
     found = [(name, value) for name, value in variables(frame) if not name.startswith("__")]
-    owner: Any = dict(reversed(found)).get("self")
-    if issubclass(type(owner), Module) or layout_of(type(owner)).has_dict:
-        held = object.__getattribute__(owner, "__dict__")
-        found += [(f"self.{attribute}", value) for attribute, value in [*held.items()]]
+    found += attributes_of("self", dict(reversed(found)).get("self"))
     for name, value in found:
         if value is module:
             return name

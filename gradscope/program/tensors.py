@@ -7,7 +7,7 @@ import re
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from gradscope.torch_private import (
     read_version,
 )
 
+T = TypeVar("T")
+
 PLAIN = frozenset({Tensor, torch.nn.Parameter})
 """Types whose attributes can be read without running code of the program's."""
 
@@ -32,6 +34,25 @@ class TensorRef(weakref.ref[Tensor]):
     """A weak reference of ours to a tensor: torch swaps tensors in spite of it (see hooks.py)."""
 
     __slots__ = ()
+
+
+class OfTensors(Generic[T]):
+    """What is known of tensors, by their identity; it holds none of them."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[TensorRef, T]] = {}
+
+    def __setitem__(self, tensor: Tensor, known: T) -> None:
+        self._known[id(tensor)] = TensorRef(tensor), known
+
+    def get(self, tensor: Tensor) -> T | None:
+        """Return what is known of a tensor."""
+        ref, known = self._known.get(id(tensor), (None, None))
+        return known if ref is not None and ref() is tensor else None
+
+    def forget(self, tensor: Tensor) -> None:
+        """Know nothing of a tensor any more."""
+        self._known.pop(id(tensor), None)
 
 
 _LETTERS = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
@@ -86,6 +107,12 @@ def is_held_leaf(tensor: Tensor) -> bool:
     A view whose base was changed in place is not asked, see ``held_node``: it has a node, or will.
     """
     return _changed_base(tensor) is None and is_leaf(tensor)
+
+
+def parameters_of(optimizer: Any) -> list[Tensor]:
+    """Return the parameters of an optimizer; none of one that is gone."""
+    groups = () if optimizer is None else optimizer.param_groups
+    return [each for group in groups for each in group["params"]]
 
 
 def leaves_of(nodes: Iterable[Any]) -> list[Tensor]:

@@ -12,7 +12,6 @@ import pytest
 
 from gradscope.code import source
 from gradscope.fixing.edits import (
-    FUNCTIONS,
     computed_at,
     copying,
     decorated_function,
@@ -114,7 +113,7 @@ def inside(here: Span, *loops: Span) -> Pieces:
     """Put a statement into the first of the loops and functions that stands in its block."""
     file, node = here.statement
     found = [loop.statement[1] for loop in loops]
-    known = (each for each in found if isinstance(each, (*source.LOOPS, *FUNCTIONS)))
+    known = (each for each in found if isinstance(each, source.LOOPS + source.FUNCTIONS))
     behind = [each for each in known if each in block_with(file, node)]
     return put_inside(file, [node], behind[0]) if behind else ()
 

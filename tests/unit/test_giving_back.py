@@ -41,10 +41,8 @@ ALLOWED = {
         *("tempfile.tempdir = folder", "torch.save = save"),
         "os.environ |= dict.fromkeys(('TMPDIR', *_CACHES), folder)",
     },
-    "launch/origins.py": {"sys.dont_write_bytecode = True"},
     "launch/improvement.py": {"os.environ.clear()", "os.environ.update(environment)"},
     "launch/rehearsing.py": {
-        "sys.dont_write_bytecode = True",
         "vars(builtins).update(noted | {ADD: rehearsal.add, HEAD: rehearsal.head})",
         "vars(builtins)['compile'] = compile_source",
     },

@@ -34,7 +34,7 @@ from gradscope.program.ahead.questions import (
     start_at_call,
 )
 from gradscope.program.sites import Place, place_in, site_of, user_frames
-from gradscope.program.tensors import held_node, leaves_of, storage_of
+from gradscope.program.tensors import held_node, leaves_of, parameters_of, storage_of
 from gradscope.program.undisturbed import Uncollected
 from gradscope.rules import gs102, gs202
 from gradscope.torch_private import cached_parametrizations
@@ -88,8 +88,7 @@ class Foresight(Observer):
             return ()
         with self._schedule, Uncollected():
             frames = user_frames(frame)
-            parameters = (p for group in optimizer.param_groups for p in group["params"])
-            changed = {*map(storage_of, parameters)} - {0}
+            changed = {*map(storage_of, parameters_of(optimizer))} - {0}
 
             def is_changed(packed: Packed) -> bool:
                 tensor = packed.tensor

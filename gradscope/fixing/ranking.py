@@ -46,6 +46,8 @@ class Outcome(NamedTuple):
     """Whether it keeps graphs that no call frees, or that are not those of the good steps."""
     trains: int
     """0: each step uses the gradients of before; 1: those of the losses that are meant; 2: less."""
+    may_fail: bool
+    """Whether what comes after a bounded run may want a tensor where there is a number now."""
     carries: bool
     """Whether graphs of earlier iterations are still there when one runs backward."""
     place: int
@@ -219,7 +221,7 @@ def _tried(
             others = [other for other in grave if other is not proposal and verdict.left(other)]
             shown.append(_outcome(candidate, verdict, proposal, len(others)))
             held = [outcome for outcome, _ in shown if outcome]
-            if any(outcome < (0, False, 0, True) for outcome in held):
+            if any(outcome < (0, False, 0, False, True) for outcome in held):
                 break  # what comes later is larger, or costs more
             # What mends that as well is better: mostly it is stored with its graph.
             numbers = tried.union(c.number for c in waiting)
@@ -241,12 +243,11 @@ def _outcome(
     is_equal = (comparison.is_equal or is_more) and OTHER not in fix.effects
     trains = 2 if comparison.differences else 1 - is_equal
     keeps = fix.kind is FixKind.RETAIN_GRAPH and (comparison.keeps or not is_equal)
-    # What comes after a bounded run may want a tensor where there is a number now.
-    is_whole = fix.kind is not FixKind.ITEM or verdict.after.calls < verdict.bounds.calls
-    if is_whole and not {OTHER, TARGET} & {*fix.effects}:
+    may_fail = fix.kind is FixKind.ITEM and verdict.after.calls >= verdict.bounds.calls
+    if not may_fail and not {OTHER, TARGET} & {*fix.effects}:
         fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
     place = candidate.number if candidate in proposal.candidates else len(proposal.candidates)
-    outcome = Outcome(others, keeps, trains, comparison.carries, place)
+    outcome = Outcome(others, keeps, trains, may_fail, comparison.carries, place)
     return outcome, replace(fix, proof=Proof.HELD)
 
 

@@ -559,7 +559,7 @@ for step in range(6):
         loss.backward()
         opt.step()
 """,
-        "replay.append((state, target.detach()))",
+        "    with torch.no_grad():\n        target = 1.0 + 0.9 * net(torch.randn(3)).max()",
     ),
     "build what is changed when that is over": (
         """

@@ -539,7 +539,7 @@ for step in range(5):
             Wrong({"g_loss = bce(D(fake), one)": "g_loss = bce(D(fake.detach()), one)"}, G_UNTRAINED),
             Wrong(
                 {"d_loss.backward()": "d_loss = g_loss.detach().requires_grad_()\n    d_loss.backward()"},
-                ("`D.*`", "no gradient from `d_loss`", "only from `g_loss`", "`oD.step()`"),
+                ("`D.*`", "not be trained", "`d_loss`", "`oD.step()`"),
             ),
         ),
         right=({"oG.step()": "oG.step()\n    fake = fake.detach()"},),

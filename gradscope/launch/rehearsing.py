@@ -50,8 +50,11 @@ from gradscope.program.tensors import (
     OfTensors,
     TensorRef,
     any_nonzero,
+    is_leaf,
     leaves_of,
+    node_of,
     parameters_of,
+    requires_grad,
     storage_of,
 )
 from gradscope.torch_private import DisableTorchFunction, innermost_transform
@@ -87,7 +90,7 @@ class _Versioned:
         self.is_made = not _base_of(tensor).is_leaf
         """Whether an operation has computed it, so that the place of one may have given it."""
         self.version = tensor._version
-        self.tensor = tensor.detach() if tensor.requires_grad and not tensor.is_leaf else tensor
+        self.tensor = tensor.detach() if requires_grad(tensor) and not is_leaf(tensor) else tensor
 
 
 class _Begun(NamedTuple):
@@ -245,7 +248,7 @@ class Rehearsal(TorchFunctionMode):
         with self._lock, DisableTorchFunction():
             if isinstance(owner, torch.Tensor):
                 return value
-            self._writes.append(_Write(-1, any(t.requires_grad for t in _tensors_in(value))))
+            self._writes.append(_Write(-1, any(map(requires_grad, _tensors_in(value)))))
         return value
 
     def _noted(self, number: int, value: Any) -> Any:
@@ -262,8 +265,8 @@ class Rehearsal(TorchFunctionMode):
 
     def _hold(self, number: int, tensors: Iterable[Any]) -> None:
         """Note which tensors of graphs were in what a place gave."""
-        found = [each.grad_fn for each in tensors if each.grad_fn is not None]
-        if nodes := [self._graph.number(each, number) for each in found]:
+        found = map(node_of, tensors)
+        if nodes := [self._graph.number(each, number) for each in found if each is not None]:
             there = self._record.held.setdefault(number, [])
             there.append((len(self._record.after), tuple(nodes)))
 
@@ -271,9 +274,9 @@ class Rehearsal(TorchFunctionMode):
         if not isinstance(value, torch.Tensor):
             return value
         self._graph.gave(number, value)
-        if value.grad_fn is None or not torch.is_grad_enabled():
+        if (own := node_of(value)) is None or not torch.is_grad_enabled():
             return value
-        self._graph.number(value.grad_fn, number)
+        self._graph.number(own, number)
         kind = type(value)
         if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
             return value  # its class says itself what a view of it is
@@ -309,12 +312,12 @@ class Rehearsal(TorchFunctionMode):
 
     def add(self, number: int, step: str, target: Any, value: Any) -> Any:
         """Run ``target += value``; note which edge the old value of the target is."""
-        old = target.grad_fn if isinstance(target, torch.Tensor) else None
+        old = node_of(target) if isinstance(target, torch.Tensor) else None
         if old is not None:
             self._graph.number(old, number)
         begun = self.begin()
         new = getattr(operator, step)(target, value)
-        node = new.grad_fn if isinstance(new, torch.Tensor) else None
+        node = node_of(new) if isinstance(new, torch.Tensor) else None
         if node is not None:
             with self._lock:
                 own = self._graph.number(node, number)
@@ -391,8 +394,8 @@ class Rehearsal(TorchFunctionMode):
             for tensor in tensors:
                 self._changed[storage_of(tensor)] = len(self._record.events)
                 born = self._born.get(storage_of(tensor), -1)
-                self._writes.append(_Write(born, tensor.requires_grad and not tensor.is_leaf))
-            by_hand = (t for t in tensors if t.is_leaf and t.requires_grad and t.grad is not None)
+                self._writes.append(_Write(born, requires_grad(tensor) and not is_leaf(tensor)))
+            by_hand = (t for t in tensors if is_leaf(t) and t.requires_grad and t.grad is not None)
             if tensors:
                 self._note("change", leaves=tuple(map(self._graph.variable, by_hand)))
 
@@ -461,7 +464,7 @@ class Rehearsal(TorchFunctionMode):
             for path, module in root.named_modules() if isinstance(root, torch.nn.Module) else ():
                 owner = re.sub(r"\.(\d+)", r"[\1]", f"{name}.{path}" if path else name)
                 for key, value in vars(module).items():
-                    node: Any = value.grad_fn if isinstance(value, torch.Tensor) else None
+                    node: Any = node_of(value) if isinstance(value, torch.Tensor) else None
                     if node is not None and MARK in node.metadata:
                         there = call.site, f"{owner}.{key}"
                         if there not in self._holders:
@@ -590,7 +593,7 @@ def _kind_of(value: Any, depth: int = 3) -> Kind:
     if fields := _fields_of(value):
         is_frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
         way = "namedtuple" if issubclass(kind, tuple) else "dataclass" if is_frozen else "object"
-        own = [n for n, each in fields.items() if any(t.grad_fn for t in _tensors_in(each))]
+        own = [n for n, each in fields.items() if any(map(node_of, _tensors_in(each)))]
         return way, frozenset((name, frozenset({_kind_of(fields[name])})) for name in own)
     if kind not in _CONTAINERS or not depth:
         return "none" if value is None else "other"

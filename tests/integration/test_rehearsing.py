@@ -541,6 +541,19 @@ for x in torch.randn(4, 3, 2):
 """,
         "torch.tanh(body(x)).clone()",
     ),
+    "pass over a view that torch refuses to use": (
+        """
+words = torch.nn.Embedding(5, 3, padding_idx=0)
+opt = torch.optim.SGD(words.parameters(), 0.1)
+for step in range(3):
+    h = words(torch.tensor([1, 2])).exp()
+    opt.zero_grad()
+    h.square().sum().backward()
+    h.sum().backward()
+    opt.step()
+""",
+        "(h.square().sum() + h.sum()).backward()",
+    ),
     "take for a constant what no step needs to train by": (
         """
 from collections import deque

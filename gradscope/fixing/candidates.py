@@ -144,14 +144,15 @@ class Search(Trial):
         return gathered(self._record.calls, lambda i: flags_at(events[i].levels))
 
     def differentiated(self) -> list[Fix]:
-        """Return the fix that trains through the gradients of which the loss is computed."""
+        """Return the fix that trains through the gradients of which a step's loss is computed."""
         events, ran = self._record.events, self._base.ran
         used = {i for event in events for i in event.uses if ran[i] & self._freed}
         used |= {i for fail in self._meant for i in events[fail].uses}
         flags = ((p, own) for p, own in self._flags.items() if not events[own[0]].keep)
-        sites = {place: own for place, own in flags if used.intersection(own)}
+        given = {place: own for place, own in flags if used.intersection(own)}
+        sites = {place: own for place, own in given.items() if self._trains(ran[own[0]])}
         kept = frozenset(chain.from_iterable(sites.values()))
-        if not sites or not self._mends(self._run(Option(keeps=kept))):
+        if not sites or self.is_only_read or not self._mends(self._run(Option(keeps=kept))):
             return []
         edits = all_of(with_flag(place, "create_graph") for place in sites)
         lines = lines_told(place.line for place in sites)

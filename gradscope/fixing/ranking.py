@@ -79,9 +79,9 @@ def _with(finding: Finding, record: Record) -> Finding:
     written = firsts(edits, lambda fix: fix.edits).values()
     own = gathered(written, lambda fix: fix.kind)
 
-    def rank(fix: Fix) -> tuple[int, int, int]:
+    def rank(fix: Fix) -> tuple[int, bool, int, int]:
         cost = order.index(fix.kind) if fix.kind in order else len(order)
-        return own[fix.kind].index(fix), _lines(fix), cost
+        return own[fix.kind].index(fix), fix.kind is not FixKind.CREATE_GRAPH, _lines(fix), cost
 
     words = [fix for fix in finding.fixes if not fix.edits]
     return finding.with_fixes([*sorted(written, key=rank), *words])

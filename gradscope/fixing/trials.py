@@ -122,9 +122,13 @@ class Trial:
         parts = [self._base.spent[i] | stale[i] for i in first]
         is_same = len(parts) > 1 and parts[0] == parts[1]
         is_kept = any(unguarded(*each) for each in self._stored)
+        return bool(parts) and (is_same or is_kept) and self._trains(parts[0])
+
+    def _trains(self, nodes: Iterable[int]) -> bool:
+        """Return whether nodes lead to what the program trains."""
+        record = self._record
         trained = {leaf for e in record.events for leaf in e.leaves} | record.used_at_the_end
-        behind = record.reached(parts[0]) if parts and (is_same or is_kept) else ()
-        return bool(record.leaves_of(behind) & trained)
+        return bool(record.leaves_of(record.reached(nodes)) & trained)
 
     @property
     def is_shared(self) -> bool:

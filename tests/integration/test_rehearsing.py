@@ -524,7 +524,7 @@ for _ in range(3):
 """,
         "head.weight, retain_graph=True)",
     ),
-    "clone what a helper overwrites": (
+    "change out of place what a helper overwrites": (
         """
 def modulate(h, scale):
     h *= 1 + scale
@@ -539,7 +539,7 @@ for x in torch.randn(4, 3, 2):
     loss.backward()
     opt.step()
 """,
-        "torch.tanh(body(x)).clone()",
+        "h = h * (1 + scale)",
     ),
     "pass over a view that torch refuses to use": (
         """
@@ -553,6 +553,28 @@ for step in range(3):
     opt.step()
 """,
         "(h.square().sum() + h.sum()).backward()",
+    ),
+    "train through the gradient that a loss is computed of, not through its target": (
+        """
+def energy(net, x):
+    return net(x).square().sum()
+
+true = torch.nn.Linear(3, 1).requires_grad_(False)
+net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+opt = torch.optim.SGD(net.parameters(), 0.1)
+data = []
+for _ in range(3):
+    x = torch.randn(2, 3, requires_grad=True)
+    data.append((x.detach(), torch.autograd.grad(energy(true, x), x)[0]))
+for x, force in data:
+    x = x.clone().requires_grad_()
+    value = energy(net, x)
+    own = torch.autograd.grad(value, x)[0]
+    opt.zero_grad()
+    ((own - force).square().mean() + 0.1 * value).backward()
+    opt.step()
+""",
+        "own = torch.autograd.grad(value, x, create_graph=True)[0]",
     ),
     "take for a constant what no step needs to train by": (
         """
@@ -622,7 +644,7 @@ for step in range(40):
     opt.step()
     history.on_step(step, {"loss": loss, "error": error})
 """,
-        """{"loss": loss.detach(), "error": error.detach()}""",
+        """{"loss": loss.item(), "error": error.item()}""",
     ),
     "cut what a loss takes as its target, though each step uses that": (
         """
@@ -668,7 +690,7 @@ for _ in range(4):
 """,
         "torch.autograd.grad(flat @ v, params, retain_graph=True)",
     ),
-    "step after all calls, where it is said which of them is the last": (
+    "cut where no step uses the gradients in time": (
         """
 nets = [torch.nn.Conv1d(i + 1, 1, 3, padding=1) for i in range(3)]
 opts = [torch.optim.SGD(net.parameters(), 0.1) for net in nets]
@@ -685,7 +707,7 @@ for _ in range(3):
         loss.backward(retain_graph=loss is not losses[-1])
         opt.step()
 """,
-        "    for opt, loss in zip(opts, losses):\n        opt.step()",
+        "seen = torch.cat([seen, own.detach()], 1)",
     ),
     "enter a context in each iteration, not around the loop": (
         """

@@ -247,7 +247,10 @@ class Machine:
         return f"{name}({tuple(x.shape)}){way}"
 
     def roots(self) -> list[Tensor]:
-        return [x for x in self.pool if x.requires_grad and not x.is_leaf]
+        try:
+            return [x for x in self.pool if x.requires_grad and not x.is_leaf]
+        except RuntimeError as refused:  # a view, before anything was asked of its graph
+            raise TypeError("torch refuses to say whether a view is a leaf") from refused
 
     def backward(self, name: str, a: int, b: int, k: int) -> None:
         roots = self.roots()

@@ -218,8 +218,9 @@ class Session:
     def _is_idle(self) -> bool:
         """Return whether no graph is alive that a step could change."""
         state, lifting = self.state, self.state.lifting
-        is_built = lifting.leaves or (lifting.on and state.generations.has_built)
-        return not (is_built or state.ledger.live_tensors) and state.hooked
+        if state.ledger.live_tensors or not state.hooked:
+            return False
+        return not (lifting.leaves or (lifting.on and state.generations.has_built))
 
     def _before_step(self, optimizer: Any) -> None:
         def look() -> None:

@@ -64,15 +64,11 @@ class _Thread:
         self.first, self.next, self.counts, self.start = first, first, counts, start
         self.ended_at = array("Q")
 
-    def go_on(self, following: int, ended: int) -> int:
-        """Take note of its next number; so many calls have ended. Return how many nodes more it has
-        built for calls.
-        """
-        built = max(0, following - self.next)
+    def go_on(self, following: int, ended: int) -> None:
+        """Take note of its next number; so many calls have ended."""
         missing = ended - self.start - len(self.ended_at)
         self.ended_at.extend(array("Q", (self.next,)) * missing)
-        self.next += built
-        return built * self.counts
+        self.next = following
 
     def at(self, index: int) -> int:
         """Return its next number at the end of the call with this index."""
@@ -144,21 +140,29 @@ class Generations:
 
     def see(self) -> int:
         """Return the number of this thread's next node, and take note of it."""
-        number = next_sequence_nr() + self.bits_of(this_thread.number)
-        self.see_built(number, counts=True, built=0)
+        number, thread = next_sequence_nr(), this_thread.number
+        if thread != self._own:
+            number += thread * OTHER
+            self._see_other(number, number, counts=True)
+        elif number > self._own_thread.next:
+            self.built += number - self._own_thread.next
+            self._own_thread.go_on(number, len(self._places))
         return number
 
     def pass_to(self, number: int) -> None:
         """Take note that calls of which nothing is known ran what was built before this number."""
         if number > self._own_thread.next:
-            self.built += self._own_thread.go_on(number, len(self._places))
+            self.built += number - self._own_thread.next
+            self._own_thread.go_on(number, len(self._places))
             self.end(self.latest, None)
 
-    def see_built(self, first: int, *, counts: bool, built: int = 1) -> None:
-        """Take note of a node that a thread has built, or of none, but that the next will have this
-        number; it ``counts`` if the watch's own thread builds it, or the engine for a call of that.
+    def see_built(self, number: int, *, counts: bool) -> None:
+        """Take note of a node that another thread has built; it ``counts`` if that is one of the
+        engine's, for a call of the watch's own thread.
         """
-        following = first + built
+        self._see_other(number, number + 1, counts=counts)
+
+    def _see_other(self, first: int, following: int, *, counts: bool) -> None:
         bits = following - following % OTHER  # what a checkpoint saves may come before any node
         thread = self._threads.get(bits)
         if thread is None:
@@ -169,7 +173,9 @@ class Generations:
             thread = self._threads[bits] = _Thread(first, start, counts=counts)
             self.others.append(bits)
             self.first = 0
-        self.built += thread.go_on(following, len(self._places))
+        if following > thread.next:
+            self.built += thread.counts * (following - thread.next)
+            thread.go_on(following, len(self._places))
 
     @property
     def built_since(self) -> int:
@@ -302,8 +308,9 @@ class Generations:
 
         def is_other(i: int) -> bool:
             number = numbers[i]
-            may_be = number < OTHER and not known[i]
-            return may_be and (number in taken or not least[i] <= number < below[i])
+            if known[i] or number >= OTHER:
+                return False
+            return number in taken or not least[i] <= number < below[i]
 
         def note_other(i: int) -> None:
             near = map(numbers.__getitem__, targets[i])

@@ -607,8 +607,9 @@ class Past:
 
     def was_lifted(self, sequence_nr: int) -> bool:
         """Return whether the node with this number was built while the hooks were lifted."""
-        # Of another thread's node what it saved tells that.
-        return sequence_nr < OTHER and bisect_right(self._toggles, sequence_nr) % 2 == 1
+        if sequence_nr >= OTHER:  # what it saved tells that
+            return False
+        return bool(self._toggles) and bisect_right(self._toggles, sequence_nr) % 2 == 1
 
     def add(self, call: Call) -> None:
         """Remember a call that has just ended, by the number at which it did."""

@@ -164,7 +164,7 @@ class State:
         number = node._sequence_nr()
         if self.saving.other_thread and number != NO_SEQUENCE_NR:
             bits = [self.generations.bits_of(p.thread) for p in self.saved_by(node)]
-            number += max(bits, default=self.noted(node))
+            number += max(bits) if bits else self.noted(node)
         return number
 
     def note_other(self, node: Node) -> None:
@@ -175,6 +175,8 @@ class State:
 
     def noted(self, node: Node) -> int:
         """Return the upper bits of the numbers of the thread that is noted to have built a node."""
+        if not self.generations.others:
+            return 0
         metadata: Any = node.metadata
         bits: int = metadata.get(_THREAD_KEY, 0)
         return bits if bits in self.generations.others else 0

@@ -41,7 +41,8 @@ class Event(NamedTuple):
     Of a call, ``roots`` and ``targets`` are the nodes that it starts from and asks for (None: all
     leaves), ``stale`` the nodes whose saved tensors had been changed, each with the event that did
     it and the place that gave the tensor, and ``cleared`` the leaves without a gradient when it
-    began, and ``uses`` the calls of ``autograd.grad`` of whose results the roots are computed.
+    began, and ``uses`` the calls of ``autograd.grad`` of whose results, with a graph of their own
+    or not, the roots are computed.
     ``leaves`` are those that a step has used, and ``gradients`` the sums of their gradients and of
     what is positive in those, of each leaf.
     ``nodes`` is how many nodes there were, ``stack`` the program's lines that led there, the

@@ -450,7 +450,7 @@ class Rehearsal(TorchFunctionMode):
         self._look_what_is_kept(len(self._record.events) - _OLD)
         results = engine(roots, grads, True, create_graph, inputs, *given, **named)
         with self._lock, DisableTorchFunction():
-            for each in () if call.accumulates or call.create_graph else _tensors_in((results,)):
+            for each in () if call.accumulates else _tensors_in((results,)):
                 self._derived[each] = frozenset((index,))
         return results
 

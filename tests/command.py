@@ -44,6 +44,10 @@ def started(
     return subprocess.Popen([python(), "-c", code], cwd=folder, env=environment, **streams)
 
 
+SECONDS = 540
+"""After which a command hangs; pytest itself ends a test after 600."""
+
+
 def ran(
     *command: str | Path,
     cwd: str | Path | None = None,
@@ -58,7 +62,7 @@ def ran(
         input=given,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=SECONDS,
         check=False,
     )
 

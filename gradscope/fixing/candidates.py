@@ -16,7 +16,6 @@ from gradscope.fixing.edits import (
     PATHS,
     computed_at,
     copying,
-    decorated_function,
     entered_anew,
     fields_of,
     flags_at,
@@ -375,13 +374,15 @@ class Search(Trial):
     def again(self) -> list[Fix]:
         """Return the fixes that build the freed part anew for the call that fails."""
         fixes = []
-        built = (Span.of(file, node) for file, node in self._built_at)
-        for function in filter(None, dict.fromkeys(map(decorated_function, built))):
-            anew = Option(again=self._built_by(*function), for_calls=self._record.calls)
-            if self._mends(self._run(anew)):
-                edits = written(*uncached(*function))
-                message = f"compute `{function[1].name}` anew each time: do not cache it"
-                fixes.append(Fix(FixKind.RECOMPUTE, message, edits, CHANGES))
+        for file in dict.fromkeys(file for file, _ in self._built_at):
+            for function, pieces in uncached(file):
+                built = self._built_by(file, function)
+                anew = Option(again=built, for_calls=self._record.calls)
+                if built & self._broken and self._mends(self._run(anew)):
+                    name = getattr(function, "name", "")
+                    told = f"`{name}`" if name else f"line {function.lineno}"
+                    message = f"compute {told} anew each time: do not cache it"
+                    fixes.append(Fix(FixKind.RECOMPUTE, message, written(*pieces), CHANGES))
         others: list[Fix] = []
         for fix in chain(self._copied(), islice(self._computed_there(), 1)):
             if OTHER not in fix.effects:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from gradscope.code import source, statements
@@ -714,25 +714,39 @@ def _has_torch(file: str) -> bool:
     return any(a.name == "torch" and not a.asname for each in imports for a in each.names)
 
 
-def decorated_function(place: Span) -> tuple[str, ast.FunctionDef] | None:
-    """Return the function around a place that has a decorator."""
-    function = source.innermost(place.file, place.line, ast.FunctionDef)
-    return (place.file, function) if function is not None and function.decorator_list else None
-
-
-def uncached(file: str, function: ast.FunctionDef) -> Pieces:
-    """Return the edit that takes the decorator off a function that keeps its results."""
+def uncached(file: str) -> Iterator[tuple[ast.FunctionDef | ast.expr, Pieces]]:
+    """Yield what a file wraps in a cache, each with the edit that takes the cache off: a decorator,
+    or a call that is handed the function.
+    """
+    tree = source.tree(file)
+    attributes = [each for each in ast.walk(tree) if isinstance(each, ast.Attribute)]
     asked = ("cache_clear", "cache_info", "__wrapped__")
-    for node in (n for n in ast.walk(source.tree(file)) if isinstance(n, ast.Attribute)):
-        is_asked = node.attr in asked and function.name in ast.unparse(node)
-        is_set = node.attr == function.name and not isinstance(node.ctx, ast.Load)
-        if is_asked or is_set:
-            return ()
-    for each in function.decorator_list:
-        called = each.func if isinstance(each, ast.Call) else each
-        name = ast.unparse(called).rpartition(".")[2]
-        if name == "cached_property":
-            return (instead_of(each, file, "property"),)
-        if name in _CACHES:
-            return (Piece(file, (each.lineno, 0), (each.lineno + 1, 0), ""),)
-    return ()
+    kept = " ".join(ast.unparse(each) for each in attributes if each.attr in asked)
+    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
+    for function in functions:
+        name = function.name
+        is_set = any(e.attr == name and not isinstance(e.ctx, ast.Load) for e in attributes)
+        for each in () if is_set or name in kept else function.decorator_list:
+            if (cache := _cache_of(each, tree)) == "cached_property":
+                yield function, (instead_of(each, file, "property"),)
+            elif cache:
+                yield function, (Piece(file, (each.lineno, 0), (each.lineno + 1, 0), ""),)
+    by_name: dict[str, ast.FunctionDef] = {each.name: each for each in functions}
+    for call in () if kept else source.calls_in(tree):
+        if len(call.args) == 1 and _cache_of(call.func, tree) in _CACHES[:2]:
+            given = call.args[0]
+            is_here = isinstance(given, ast.Lambda)
+            wrapped = given if is_here else by_name.get(ast.unparse(given).rpartition(".")[2])
+            text = text_of(given, file)
+            if wrapped is not None:
+                yield wrapped, (instead_of(call, file, f"({text})" if is_here else text),)
+
+
+def _cache_of(wrapper: ast.expr, tree: ast.Module) -> str:
+    """Return the name of the cache that a decorator, or what is called, makes; empty if none."""
+    called = wrapper.func if isinstance(wrapper, ast.Call) else wrapper
+    name = ast.unparse(called).rpartition(".")[2]
+    imports = (each for each in tree.body if isinstance(each, ast.ImportFrom))
+    known = {own.asname: own.name for each in imports for own in each.names}
+    name = known.get(name, name)
+    return name if name in _CACHES else ""

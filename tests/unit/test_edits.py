@@ -14,7 +14,6 @@ from gradscope.code import source
 from gradscope.fixing.edits import (
     computed_at,
     copying,
-    decorated_function,
     moved,
     put_inside,
     rebinding,
@@ -136,8 +135,8 @@ def rebound(*, is_leaf: bool = False, **own: frozenset[Kind]) -> Write:
 
 
 def plain(here: Span) -> Pieces:
-    function = decorated_function(here)
-    return () if function is None else uncached(*function)
+    found = (pieces for each, pieces in uncached(here.file) if here.is_in(here.file, each))
+    return next(found, ())
 
 
 def no_graph(here: Span) -> Pieces:

@@ -347,9 +347,8 @@ def _notes_of(cut: Cut, ways: Ways, called: Site | None = None) -> Iterator[Rela
         yield Related("cut", cut.site, f"the way was cut here{so}; behind it {are} {whom}")
         if cut.reason is CutReason.CHECKPOINT and (froze := _frozen_before(cut, ways)) is not None:
             yield Related("mode", froze, "what its inputs come from was frozen here")
-    caller = next(
-        (s for s in cut.route[1:] if called is None or spot_of(s) != spot_of(called)), None
-    )
+    others = (s for s in cut.route[1:] if called is None or spot_of(s) != spot_of(called))
+    caller = next(others, None)
     if caller is not None and cut.site is not None and caller.function != cut.site.function:
         name = cut.site.function.rpartition(".")[2]
         yield Related("made", caller, f"`{name}` was called here")

@@ -917,6 +917,13 @@ a
             plain,
             "class A:\n    @property\n    def f(self):\n        return g(self)\n",
         ),
+        (
+            "a call",
+            "from functools import lru_cache as memo\ndef f(x):\n    «return» g(x)\nh = memo(9)(f)\n",
+            plain,
+            "from functools import lru_cache as memo\ndef f(x):\n    return g(x)\nh = f\n",
+        ),
+        ("another call", "def f(x):\n    «return» g(x)\nh = memo(9)(f)\n", plain, REFUSED),
         ("asked for", "@cache\ndef f(x):\n    «ret»urn g(x)\nf.cache_clear()\n", plain, REFUSED),
         ("no cache", "@torch.no_grad()\ndef f(x):\n    «return» g(x)\n", plain, REFUSED),
         ("no decorator", "def f(x):\n    «return» g(x)\n", plain, REFUSED),

@@ -84,12 +84,7 @@ def full(finding: Finding, ways: Ways) -> Finding:
     if finding.is_of_resets and finding.step is not None:
         fixes = reconnecting.reset(finding.step, finding.site)
         return finding.with_fixes([*fixes, *finding.fixes])
-    to_find = {
-        "GS501": without_graph,
-        "GS502": not_reached,
-        "GS503": never_used,
-        "GS505": unused_inputs,
-    }.get(finding.code)
+    to_find = _ASKED.get(finding.code)
     way = None if to_find is None else to_find(finding, ways)
     if way is None:
         return finding
@@ -455,3 +450,6 @@ def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> boo
         states = {each.state if each.given else State.LOST for each in after.of_leaves(own)}
         return State.ARRIVES in states <= {State.ARRIVES, State.ZERO}
     return None
+
+
+_ASKED = {"GS501": without_graph, "GS502": not_reached, "GS503": never_used, "GS505": unused_inputs}

@@ -68,7 +68,7 @@ def _pieces(finding: Finding, fix: Fix) -> Pieces:
         case "GS302", FixKind.OTHER if site is not None:
             return _as_text(site)
         case "GS304", FixKind.OTHER if site is not None:
-            return _saved_for_backward(site)
+            return _saved_for_backward(site) or _without_gradients(site)
     return ()
 
 
@@ -120,6 +120,18 @@ def _saved_for_backward(site: Site) -> Pieces:
             reading = ((n, f"{text_of(n.value, file)}.saved_tensors[0]") for n in reads)
             return (saved, *(instead_of(n, file, text) for n, text in reading))
     return ()
+
+
+def _without_gradients(site: Site) -> Pieces:
+    """Take the gradients away, with their graphs, behind the last statement that uses them in the
+    block of a call.
+    """
+    block = block_with(site.file, source.statement_at(site) or ast.Pass())
+    used = [e for e in block if re.search(r"\.(grad\b(?!\()|backward\(|step\()", ast.unparse(e))]
+    text = "\n".join(map(ast.unparse, block))
+    held = re.findall(r"\b([\w.]+)\.zero_grad\(", text)
+    owners = dict.fromkeys(held or re.findall(r"\b([\w.]+)\.parameters\(", text))
+    return after(used[-1], site.file, [f"{own}.zero_grad()" for own in owners]) if used else ()
 
 
 def emptied(place: Span) -> tuple[ast.stmt, Pieces]:

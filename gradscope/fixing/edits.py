@@ -676,9 +676,8 @@ def entered_anew(file: str, node: ast.With) -> Pieces:
     bound = stored_names(loop.target) if isinstance(loop, ast.For) else set()
     lines = [source.line_of(file, each.lineno) for each in (node, loop)]
     heads = [line.strip() for line in reversed(lines)]
-    is_apart = not any(
-        stored_names(each) & read_names(over) or read_names(each) & bound for each in node.items
-    )
+    names = ((stored_names(each), read_names(each)) for each in node.items)
+    is_apart = not any(stored & read_names(over) or read & bound for stored, read in names)
     if not is_apart or any(map(_takes, node.items)) or not all(h.endswith(":") for h in heads):
         return ()
     return tuple(

@@ -292,8 +292,7 @@ G, D = torch.nn.Linear(2, 3), torch.nn.Sequential(torch.nn.Linear(3, 4), torch.n
 opt_g, opt_d = (torch.optim.SGD(net.parameters(), 0.1) for net in (G, D))
 
 def penalty(real, fake):
-    between = 0.5 * real + 0.5 * fake
-    between.requires_grad_(True)
+    between = torch.lerp(real, fake, 0.5).requires_grad_(True)
     (slope,) = torch.autograd.grad(D(between).sum(), between, create_graph=True)
     return (slope.norm(dim=1) - 1).square().mean()
 
@@ -306,7 +305,20 @@ for _ in range(3):
     (-D(fake).mean()).backward()
     opt_g.step()
 """,
-        "0.5 * fake.detach()",
+        "(D(fake.detach()).mean() - D(real).mean() + penalty(real, fake.detach()))",
+    ),
+    "forget gradients that have graphs": (
+        """
+def curvature(x):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    model(x).square().mean().backward(create_graph=True)
+    total = sum(p.grad.square().sum() for p in model.parameters())
+    return torch.autograd.grad(total, model[0].weight)[0].norm().item()
+
+for _ in range(10):
+    curvature(torch.randn(5, 3))
+""",
+        "model.parameters())\n    model.zero_grad()\n    return",
     ),
     "train through a trace that is taken in a loop": (
         """

@@ -401,3 +401,10 @@ def _is_ratio(difference: ast.BinOp, statement: ast.AST) -> bool:
     calls = [call for call in source.calls_in(statement) if source.called_name(call) == "exp"]
     inside = [e for c in calls for e in (*c.args, getattr(c.func, "value", c))]
     return any(node is difference for each in inside for node in ast.walk(each))
+
+
+@lru_cache
+def makes_leaves(file: str, line: int) -> bool:
+    """Return whether the function around a line has a tensor need a gradient by itself."""
+    region = source.innermost(file, line, source.FUNCTIONS) or source.tree(file)
+    return re.search(r"\.requires_grad(_\(| = True)", ast.unparse(region)) is not None

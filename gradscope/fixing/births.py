@@ -84,12 +84,7 @@ def full(finding: Finding, ways: Ways) -> Finding:
     if finding.is_of_resets and finding.step is not None:
         fixes = reconnecting.reset(finding.step, finding.site)
         return finding.with_fixes([*fixes, *finding.fixes])
-    to_find = {
-        "GS501": without_graph,
-        "GS502": not_reached,
-        "GS503": never_used,
-        "GS505": unused_inputs,
-    }.get(finding.code)
+    to_find = _ASKED.get(finding.code)
     way = None if to_find is None else to_find(finding, ways)
     if way is None:
         return finding
@@ -347,9 +342,8 @@ def _notes_of(cut: Cut, ways: Ways, called: Site | None = None) -> Iterator[Rela
         yield Related("cut", cut.site, f"the way was cut here{so}; behind it {are} {whom}")
         if cut.reason is CutReason.CHECKPOINT and (froze := _frozen_before(cut, ways)) is not None:
             yield Related("mode", froze, "what its inputs come from was frozen here")
-    caller = next(
-        (s for s in cut.route[1:] if called is None or spot_of(s) != spot_of(called)), None
-    )
+    others = (s for s in cut.route[1:] if called is None or spot_of(s) != spot_of(called))
+    caller = next(others, None)
     if caller is not None and cut.site is not None and caller.function != cut.site.function:
         name = cut.site.function.rpartition(".")[2]
         yield Related("made", caller, f"`{name}` was called here")
@@ -456,3 +450,6 @@ def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> boo
         states = {each.state if each.given else State.LOST for each in after.of_leaves(own)}
         return State.ARRIVES in states <= {State.ARRIVES, State.ZERO}
     return None
+
+
+_ASKED = {"GS501": without_graph, "GS502": not_reached, "GS503": never_used, "GS505": unused_inputs}

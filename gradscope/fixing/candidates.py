@@ -8,15 +8,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain, islice, product
+from itertools import chain, islice, pairwise, product
 
 from gradscope.code import source
 from gradscope.code.source import FUNCTIONS
+from gradscope.fixing.constructs import emptied
 from gradscope.fixing.edits import (
     PATHS,
     computed_at,
     copying,
-    decorated_function,
     entered_anew,
     fields_of,
     flags_at,
@@ -71,6 +71,7 @@ class Search(Trial):
         found = {
             FixKind.CREATE_GRAPH: self.differentiated(),
             FixKind.DETACH: detached,
+            FixKind.RESET: self.emptied(),
             FixKind.ITEM: self.counted(),
             FixKind.CLONE: self.cloned(),
             FixKind.SUM_LOSSES: self.together(),
@@ -91,13 +92,38 @@ class Search(Trial):
 
     def counted(self) -> list[Fix]:
         """Return the fixes that take a number in the place of a tensor of one element."""
-        record, fixes = self._record, []
-        for each in self._harmless:
-            is_number = record.kinds.get(each) == _NUMBER and not record.places[each].is_added
-            if is_number and self._mends(changed := self._cut([each])):
+        fixes = []
+        for each in (n for n in self._harmless if self._record.kinds.get(n) == _NUMBER):
+            if self.effect(each).mends and not self._record.places[each].is_added:
                 edits, where = self._edits_at(sorted(self.value(each)), "item")
                 message = f"use the value of {where}, with item()"
-                fixes.append(self._fix(FixKind.ITEM, message, edits, changed))
+                fixes.append(self._fix(FixKind.ITEM, message, edits, self._cut([each])))
+        return [fix for fix in fixes if fix.edits][:MOST]
+
+    def emptied(self) -> list[Fix]:
+        """Return the fixes that empty a container of numbers, such as losses, once it is read: what
+        an earlier call has run is run no more, and nothing else is left out.
+        """
+        record, fixes = self._record, []
+        everything = set[int]().union(*self._base.ran.values())
+        for number, own in record.held.items():
+            place, kinds = record.places[number], record.kinds[number]
+            parts, are_lists = str(kinds), all(kind[0] in ("list", "dict") for kind in kinds)
+            are_numbers = "'number'" in parts and "'tensor'" not in parts
+            times = [here for before, here in pairwise([(0, ()), *own]) if here[1] != before[1]]
+            grows = all({*one[1]} < {*other[1]} for one, other in pairwise(times))
+            if not (grows and are_lists and are_numbers and isinstance(place.expression, PATHS)):
+                continue
+            last, pieces = emptied(place)
+            ends = sorted(node + 1 for node in self._built_by(place.file, last))
+            over = [max(ends[: bisect_right(ends, time)], default=time) for time, _ in times[1:]]
+            held = [*zip(over, (nodes for _, nodes in times), strict=False)]
+            seen = replace(record, held={number: held}, begun={0: over})
+            changed = Simulation(seen, Option(head=0, names=frozenset({number})))
+            is_kept = everything <= set[int]().union(*changed.ran.values())
+            if pieces and ends and self._fail not in changed.hazards and is_kept:
+                message = f"empty `{place.text}` once line {last.lineno} has read it"
+                fixes.append(self._fix(FixKind.RESET, message, written(*pieces), changed))
         return [fix for fix in fixes if fix.edits][:MOST]
 
     def detached_together(self) -> list[Fix]:
@@ -375,13 +401,14 @@ class Search(Trial):
     def again(self) -> list[Fix]:
         """Return the fixes that build the freed part anew for the call that fails."""
         fixes = []
-        built = (Span.of(file, node) for file, node in self._built_at)
-        for function in filter(None, dict.fromkeys(map(decorated_function, built))):
-            anew = Option(again=self._built_by(*function), for_calls=self._record.calls)
-            if self._mends(self._run(anew)):
-                edits = written(*uncached(*function))
-                message = f"compute `{function[1].name}` anew each time: do not cache it"
-                fixes.append(Fix(FixKind.RECOMPUTE, message, edits, CHANGES))
+        for file in dict.fromkeys(file for file, _ in self._built_at):
+            for function, pieces in uncached(file):
+                built = self._built_by(file, function)
+                anew = Option(again=built, for_calls=self._record.calls)
+                if built & self._broken and self._mends(self._run(anew)):
+                    name = getattr(function, "name", "lambda")
+                    message = f"compute `{name}` anew each time: do not cache it"
+                    fixes.append(Fix(FixKind.RECOMPUTE, message, written(*pieces), CHANGES))
         others: list[Fix] = []
         for fix in chain(self._copied(), islice(self._computed_there(), 1)):
             if OTHER not in fix.effects:

@@ -1,24 +1,32 @@
-"""Writes the edits that need no rehearsal: the finding names the construct and its line."""
+"""Writes the edits of constructs: of those that a finding names, with no rehearsal, and of
+containers that are only filled.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import replace
 
 from gradscope.code import source
+from gradscope.code.source import FUNCTIONS
+from gradscope.code.statements import stored_names
 from gradscope.fixing.edits import (
+    PATHS,
     entered_anew,
     not_reentrant,
+    read_names,
     with_flag,
     without_flag,
     without_graph,
 )
 from gradscope.fixing.marks import Span
-from gradscope.fixing.pieces import Pieces, after, instead_of, text_of, written
+from gradscope.fixing.pieces import Pieces, after, before, block_with, instead_of, text_of, written
 from gradscope.model import Finding, Fix, FixKind, Recording, Site
 from gradscope.rules.base import NOT_REENTRANT
 from gradscope.rules.gs104 import SETTING
 
+_FILLING = r"\.(?:append|extend|insert|setdefault|update)\("  # puts something into a container
 _NORMS = ("weight_norm", "spectral_norm")
 
 
@@ -60,7 +68,7 @@ def _pieces(finding: Finding, fix: Fix) -> Pieces:
         case "GS302", FixKind.OTHER if site is not None:
             return _as_text(site)
         case "GS304", FixKind.OTHER if site is not None:
-            return _saved_for_backward(site)
+            return _saved_for_backward(site) or _without_gradients(site)
     return ()
 
 
@@ -112,3 +120,59 @@ def _saved_for_backward(site: Site) -> Pieces:
             reading = ((n, f"{text_of(n.value, file)}.saved_tensors[0]") for n in reads)
             return (saved, *(instead_of(n, file, text) for n, text in reading))
     return ()
+
+
+def _without_gradients(site: Site) -> Pieces:
+    """Take the gradients away, with their graphs, behind the last statement that uses them in the
+    block of a call.
+    """
+    block = block_with(site.file, source.statement_at(site) or ast.Pass())
+    used = [e for e in block if re.search(r"\.(grad\b(?!\()|backward\(|step\()", ast.unparse(e))]
+    text = "\n".join(map(ast.unparse, block))
+    held = re.findall(r"\b([\w.]+)\.zero_grad\(", text)
+    owners = dict.fromkeys(held or re.findall(r"\b([\w.]+)\.parameters\(", text))
+    return after(used[-1], site.file, [f"{own}.zero_grad()" for own in owners]) if used else ()
+
+
+def emptied(place: Span) -> tuple[ast.stmt, Pieces]:
+    """Return the statement that reads a container last, in the block around a place, and the edit
+    that empties it there, with what is filled like it and read for what is computed there.
+    """
+    file, node = place.statement
+    block, name = block_with(file, node), ast.unparse(place.expression or node)
+    if name in _filled_in(node) or node not in block:
+        return node, ()
+    region = source.innermost(file, node.lineno, FUNCTIONS + source.LOOPS) or node
+    names, wanted = {name}, read_names(node)
+    for each in reversed(block[: block.index(node) + 1]):
+        if each is node or (stored_names(each) | _filled_in(each)) & wanted:
+            wanted |= read_names(each)
+            read = _paths_read(each) - stored_names(region)
+            names |= {own for own in read if _is_only_filled(file, own.rpartition(".")[2])}
+    last = next(each for each in reversed(block) if names & _paths_read(each) or each is node)
+    cleared = [f"{each}.clear()" for each in sorted(names)]
+    if not isinstance(last, ast.Return):
+        return last, after(last, file, cleared)
+    value = last.value or ast.Name(name)
+    if ast.unparse(value) == name or "result" in read_names(source.tree(file)):
+        return last, ()
+    kept = before(last, file, [f"result = {text_of(value, file)}", *cleared])
+    return last, (*kept, instead_of(value, file, "result")) if kept else ()
+
+
+def _paths_read(node: ast.AST) -> set[str]:
+    """Return the paths that a node reads, but for those that it puts something into."""
+    paths = (each for each in ast.walk(node) if isinstance(each, PATHS))
+    return {ast.unparse(e) for e in paths if isinstance(e.ctx, ast.Load)} - _filled_in(node)
+
+
+def _filled_in(node: ast.AST) -> set[str]:
+    """Return the paths of what a node puts something into, by a method."""
+    return {*re.findall(rf"([\w.]+(?:\[[^\]]*\])?){_FILLING}", ast.unparse(node))}
+
+
+def _is_only_filled(file: str, name: str) -> bool:
+    """Return whether a file puts something into what has a name, and nowhere takes it out."""
+    text, name = ast.unparse(source.tree(file)), re.escape(name)
+    is_emptied = re.search(rf"\b{name}\.(clear|pop)|\bdel [\w.]*\b{name}\[", text)
+    return not is_emptied and re.search(rf"\b{name}{_FILLING}", text) is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from gradscope.code import source, statements
@@ -57,8 +57,7 @@ def is_target(place: Span) -> bool:
 def region_of(place: Span) -> Owner | None:
     """Return the function or loop that a statement begins."""
     around = source.enclosing(place.file, place.line)
-    kinds = (*FUNCTIONS, *source.LOOPS)
-    regions = (each for each in reversed(around) if isinstance(each, kinds))
+    regions = (each for each in reversed(around) if isinstance(each, FUNCTIONS + source.LOOPS))
     return next((each for each in regions if each.lineno != place.line), None)
 
 
@@ -277,16 +276,15 @@ def with_flag(place: Span, name: str, value: str = "True") -> Pieces:
     call = call_at(place)
     if call is None or any(keyword.arg is None for keyword in call.keywords):
         return ()  # **options may pass it as well
-    if any(isinstance(each, ast.Starred) for each in call.args):
-        return ()
     given = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
     at = _POSITIONS.get(ast.unparse(call.func), 1)
     by_place = call.args[at] if name == "retain_graph" and at < len(call.args) else None
-    if given is None and isinstance(by_place, ast.Constant):
-        given = by_place
-    if given is not None:
-        return (instead_of(given, place.file, value),)
-    return _with_argument(call, place.file, f"{name}={value}")
+    given = by_place if given is None and isinstance(by_place, ast.Constant) else given
+    if any(isinstance(each, ast.Starred) for each in call.args):
+        return ()
+    if given is None:
+        return _with_argument(call, place.file, f"{name}={value}")
+    return (instead_of(given, place.file, value),)
 
 
 def _with_argument(call: ast.Call, file: str, text: str) -> Pieces:
@@ -415,7 +413,8 @@ def _loss_of(call: ast.Call) -> ast.expr | None:
 # statements
 
 
-def _read_names(node: ast.AST) -> set[str]:
+def read_names(node: ast.AST) -> set[str]:
+    """Return the variables that a node reads."""
     found = {each.id for each in source.reads_of(node) if isinstance(each, ast.Name)}
     if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
         found.add(node.target.id)
@@ -453,18 +452,18 @@ def copying(
     ends = [i for i, each in enumerate(block) if source.spans(each, spot[1])]
     bound = set[str]()
     for node in again:  # what is computed from itself is another one each time
-        if _read_names(node) & names - bound:
+        if read_names(node) & names - bound:
             return ()
         bound |= stored_names(node)
     if not ends or not names or any(map(_takes, again)):
         return ()
     begin = block.index(nodes[-1]) + 1
     since = begin if behind is None else block.index(behind) + 1
-    readers = [e for e in block[since : ends[0] + 1] if _read_names(e) & names]
+    readers = [e for e in block[since : ends[0] + 1] if read_names(e) & names]
     if len(readers) < (2 if behind is None else 1):
         return ()
     between = [each for each in block[begin : block.index(readers[-1])] if each not in again]
-    needed = {name for node in again for name in _read_names(node)} | names
+    needed = {name for node in again for name in read_names(node)} | names
     if any(_targets(each) & needed for each in between):
         return ()
     lines = (line for node in again for line in lines_of(node, file, _pieces_in(node, within)))
@@ -486,9 +485,9 @@ def computed_at(file: str, node: ast.Assign, place: Span, within: Pieces = ()) -
         return ()
     functions = [functions_around(file, at) for at in (node, read)]
     here, there = ({name for each in own for name in _own_names(each)} for own in functions)
-    names, known = _read_names(value), there or stored_names(source.tree(file))
+    names, known = read_names(value), there or stored_names(source.tree(file))
     is_same = names & here <= known and not (names - here) & there
-    is_same &= names & _read_names(node.targets[0]) <= _read_names(read)
+    is_same &= names & read_names(node.targets[0]) <= read_names(read)
     around = [source.enclosing(file, each.lineno) for each in (node, read)]
     classes = [[e for e in each if isinstance(e, ast.ClassDef)] for each in around]
     if not is_same or ("self" in names and classes[0] != classes[1]):
@@ -510,7 +509,7 @@ def with_followers(block: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -> list
     found: list[ast.stmt] = []
     names: set[str] = set()
     for each in block:
-        if each in nodes or (not isinstance(each, FUNCTIONS) and _read_names(each) & names):
+        if each in nodes or (not isinstance(each, FUNCTIONS) and read_names(each) & names):
             found.append(each)
             names |= stored_names(each)
     return found
@@ -524,7 +523,7 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
     names = {name for node in nodes for name in stored_names(node)}
     before_it = block[block.index(nodes[0]) : block.index(owner)]
     between = [each for each in before_it if each not in nodes]
-    needed = {name for node in nodes for name in _read_names(node)} - names
+    needed = {name for node in nodes for name in read_names(node)} - names
     is_bound = any(_targets(each) & needed for each in (*between, owner))
     kinds = (ast.Assign, ast.AnnAssign, *(() if isinstance(owner, FUNCTIONS) else (ast.Expr,)))
     may_move = all(isinstance(node, kinds) and not _takes(node) for node in nodes)
@@ -539,7 +538,7 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
         body = owner.body[ast.get_docstring(owner) is not None :] or owner.body
     else:
         head = owner.test if isinstance(owner, ast.While) else owner.iter
-        is_seen, body = any(_read_names(each) & names for each in (*between, head)), owner.body
+        is_seen, body = any(read_names(each) & names for each in (*between, head)), owner.body
     if is_seen:
         return ()
     gone = [removed(node, file) for node in nodes]
@@ -613,8 +612,7 @@ def _draws(node: ast.AST) -> bool:
 
 def _takes(node: ast.AST) -> bool:
     """Return whether a statement takes something, of which another one is then left."""
-    called = (source.called_name(call) for call in source.calls_in(node))
-    return any(name and name.rpartition(".")[2] in ("next", "pop") for name in called)
+    return any(source.called_name(call) in ("next", "pop") for call in source.calls_in(node))
 
 
 def moved(at: Span, behind: Span, *others: ast.stmt) -> Pieces:
@@ -654,7 +652,7 @@ def split_off(at: Span) -> Pieces:
     inside = (*ast.walk(loop.iter), *(n for each in others for n in ast.walk(each)))
     if not set(names) <= _REPEATABLE or any(isinstance(each, leaves) for each in inside):
         return ()
-    needed = _read_names(loop.iter) | stored_names(loop.target)
+    needed = read_names(loop.iter) | stored_names(loop.target)
     is_apart = all(_may_swap(node, each) and not _targets(each) & needed for each in others)
     if not others or not is_apart:
         return ()
@@ -678,9 +676,8 @@ def entered_anew(file: str, node: ast.With) -> Pieces:
     bound = stored_names(loop.target) if isinstance(loop, ast.For) else set()
     lines = [source.line_of(file, each.lineno) for each in (node, loop)]
     heads = [line.strip() for line in reversed(lines)]
-    is_apart = not any(
-        stored_names(each) & _read_names(over) or _read_names(each) & bound for each in node.items
-    )
+    names = ((stored_names(each), read_names(each)) for each in node.items)
+    is_apart = not any(stored & read_names(over) or read & bound for stored, read in names)
     if not is_apart or any(map(_takes, node.items)) or not all(h.endswith(":") for h in heads):
         return ()
     return tuple(
@@ -695,7 +692,7 @@ def _may_swap(node: ast.stmt, later: ast.stmt) -> bool:
     """
     bound = _targets(node)
     needed = bound | {ast.unparse(each) for each in ast.walk(node) if isinstance(each, PATHS)}
-    is_apart = all(map(str.isidentifier, bound)) and not bound & _read_names(later)
+    is_apart = all(map(str.isidentifier, bound)) and not bound & read_names(later)
     return is_apart and not needed & _targets(later) and not (_draws(node) and _draws(later))
 
 
@@ -714,25 +711,39 @@ def _has_torch(file: str) -> bool:
     return any(a.name == "torch" and not a.asname for each in imports for a in each.names)
 
 
-def decorated_function(place: Span) -> tuple[str, ast.FunctionDef] | None:
-    """Return the function around a place that has a decorator."""
-    function = source.innermost(place.file, place.line, ast.FunctionDef)
-    return (place.file, function) if function is not None and function.decorator_list else None
-
-
-def uncached(file: str, function: ast.FunctionDef) -> Pieces:
-    """Return the edit that takes the decorator off a function that keeps its results."""
+def uncached(file: str) -> Iterator[tuple[ast.FunctionDef | ast.expr, Pieces]]:
+    """Yield what a file wraps in a cache, each with the edit that takes the cache off: a decorator,
+    or a call that is handed the function.
+    """
+    tree = source.tree(file)
+    attributes = [each for each in ast.walk(tree) if isinstance(each, ast.Attribute)]
     asked = ("cache_clear", "cache_info", "__wrapped__")
-    for node in (n for n in ast.walk(source.tree(file)) if isinstance(n, ast.Attribute)):
-        is_asked = node.attr in asked and function.name in ast.unparse(node)
-        is_set = node.attr == function.name and not isinstance(node.ctx, ast.Load)
-        if is_asked or is_set:
-            return ()
-    for each in function.decorator_list:
-        called = each.func if isinstance(each, ast.Call) else each
-        name = ast.unparse(called).rpartition(".")[2]
-        if name == "cached_property":
-            return (instead_of(each, file, "property"),)
-        if name in _CACHES:
-            return (Piece(file, (each.lineno, 0), (each.lineno + 1, 0), ""),)
-    return ()
+    kept = [ast.unparse(each.value).rpartition(".")[2] for each in attributes if each.attr in asked]
+    kept += [each.attr for each in attributes if not isinstance(each.ctx, ast.Load)]
+    nodes = (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef))
+    functions = [each for each in nodes if each.name not in kept]
+    for function in functions:
+        for each in function.decorator_list:
+            if (cache := _cache_of(each, tree)) == "cached_property":
+                yield function, (instead_of(each, file, "property"),)
+            elif cache:
+                yield function, (Piece(file, (each.lineno, 0), (each.lineno + 1, 0), ""),)
+    is_asked = any(each.attr in asked for each in attributes)
+    for call in () if is_asked else source.calls_in(tree):
+        if len(call.args) == 1 and _cache_of(call.func, tree) in _CACHES[:2]:
+            given, text = call.args[0], text_of(call.args[0], file)
+            name = ast.unparse(given).rpartition(".")[2]
+            if isinstance(given, ast.Lambda):
+                yield given, (instead_of(call, file, f"({text})"),)
+            for function in (each for each in functions if each.name == name):
+                yield function, (instead_of(call, file, text),)
+
+
+def _cache_of(wrapper: ast.expr, tree: ast.Module) -> str:
+    """Return the name of the cache that a decorator, or what is called, makes; empty if none."""
+    called = wrapper.func if isinstance(wrapper, ast.Call) else wrapper
+    name = ast.unparse(called).rpartition(".")[2]
+    imports = (each for each in tree.body if isinstance(each, ast.ImportFrom))
+    known = {own.asname: own.name for each in imports for own in each.names}
+    name = known.get(name, name)
+    return name if name in _CACHES else ""

@@ -19,7 +19,7 @@ from gradscope.fixing.pieces import all_of
 from gradscope.fixing.plan import Candidate, Proposal, alone, none_held, plan
 from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import REFUSED, Bounds, Program, Run, Start, start_process
-from gradscope.fixing.trials import MOST, OTHER, TARGET, UNSPOILT
+from gradscope.fixing.trials import CONSTANT, MOST, OTHER, TARGET, UNSPOILT
 from gradscope.fixing.verify import Verdict, compared, default_calls
 from gradscope.model import Applicability, Finding, Fix, FixKind, Proof, Recording
 from gradscope.units import firsts, gathered, listed
@@ -27,11 +27,11 @@ from gradscope.units import firsts, gathered, listed
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
 _LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
 _CHEAPEST = (
-    *(FixKind.CREATE_GRAPH, FixKind.NO_GRAD, FixKind.CLONE, FixKind.DETACH, FixKind.ITEM),
-    *(FixKind.REORDER, FixKind.SUM_LOSSES, FixKind.RETAIN_GRAPH, FixKind.RECOMPUTE),
+    *(FixKind.CREATE_GRAPH, FixKind.RESET, FixKind.NO_GRAD, FixKind.CLONE, FixKind.DETACH),
+    *(FixKind.ITEM, FixKind.REORDER, FixKind.SUM_LOSSES, FixKind.RETAIN_GRAPH, FixKind.RECOMPUTE),
 )
-"""What trains by a derivative comes first, then what builds less of a graph, then what builds as
-much, then what keeps it for the next call, and what computes it twice.
+"""What trains by a derivative or empties what is summed comes first, then what builds less of a
+graph, then what builds as much, then what keeps it for the next call, and what computes it twice.
 """
 _MOST_TRIED = 6
 _LEAST_SECONDS = 2.0
@@ -81,7 +81,7 @@ def _with(finding: Finding, record: Record) -> Finding:
 
     def rank(fix: Fix) -> tuple[int, bool, int, int]:
         cost = order.index(fix.kind) if fix.kind in order else len(order)
-        return own[fix.kind].index(fix), fix.kind is not FixKind.CREATE_GRAPH, _lines(fix), cost
+        return own[fix.kind].index(fix), fix.kind not in _CHEAPEST[:2], _lines(fix), cost
 
     words = [fix for fix in finding.fixes if not fix.edits]
     return finding.with_fixes([*sorted(written, key=rank), *words])
@@ -179,21 +179,14 @@ _Tried: TypeAlias = list[tuple[Outcome | None, Fix]]
 
 
 def _tried(
-    recording: Recording,
-    record: Record,
-    end: float,
-    tell: Callable[[str], None],
-    program: Program,
+    recording: Recording, record: Record, end: float, tell: Callable[[str], None], program: Program
 ) -> tuple[dict[int, _Tried], str]:
     """Return by finding what trying its fixes has shown, and why some were not tried."""
     proposed = plan(recording)
     bounds = Bounds(default_calls(proposed.proposals), 0)
     before = Run(recording, (), recording.outcome.exit_status, "")
-    grave = [
-        p for p in proposed.proposals if any(e.is_to_mend and not e.is_born for e in p.findings)
-    ]
-    results: dict[int, _Tried] = {}
-    why = ""
+    every, results, why = proposed.proposals, dict[int, _Tried](), ""
+    grave = [p for p in every if any(e.is_to_mend and not e.is_born for e in p.findings)]
     for proposal in grave:
         shown: _Tried = []
         results |= dict.fromkeys(map(id, proposal.findings), shown)
@@ -240,11 +233,11 @@ def _outcome(
     if verdict.refused and TARGET not in fix.effects:
         return None, replace(fix, proof=Proof.TRAINS_OTHERWISE)
     is_more = fix.kind is FixKind.CREATE_GRAPH  # it trains by the derivative, as it should
-    is_equal = (comparison.is_equal or is_more) and OTHER not in fix.effects
+    is_equal = (comparison.is_equal or is_more) and not {OTHER, CONSTANT} & {*fix.effects}
     trains = 2 if comparison.differences else 1 - is_equal
     keeps = fix.kind is FixKind.RETAIN_GRAPH and (comparison.keeps or not is_equal)
     may_fail = fix.kind is FixKind.ITEM and verdict.after.calls >= verdict.bounds.calls
-    if not may_fail and not {OTHER, TARGET} & {*fix.effects}:
+    if not may_fail and not {OTHER, TARGET, CONSTANT} & {*fix.effects}:
         fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
     place = candidate.number if candidate in proposal.candidates else len(proposal.candidates)
     outcome = Outcome(others, keeps, trains, may_fail, comparison.carries, place)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
+from gradscope.code.statements import makes_leaves
 from gradscope.fixing.marks import Span
 from gradscope.units import gathered, reached
 
@@ -375,7 +376,8 @@ class Simulation:
             return not leaf & here
         asked = {t for t in event.targets if t is not None}
         own = (self.record.reached([t], self.cut) for t in asked - self.rebound)
-        return not asked <= here or not all(leaf & each for each in own)
+        is_led = makes_leaves(*event.spot) or all(leaf & each for each in own)
+        return not asked <= here or not is_led
 
     def _step(self, index: int, leaves: Iterable[int]) -> None:
         self.used[index] = {}

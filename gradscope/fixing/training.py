@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property, partial, reduce
 from graphlib import TopologicalSorter
+from itertools import chain
 from operator import or_
 from typing import NamedTuple, TypeAlias
 
+from gradscope.code import source
 from gradscope.fixing import patch
-from gradscope.fixing.marks import Span
 from gradscope.fixing.rehearsal import Event, Line, Record, Simulation, Spot
 from gradscope.units import firsts, gathered
 
@@ -148,18 +149,19 @@ class _Trained:
 
     def is_carried(self, call: int) -> bool:
         """Return whether a call goes through what an earlier iteration of the loop around it has
-        built.
+        built; what was built before that loop, in the same run of an outer one, is not carried.
         """
         event, record = self.record.events[call], self.record
-        spots = [self._old(*event.spot), *self.line(call)]
-        loops = [loop for spot in spots if (loop := Span.at(*spot).loop) is not None]
-        heads = enumerate(self._old(head.file, head.line) for head in record.heads)
-        first = {(file, loop.body[0].lineno) for file, _ in spots for loop in loops[:1]}
-        times = (record.begun[h] for h, spot in heads if spot in first and h in record.begun)
-        begun = next(times, [])
-        own = max((nodes for nodes in begun if nodes < event.nodes), default=0)
-        inner = self.seen.ran[call] - record.leaf.keys() - record.identities.keys()
-        return any(begun[0] <= node < own for node in inner) if begun else False
+        lines = (self._old(*event.spot), *self.line(call))
+        loops = ((file, each) for file, line in lines for each in source.loops_around(file, line))
+        firsts = dict.fromkeys((file, loop.body[0].lineno) for file, loop in loops)
+        heads = {self._old(each.file, each.line): n for n, each in enumerate(record.heads)}
+        begun = [record.begun.get(heads[spot], []) for spot in firsts if spot in heads]
+        inner, *outer = [[n for n in own if n < event.nodes] for own in begun] or [[]]
+        since = max(chain.from_iterable(outer), default=0)
+        alone = range(since, min((n for n in inner if n >= since), default=since))
+        here = self.seen.ran[call] - record.leaf.keys() - record.identities.keys()
+        return any(inner[0] <= n < inner[-1] and n not in alone for n in here) if inner else False
 
     def makers(self, call: int, *own: Spot) -> frozenset[int]:
         """Return the places that have made what a call starts from, but for those of a line."""

@@ -78,8 +78,8 @@ class Trial:
         )
 
     def _value_at(self, place: int) -> frozenset[int]:
-        """Return the places that read what one of them does in the same statement or for the same
-        call: with one use alone cut, the value goes on to be trained by the others.
+        """Return the places that read what one of them does for the same call or, if none runs it,
+        in the same statement: with one use alone cut, the others go on to train the value.
         """
         record, found = self._record, {place}
         own = record.places[place].statement
@@ -87,7 +87,7 @@ class Trial:
             calls = self._calls_of.get(node, set())
             for other in self._reads[record.after[node][0]]:
                 number, its = record.identities[other], self._calls_of.get(other, set())
-                is_apart = bool(calls and its) or record.places[number].statement != own
+                is_apart = bool(calls) or record.places[number].statement != own
                 if calls & its or not is_apart:
                     found.add(number)
         return frozenset(found)

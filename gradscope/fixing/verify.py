@@ -172,11 +172,7 @@ class _Trials:
     """
 
     def __init__(
-        self,
-        program: Program,
-        record: Record | None,
-        bounds: Bounds,
-        tell: Callable[[str], None],
+        self, program: Program, record: Record | None, bounds: Bounds, tell: Callable[[str], None]
     ) -> None:
         self._program, self._bounds, self._tell = program, bounds, tell
         self._end = time.monotonic() + bounds.seconds

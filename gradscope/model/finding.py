@@ -37,6 +37,7 @@ class FixKind(StrEnum):
 
     DETACH = "detach"
     RECOMPUTE = "recompute"
+    RESET = "reset"
     SUM_LOSSES = "sum_losses"
     RETAIN_GRAPH = "retain_graph"
     CREATE_GRAPH = "create_graph"

@@ -209,6 +209,19 @@ walker = Walker()
     "cut what a list has from earlier iterations": (
         """
 net, activities = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh()), []
+net[1].register_forward_hook(lambda module, x, y: activities.append(y))
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    loss = net(torch.randn(4, 3)).square().mean() + torch.cat(activities).abs().sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+        "3):\n    activities = [t.detach() for t in activities]\n",
+    ),
+    "empty a list of what was added already": (
+        """
+net, activities = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh()), []
 net[1].register_forward_hook(lambda module, x, y: activities.append(y.abs().mean()))
 opt = torch.optim.SGD(net.parameters(), 0.1)
 for _ in range(3):
@@ -217,7 +230,110 @@ for _ in range(3):
     loss.backward()
     opt.step()
 """,
-        "3):\n    activities = [t.detach() for t in activities]\n",
+        "sum()\n    activities.clear()\n",
+    ),
+    "empty what is read for the same sum, and no log": (
+        """
+class Agent(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(3, 1)
+        self.terms, self.weights, self.log = [], [], []
+
+    def total(self):
+        weights = [w / len(self.weights) for w in self.weights]
+        return sum(w * t for w, t in zip(weights, self.terms))
+
+agent = Agent()
+opt = torch.optim.SGD(agent.parameters(), 0.1)
+for _ in range(3):
+    for w in range(2):
+        agent.terms.append(agent(torch.randn(3)).square().sum())
+        agent.weights.append(float(w))
+    agent.log.append(len(agent.terms))
+    opt.zero_grad()
+    loss = agent.total()
+    loss.backward()
+    opt.step()
+print(agent.log[-1])
+""",
+        "self.terms))\n        self.terms.clear()\n        self.weights.clear()\n        return result",
+    ),
+    "compute anew what a call has cached": (
+        """
+from functools import lru_cache as memo
+
+table = torch.nn.Linear(3, 2)
+embed = memo(maxsize=4)(lambda n: torch.tanh(table(torch.full((3,), float(n)))))
+opt = torch.optim.SGD(table.parameters(), 0.1)
+for _ in range(3):
+    opt.zero_grad()
+    torch.stack([embed(1), embed(2)]).square().sum().backward()
+    opt.step()
+""",
+        "embed = (lambda n: torch.tanh(table(torch.full((3,), float(n)))))\n",
+    ),
+    "clone what is overwritten rather than train less": (
+        """
+net, u = torch.nn.Linear(3, 3), torch.ones(3)
+
+def forward(x):
+    with torch.no_grad():
+        u.copy_(torch.nn.functional.normalize(net.weight @ torch.ones(3), dim=0))
+    sigma = torch.dot(u, net.weight @ torch.ones(3))
+    return torch.nn.functional.linear(x, net.weight / sigma)
+
+(forward(torch.randn(4, 3)).mean() - forward(torch.randn(4, 3)).square().mean()).backward()
+""",
+        "torch.dot(u.clone(), ",
+    ),
+    "cut what a penalty takes of a generator": (
+        """
+G, D = torch.nn.Linear(2, 3), torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+opt_g, opt_d = (torch.optim.SGD(net.parameters(), 0.1) for net in (G, D))
+
+def penalty(real, fake):
+    between = torch.lerp(real, fake, 0.5).requires_grad_(True)
+    (slope,) = torch.autograd.grad(D(between).sum(), between, create_graph=True)
+    return (slope.norm(dim=1) - 1).square().mean()
+
+for _ in range(3):
+    fake, real = G(torch.randn(5, 2)), torch.randn(5, 3)
+    opt_d.zero_grad()
+    (D(fake.detach()).mean() - D(real).mean() + penalty(real, fake)).backward()
+    opt_d.step()
+    opt_g.zero_grad()
+    (-D(fake).mean()).backward()
+    opt_g.step()
+""",
+        "(D(fake.detach()).mean() - D(real).mean() + penalty(real, fake.detach()))",
+    ),
+    "forget gradients that have graphs": (
+        """
+def curvature(x):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    model(x).square().mean().backward(create_graph=True)
+    total = sum(p.grad.square().sum() for p in model.parameters())
+    return torch.autograd.grad(total, model[0].weight)[0].norm().item()
+
+for _ in range(10):
+    curvature(torch.randn(5, 3))
+""",
+        "model.parameters())\n    model.zero_grad()\n    return",
+    ),
+    "train through a trace that is taken in a loop": (
+        """
+field = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+opt = torch.optim.SGD(field.parameters(), 0.1)
+for _ in range(2):
+    z = torch.randn(5, 2, requires_grad=True)
+    dz, trace = field(z), 0.0
+    for i in range(2):
+        trace = trace + torch.autograd.grad(dz[:, i].sum(), z)[0][:, i]
+    opt.zero_grad()
+    (dz.square().mean() - trace.mean()).backward()
+    opt.step()
+""",
+        "z, create_graph=True)[0]",
     ),
     "run inside a closure what stands before it": (
         """

@@ -14,7 +14,6 @@ from gradscope.code import source
 from gradscope.fixing.edits import (
     computed_at,
     copying,
-    decorated_function,
     moved,
     put_inside,
     rebinding,
@@ -136,8 +135,8 @@ def rebound(*, is_leaf: bool = False, **own: frozenset[Kind]) -> Write:
 
 
 def plain(here: Span) -> Pieces:
-    function = decorated_function(here)
-    return () if function is None else uncached(*function)
+    found = (pieces for each, pieces in uncached(here.file) if here.is_in(here.file, each))
+    return next(found, ())
 
 
 def no_graph(here: Span) -> Pieces:
@@ -918,6 +917,13 @@ a
             plain,
             "class A:\n    @property\n    def f(self):\n        return g(self)\n",
         ),
+        (
+            "a call",
+            "from functools import lru_cache as memo\ndef f(x):\n    «return» g(x)\nh = memo(9)(f)\n",
+            plain,
+            "from functools import lru_cache as memo\ndef f(x):\n    return g(x)\nh = f\n",
+        ),
+        ("another call", "def f(x):\n    «return» g(x)\nh = memo(9)(f)\n", plain, REFUSED),
         ("asked for", "@cache\ndef f(x):\n    «ret»urn g(x)\nf.cache_clear()\n", plain, REFUSED),
         ("no cache", "@torch.no_grad()\ndef f(x):\n    «return» g(x)\n", plain, REFUSED),
         ("no decorator", "def f(x):\n    «return» g(x)\n", plain, REFUSED),

@@ -313,16 +313,27 @@ def test_an_object_in_a_container_is_not_told_to_be_detached(tmp_path: Path) -> 
     assert fix.message.startswith("store .item() or .detach() of its tensors (`loss`) at ")
 
 
-def test_a_holder_is_told_of_once(tmp_path: Path) -> None:
-    source = """
-    import torch
-    net, curve = torch.nn.Linear(4, 1), []
-    for step in range(100):
-        loss = net(torch.randn(8, 4)).pow(2).mean()
-        loss.backward()
-        curve.append(loss)
-        net(torch.randn(8, 4)).mean().backward()
-    """
+TOLD_ONCE = """
+import torch
+net, curve = torch.nn.Linear(4, 1), []
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+def learn(net, {curve}):
+    opt.zero_grad()
+    net(torch.randn(8, 4)).pow(2).mean().backward()
+    opt.step()
+for step in range(30):
+    for _ in range(6):
+        curve.append(net(torch.randn(8, 4)).pow(2).mean())
+    learn(net, curve)
+    {then}
+"""
+
+
+@pytest.mark.parametrize("curve", ["curve", "stored"])
+@pytest.mark.parametrize("then", ["", "net(torch.randn(8, 4)).mean().backward()"])
+def test_a_holder_is_told_of_once(curve: str, then: str, tmp_path: Path) -> None:
+    """Whichever of its variables, a loop's or a called function's, the scans have seen."""
+    source = TOLD_ONCE.format(curve=curve, then=then)
     assert [f.code for f in findings_of(source, tmp_path)] == ["GS302"]
 
 

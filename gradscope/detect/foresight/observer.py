@@ -84,7 +84,8 @@ class Foresight(Observer):
         watch = self.watch
         if frame is None or place is None or not watch.ledger.live_tensors or watch.call:
             return ()
-        if not self._schedule.is_due((place, watch.ledger.live_tensors)):
+        # As with calls: not how many there are, as long as they do not become more and more.
+        if not self._schedule.is_due((place, watch.ledger.live_tensors.bit_length())):
             return ()
         with self._schedule, Uncollected():
             frames = user_frames(frame)

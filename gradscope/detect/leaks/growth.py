@@ -319,9 +319,9 @@ class Growth(Observer):
             # Keys that come again may hold what calls have run.
             is_new = bound is Bound.NONE or min(suspect.roots) >= self.watch.generations.newest
             grown = sightings.grows and often and is_new and bound is not Bound.EMPTIED
-            if grown and key not in self._told:
+            if grown and self._told.isdisjoint(suspect.keys):
                 self.told_between_calls = True
-                self._told.add(key)
+                self._told |= suspect.keys
                 facts = _facts(self.watch, sightings, None)
                 # Calls that came since may have used the values.
                 level = Severity.WARNING if key in self._between else Severity.ADVICE
@@ -358,7 +358,7 @@ class Growth(Observer):
         grads = [g for g in grown if self._creates and g[1].newest.names[0].attribute == "grad"]
         if grads:
             # The one that holds the most stands for the others, and for what was computed of them.
-            self._told.update(key for key, _ in grads)
+            self._told.update(*(sightings.newest.keys for _, sightings in grads))
             loop.done = True
             sightings = max((s for _, s in grads), key=lambda s: s.newest.nodes)
             suspect = sightings.newest
@@ -368,7 +368,7 @@ class Growth(Observer):
         for key, sightings in grown:
             loop.done = True
             attribute = sightings.newest.names[0].attribute
-            self._told.add(key)
+            self._told |= sightings.newest.keys
             if attribute is not None and attribute in self._attributes:
                 continue  # told by the name that it has elsewhere
             self._attributes.add(attribute)

@@ -295,6 +295,11 @@ class Suspect(NamedTuple):
         """What tells suspects of different scans apart."""
         return self.names[0].origin, self.names[0].text
 
+    @property
+    def keys(self) -> set[tuple[Origin, str]]:
+        """The same under each of its names: a later scan may see other variables."""
+        return {(name.origin, name.text) for name in self.names}
+
 
 @dataclass(slots=True)
 class _Container:

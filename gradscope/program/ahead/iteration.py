@@ -31,6 +31,7 @@ from gradscope.torch_private import LOADER_ITERATORS
 
 _factory = collections.defaultdict.__dict__["default_factory"].__get__
 _MOST = 20_000
+_STEPS_PER_ELEMENT = 10  # as long as it takes to see what one of many leads to
 _LAPS = 2  # elements of something unknown: they stand for all
 _LISTED = (list, tuple, str, bytes, range, deque)
 _HASHED = (dict, set, frozenset)
@@ -120,6 +121,7 @@ def unknown_element(m: Machine, found: list[Any]) -> Any:
     if len(found) == 1:
         return found[0]
     each = [m.held(one) for one in found]
+    m.steps += len(found) * _STEPS_PER_ELEMENT
     is_sure = all(any(mark.sure for mark in marks) for marks in each)
     marks = v.union(each) if is_sure else v.unsure(v.union(each))
     if found and all(map(v.is_tensor, found)):

@@ -15,7 +15,6 @@ from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.reading import Effect, Held, Read, Wanted, foretell, tensors_of
-from gradscope.detect.foresight.schedule import Schedule
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.ahead.questions import start_before
 from gradscope.program.sites import place_in, site_of, user_frames
@@ -52,7 +51,6 @@ class FreedWatch(Observer):
 
     def begin_anew(self) -> None:
         """Forget what was told."""
-        self._schedule = Schedule()
         self._told: set[tuple[Site, Site | None]] = set()
 
     def expect(self, record: BackwardCall, found: list[tuple[Held, Read]]) -> None:
@@ -81,8 +79,7 @@ class FreedWatch(Observer):
             return ()
         # Looked at once: a later call that frees will expect it again.
         self._wait_for([each for each in self._expected if each not in found])
-        with self._schedule:
-            return self._examine(expected, user_frames(frame), here)
+        return self._examine(expected, user_frames(frame), here)
 
     def _examine(
         self, expected: dict[int, _Expected], frames: list[FrameType], here: Site

@@ -81,7 +81,9 @@ class StaleGraphs:
     tolerant: frozenset[str] = frozenset()
     walker: Walker = field(default_factory=lambda: Walker(_MOST_NODES))
 
-    def needed(self, start: FromFrames, frames: Sequence[FrameType]) -> Needed | None:
+    def needed(
+        self, start: FromFrames, frames: Sequence[FrameType], schedule: Schedule
+    ) -> Needed | None:
         """Return the first graph that the code will run backward all the same; if there is none,
         the first that it may.
         """
@@ -90,6 +92,7 @@ class StaleGraphs:
         if not wanted.leads:
             return None
         foretold = foretell(wanted, start, frames)
+        schedule.read(foretold.steps)
         for held, read in foretold.reads:
             if not source.runs_a_part(read.backward):
                 return Needed(read, self._stale_in(held), foretold.conditions)
@@ -209,7 +212,7 @@ class InPlace(Observer):
         written = change.statement.target.removesuffix(".data") or "a saved tensor"
         tolerant = gs202.TOLERANT if change.hidden else frozenset()
         graphs = StaleGraphs(self.watch, lambda packed: id(packed) in alive, written, tolerant)
-        needed = graphs.needed(start_before(frames[0], at), frames)
+        needed = graphs.needed(start_before(frames[0], at), frames, self._schedule)
         if needed is None:
             return []
         if needed.conditions is None:  # else it may yet become certain

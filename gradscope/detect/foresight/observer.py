@@ -96,7 +96,7 @@ class Foresight(Observer):
                 return packed.is_stale and tensor is not None and storage_of(tensor) in changed
 
             graphs = StaleGraphs(watch, is_changed, "a parameter")
-            needed = graphs.needed(start_after(frames[0]), frames)
+            needed = graphs.needed(start_after(frames[0]), frames, self._schedule)
             if needed is None:
                 return ()
             facts = needed.facts(place.site, watch.calls, gs202.By.STEP)
@@ -115,6 +115,7 @@ class Foresight(Observer):
         hooks = hooks_of(look.nodes, look.kinds, tensors, modules) if reached else ()
         start = start_at_call(frames[0], is_inner=call.parent is not None, hooks=hooks)
         foretold = foretell(wanted, start, frames)
+        self._schedule.read(foretold.steps)
         self.watch.unread.update(foretold.reasons)
         found = foretold.reads
         if not found or foretold.conditions is not None:

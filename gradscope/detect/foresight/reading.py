@@ -100,13 +100,14 @@ class Foretold:
     come: None where every way that the code can go leads there.
 
     ``compared`` are conditions on numbers, ``reasons`` says how the ways end that do not lead
-    there.
+    there, ``steps`` how much was read.
     """
 
     reads: list[tuple[Held, Read]] = field(default_factory=list)
     conditions: tuple[str, ...] | None = None
     compared: Conditions = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
+    steps: int = 0
 
 
 @dataclass(eq=False)
@@ -230,7 +231,7 @@ def foretell(wanted: Wanted, start: FromFrames, frames: Sequence[FrameType]) -> 
     ``frames`` are the user's, innermost first.
     """
     explored = explore(wanted, start)
-    found = Foretold(compared=explored.compared, reasons=explored.reasons)
+    found = Foretold(compared=explored.compared, reasons=explored.reasons, steps=explored.steps)
     if not explored.is_certain:
         words = filter(None, map(in_words, explored.parting))
         found.conditions = tuple(dict.fromkeys(words))[:_MOST_CONDITIONS]

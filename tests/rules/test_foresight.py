@@ -304,3 +304,13 @@ def test_looks_have_a_budget_that_no_slow_machine_spends(monkeypatch: pytest.Mon
         with schedule:
             now += 1.0
     assert not schedule.is_due("one more loop")
+
+
+def test_free_looks_read_a_bounded_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever they take: a program whose code is long pays for few of them."""
+    monkeypatch.setattr("time.perf_counter", lambda: 0.0)
+    schedule = Schedule()
+    for _ in range(3):
+        assert schedule.is_due("a loop")
+        schedule.read(40_000)
+    assert not schedule.is_due("another loop")

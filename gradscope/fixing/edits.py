@@ -276,15 +276,16 @@ def with_flag(place: Span, name: str, value: str = "True") -> Pieces:
     call = call_at(place)
     if call is None or any(keyword.arg is None for keyword in call.keywords):
         return ()  # **options may pass it as well
+    if any(isinstance(each, ast.Starred) for each in call.args):
+        return ()
     given = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
     at = _POSITIONS.get(ast.unparse(call.func), 1)
     by_place = call.args[at] if name == "retain_graph" and at < len(call.args) else None
-    given = by_place if given is None and isinstance(by_place, ast.Constant) else given
-    if any(isinstance(each, ast.Starred) for each in call.args):
-        return ()
-    if given is None:
-        return _with_argument(call, place.file, f"{name}={value}")
-    return (instead_of(given, place.file, value),)
+    if given is None and isinstance(by_place, ast.Constant):
+        given = by_place
+    if given is not None:
+        return (instead_of(given, place.file, value),)
+    return _with_argument(call, place.file, f"{name}={value}")
 
 
 def _with_argument(call: ast.Call, file: str, text: str) -> Pieces:

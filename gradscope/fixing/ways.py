@@ -424,15 +424,20 @@ class Ways:
             last = self._last_at(line, cut.value)
             through = self._path(roots, last)
             down = [*through[:-1], *self._path([last], cut.value)] if through else down
-        at, rows = spot_of(cut.site), self._rows(down, LineState.BARE)
-        cut_at = LineState.CUT
-        above = [row._replace(state=cut_at) if spot_of(row.site) == at else row for row in rows]
+        above = [
+            row._replace(state=LineState.CUT) if spot_of(row.site) == spot_of(cut.site) else row
+            for row in self._rows(down, LineState.BARE)
+        ]
         if cut.site is not None and not any(row.state is LineState.CUT for row in above):
             above.append(Row(cut.site, LineState.CUT))
         leaf = min(cut.behind) if leaf is None or leaf not in cut.behind else leaf
         rest = self._path(record.origins[cut.value].parents, self.value_of(leaf))
-        behind = self._rows(rest, LineState.BEHIND)
-        return self._ended([*above, *(row for row in behind if spot_of(row.site) != at)])
+        behind = [
+            row
+            for row in self._rows(rest, LineState.BEHIND)
+            if spot_of(row.site) != spot_of(cut.site)
+        ]
+        return self._ended([*above, *behind])
 
     def _last_at(self, line: Site, value: int) -> int:
         """Return the last value that a line has computed from a value."""

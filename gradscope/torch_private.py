@@ -245,6 +245,7 @@ def is_compiler(code: CodeType) -> bool:
     return is_asked or code.co_qualname not in _NOT_COMPILING
 
 
+_compiler_flags = vars(torch.compiler)
 _tracing: Any = getattr(getattr(torch, "_guards", None), "_TLS", threading.local())
 """Has the context in which a compiler traces. Asking torch for it raises, unseen, an error where
 there is none: ten times as dear.
@@ -358,7 +359,12 @@ def is_compiling() -> bool:
     """Return whether code runs in order to be compiled; before torch 2.6 the public function tells
     only of an export.
     """
-    return torch.compiler.is_compiling() or _tracing.__dict__.get("tracing_context") is not None
+    compiling = _compiler_flags.get(
+        "_is_compiling_flag"
+    )  # asked at each call: the public one is slow
+    if compiling is None:
+        compiling = torch.compiler.is_compiling()
+    return compiling or _tracing.__dict__.get("tracing_context") is not None
 
 
 def eager_stance() -> contextlib.AbstractContextManager[Any] | None:

@@ -66,7 +66,7 @@ from gradscope.program.tensors import TensorRef
 from gradscope.program.undisturbed import Uncollected, Untraced, unprofiled
 from gradscope.program.variables import turn_off
 from gradscope.record.scalars import EVERY, FIGURES, Sink
-from gradscope.record.writer import AddLike, RecordingWriter, begun
+from gradscope.record.writer import Further, RecordingWriter, begun
 from gradscope.render.wording import whole_message
 from gradscope.rules.settings import Suppressor
 from gradscope.torch_private import (
@@ -101,6 +101,7 @@ class Session:
     ) -> None:
         hooks = hooks and Part.HOOKS not in off
         self.scopes: list[Scope] = []
+        self.is_kept = False
         self.sees_steps = not {Part.STEPS, Part.WATCH} & off
         self.process = os.getpid()
         allowed = None if budget is None else Budget(budget)
@@ -108,7 +109,7 @@ class Session:
         state.looks = Part.LOOKS not in off
         self.looker = Looker(state)
         self._backward = Backward(state, self.looker, hazards, self)
-        self.books = self._backward.books
+        self.books, self.steady = self._backward.books, self._backward.steady
         self._lines = lines = LineWatch(state)
         later = FreedWatch(state, lines)
         self._survived = hazards.Survived(self._explained_memory)
@@ -178,6 +179,7 @@ class Session:
 
     def enter(self, scope: Scope) -> None:
         """Let one more watch see for itself: what grows and what is wasted while it lasts."""
+        self.steady.settle()
         observers = self.state.observers
         observers.tell(Observer.begin_anew)
         self.state.recognizer.begin_anew()
@@ -190,16 +192,19 @@ class Session:
             *scope.leaks, scope.trained, report=lambda finding: unprofiled(scope.report)(finding)
         )
         self.scopes.append(scope)
+        self.is_kept = any(each.writer.is_kept for each in self.scopes)
         self.books.regroup()  # no row has calls of before
 
     def leave(self, scope: Scope) -> None:
         """Tell what only the end of a watch shows; the last one takes every hook out."""
+        self.steady.settle()
         observers = self.state.observers
         observers.end(*scope.leaks, scope.trained)
         if self.scopes == [scope]:
             observers.tell(Observer.at_end)
         scope.trained.let_go()
         self.scopes.remove(scope)
+        self.is_kept = any(each.writer.is_kept for each in self.scopes)
         self.books.regroup()
         if not self.scopes:
             self.close()
@@ -275,7 +280,7 @@ class Session:
         for scope in self.scopes:
             scope.writer.begin()
 
-    def call(self, call: BackwardCall, signature: Any) -> list[AddLike]:
+    def call(self, call: BackwardCall, signature: Any) -> list[Further]:
         """Write a backward call that has ended; return what adds others like it."""
         rows = []
         for scope in self.scopes:
@@ -320,6 +325,7 @@ class Session:
         self, error: BaseException, raising: FrameType | None = None
     ) -> Finding | None:
         def explain() -> Finding:
+            self.steady.settle()
             _, unused, waste = self.scopes[0].leaks
             return hazards.explain_memory(error, unused, waste, raising)
 
@@ -329,6 +335,7 @@ class Session:
 
     def summary(self) -> Summary:
         """Return the totals so far."""
+        self.steady.settle()
         ledger, census = self.state.ledger, self.state.census
         built = self.state.nodes_built  # which takes note of the last of them
         passed = () if self.state.budget is None else self.state.budget.notes
@@ -424,6 +431,8 @@ class Scope:
 
     def recording(self) -> Recording:
         """Return all that was seen so far, as plain data."""
+        if self._session is not None:
+            self._session.steady.settle()
         recording, suppressor = self.writer.read(), self._asked.suppressor
         return recording if suppressor is None else suppressor.of_findings(recording)
 
@@ -448,6 +457,7 @@ class Scope:
     def look_back(self, main: ModuleType) -> None:
         """Look at what a program whose code has run leaves in the variables of its main module."""
         if self._session is not None and self._session.process == os.getpid():
+            self._session.steady.settle()
             self._session.state.observers.tell(Observer.after_program, main)
 
     def explain(self, error: BaseException) -> None:

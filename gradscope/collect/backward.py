@@ -28,6 +28,7 @@ from gradscope.collect.saving import Saving
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.snapshot import Pictures
 from gradscope.collect.state import Budget, State
+from gradscope.collect.steady import Steady
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Related, Root, Sample, Site
@@ -36,7 +37,7 @@ from gradscope.program.names import Names, names_in
 from gradscope.program.sites import ENTRANCE, Place, override_below, place_in, site_of, user_frame
 from gradscope.program.tensors import describe, grad_of, held_node, leaves_of
 from gradscope.program.undisturbed import Allowance, Uncollected, unprofiled, unseen
-from gradscope.record.writer import AddLike
+from gradscope.record.writer import Further
 from gradscope.torch_private import (
     DisableTorchFunction,
     hidden_from_compiler,
@@ -97,7 +98,10 @@ class Sink(Protocol):
     def begins(self) -> None:
         """Note that a call begins, which may never end."""
 
-    def call(self, call: BackwardCall, signature: Any) -> Sequence[AddLike]:
+    is_kept: bool
+    """Whether any watch writes to a file, which tells of a program that is killed."""
+
+    def call(self, call: BackwardCall, signature: Any) -> Sequence[Further]:
         """Write a backward call that has ended; return what adds others like it."""
 
     def sample(self, sample: Sample) -> None:
@@ -119,7 +123,7 @@ class Books:
     def __init__(self, state: State, sink: Sink) -> None:
         self._state = state
         self._sink = sink
-        self._rows: dict[Shape | Habit, Sequence[AddLike]] = {}
+        self._rows: dict[Shape | Habit, Sequence[Further]] = {}
         self._sampled = -1.0
         self._built_before = self._destroyed_before = 0
 
@@ -132,18 +136,47 @@ class Books:
         self._sink.call(record, call.shape.number)
         return record
 
-    def guarded(self, call: Call) -> None:
-        """Write a guarded call in the row of those like it."""
-        self._end(call)
-        self._sample(call, alike=True)
+    def guarded(self, calls: Sequence[Call]) -> None:
+        """Write guarded calls in the rows of those like them."""
+        ledger, rows = self._state.ledger, dict[Shape | Habit, list[Call]]()
+        for call in calls:
+            call.habit.guard(call)
+            rows.setdefault(_key(call), []).append(call)
         if len(self._rows) > _MOST_ROWS:
             self.regroup()
-        key: Shape | Habit = call.habit if call.of_new_shape else call.shape
-        if key not in self._rows:
-            self._rows[key] = self._sink.call(call.record, call.shape.number)
-            return
-        for add in self._rows[key]:
-            add(call.number, call.ended, call.live_bytes)
+        for key, alike in rows.items():
+            for call in alike:
+                self._size(call)
+            if key not in self._rows:
+                self._rows[key] = self._sink.call(alike[0].record, alike[0].shape.number)
+                del alike[0]
+            for row in self._rows[key] if alike else ():
+                row.add(alike)
+        ledger.estimated_calls += len(calls)
+        self._peak()
+        self._sample(calls[-1], alike=True)
+
+    def begins(self, call: Call) -> None:
+        """Note that a guarded call begins, which may never end."""
+        rows = self._rows.get(_key(call), ())
+        if not rows or len(self._state.running) > 1 or any(row.place is None for row in rows):
+            self._sink.begins()
+        else:
+            for row in rows:
+                row.begins(call.number)
+
+    def ends(self, call: Call) -> bool:
+        """Note that a guarded call has ended; return whether it may wait to be written."""
+        rows = self._rows.get(_key(call), ())
+        if self._sink.is_kept:
+            for row in rows:
+                row.ends(call)
+        return bool(rows)
+
+    def mark(self) -> None:
+        """Note what there is when a call ends: the next one counts from there."""
+        self._built_before = self._state.generations.built
+        self._destroyed_before = self._state.census.destroyed
 
     def regroup(self) -> None:
         """Begin a new row with the next call of each kind."""
@@ -151,20 +184,28 @@ class Books:
 
     def _end(self, call: Call) -> None:
         """Note what there was when a call ended, and begin to count anew."""
-        state, ledger = self._state, self._state.ledger
-        built, destroyed = state.generations.built, state.census.destroyed
+        state = self._state
         call.ended = state.elapsed()
-        like = call.shape.record if call.guarded else ledger
+        self._size(call)
+        call.nodes_built = state.generations.built - self._built_before
+        call.nodes_destroyed = state.census.destroyed - self._destroyed_before
+        self.mark()
+        self._peak()
+
+    def _size(self, call: Call) -> None:
+        """Note what a call has left; a guarded one as much as the one like it."""
+        like = call.shape.record if call.guarded else self._state.ledger
         assert like is not None
         call.live_bytes, call.peak_bytes = like.live_bytes, like.peak_bytes
         if call.guarded:
             call.freed_bytes, call.returned_bytes = like.freed_bytes, like.returned_bytes
-        call.nodes_built = built - self._built_before
-        call.nodes_destroyed = destroyed - self._destroyed_before
-        self._built_before, self._destroyed_before = built, destroyed
+
+    def _peak(self) -> None:
+        """Take it that a new iteration begins."""
+        ledger = self._state.ledger
         ledger.highest_bytes = max(ledger.highest_bytes, ledger.peak_bytes)
         ledger.peak_bytes = ledger.live_bytes
-        state.saving.looks_left = LOOKS
+        self._state.saving.looks_left = LOOKS
 
     def _sample(self, call: Call, *, alike: bool) -> None:
         """Write two points of the memory curve, from time to time."""
@@ -173,6 +214,11 @@ class Books:
             held = call.freed_bytes - call.returned_bytes
             self._sink.sample(Sample(call.started, call.peak_bytes, 0, call.number - 1, alike))
             self._sink.sample(Sample(call.ended, call.live_bytes, held, call.number, alike))
+
+
+def _key(call: Call) -> Shape | Habit:
+    """Return by what the row of calls like a guarded one is known."""
+    return call.habit if call.of_new_shape else call.shape
 
 
 class Backward:
@@ -192,6 +238,7 @@ class Backward:
         self._shapes = Shapes()
         self._pictures = Pictures(state, self._shapes)
         self.books = Books(state, sink)
+        self.steady = Steady(state, self.books)
 
     def run(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Stand in for torch's ``_engine_run_backward``; leave no frame in a traceback."""
@@ -297,7 +344,11 @@ class Backward:
         """Finish a call; a failure of ours in that must not become the program's."""
         began, budget = time.perf_counter(), self._state.budget
         what = "booking a backward call failed in gradscope"
-        self._state.notes.attempt(what, partial(self._finish, call, error, args), None)
+        if call.guarded and error is None:
+            finish = partial(self.steady.end, call)
+        else:
+            finish = partial(self._finish, call, error, args)
+        self._state.notes.attempt(what, finish, None)
         if budget is not None:
             budget.spend(began)
         self._sink.called(call)
@@ -315,7 +366,7 @@ class Backward:
             state.generations.pass_to(state.budget.ended)
         state.calls += 1
         call = Call(state.calls, place, asked.keep_graph)
-        above = state.call
+        above = state.call if state.running else None
         call.own = state.generations.is_own if above is None else above.own
         call.steps = state.steps
         state.running[call] = None
@@ -324,10 +375,10 @@ class Backward:
         for other in () if len(state.running) == call.depth else tuple(state.running):
             if not call.is_in(other):
                 call.beside, other.beside = other, call
-        self._sink.begins()
         if state.saving.is_shared:
             state.lifting.block()
         if not state.looks:
+            self._sink.begins()
             call.record = self._record(call, asked)
             return call
         if state.calls in state.alarms.get(place, ()):
@@ -337,12 +388,15 @@ class Backward:
             if asked.create_graph and not all(getattr(o, "is_cpu", True) for o in asked.outputs):
                 state.saving.other_thread = True  # where hooks are disabled nothing else tells
             call.sequence_nr = state.generations.see() if call.own else next_sequence_nr()
+            call.began = state.generations.time_at(call.sequence_nr)
             call.built = state.generations.built_since
             call.plain = call.own and (above is None or above.plain)
             call.habit = state.recognizer.habit_of((place, asked.kind, above is not None))
             if call.plain and above is not None:
                 above.within += 1
             if not (state.lifting.on and self._guard(call, asked, roots)):
+                self.steady.settle()
+                self._sink.begins()
                 with Uncollected():  # of the many objects of a look none is garbage
                     self._look(call, asked, roots, frame)
             del roots  # no node is held while the engine runs
@@ -369,7 +423,9 @@ class Backward:
         call.roots = (call.numbers[0], *map(_torch_number, roots[1:]))
         call.started = state.elapsed()
         lifting.begin(call, roots)
-        state.observers.tell(Observer.before_guarded, call)
+        state.guarded += 1
+        if self._sink.is_kept:
+            self.books.begins(call)
         return True
 
     def _look(
@@ -460,14 +516,12 @@ class Backward:
     def _finish(self, call: Call, error: BaseException | None, args: tuple[Any, ...]) -> None:
         """Book what the call freed; say so if the engine raised what was not announced."""
         state, shape = self._state, call.shape
-        self._end(call, completed=error is None)
+        state.end(call, completed=error is None)
         if call.guarded:
-            self._end_guarded(call)
-            if error is None:
-                self.books.guarded(call)
-                self._go_on(call)
-                state.observers.tell(Observer.after_guarded, call)
-                return
+            self.steady.settle()
+            state.lifting.after_guarded(call)
+            call.habit.guard(call)
+            state.ledger.estimated_calls += 1
         elif state.looks:
             if error is None and call.own and len(state.generations.others) == 1:
                 self._note_sums(EngineCall.of(*args), call.place)
@@ -478,39 +532,12 @@ class Backward:
             last = call.number + call.within == state.calls and not call.findings
             alike = call.known and call.completed and last and not call.exact
             state.lifting.after_hooked(call, alike=alike)
-        self._go_on(call)
+        state.go_on(call)
         if error is not None and not came_out_of_a_call(error):
             missed = self._judge.missed(str(error), call, lambda: self._look_again(call, args))
             if missed is not None:
                 self._sink.report(missed)
         state.observers.tell(Observer.after_call, call, record, user_frame(sys._getframe(2)))
-
-    def _end(self, call: Call, *, completed: bool) -> None:
-        """End a call."""
-        state = self._state
-        call.end(completed=completed)
-        del state.running[call]
-        if state.hooked and not state.lifting.on:
-            state.hooks.lower()  # what was done to its stack of hooks the engine has forgotten
-        if call.own:
-            call.builds = state.generations.see() != call.sequence_nr
-        if state.saving.is_shared:
-            state.lifting.block()
-
-    def _end_guarded(self, call: Call) -> None:
-        """Count a guarded call; before it, its graph was alive at least."""
-        ledger = self._state.ledger
-        self._state.lifting.after_guarded(call)
-        ledger.estimated_calls += 1
-        ledger.highest_bytes = max(ledger.highest_bytes, ledger.live_bytes + call.size[1])
-
-    def _go_on(self, call: Call) -> None:
-        """Take it that what is built from now on is built after the call."""
-        state = self._state
-        if call.own:
-            state.generations.end(call.number, call.place)
-        call.habit.ended = state.generations.newest
-        state.restore_stack()
 
     def _note_sums(self, asked: EngineCall, place: Place | None) -> None:
         """Note that the engine has built what the call has left in ``.grad``: a sum saves nothing

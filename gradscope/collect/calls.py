@@ -5,7 +5,6 @@ A call has what later calls need to know of it.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add, attrgetter
@@ -318,6 +317,7 @@ class EngineCall(NamedTuple):
 NO_HABIT = Habit()
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Call:
     """A backward call, numbered from 1.
 
@@ -331,11 +331,11 @@ class Call:
     in that is new to calls of its ``habit``; a call within a plain one may be plain too, and
     ``within`` counts those once they have ended. ``built`` counts the nodes that were built since
     the call before, ``fresh`` those of them that are in its graph; it ``builds`` if its thread has
-    built some meanwhile. ``exact`` calls ask of every freed tensor whether its memory returned;
-    calls on a known shape do not. ``unhooked`` counts the tensors and bytes
-    that the graph saved while the hooks were lifted; ``met`` is another call that ran on the same
-    nodes meanwhile, and ``beside`` one that is not around it. ``woken``: an alarm asks for a close
-    look. ``word`` is its kind in the recording.
+    built some meanwhile. It ``began`` at a time that ``Generations`` tells, and ended at ``time``.
+    ``exact`` calls ask of every freed tensor whether its memory returned; calls on a known shape do
+    not. ``unhooked`` counts the tensors and bytes that the graph saved while the hooks were lifted;
+    ``met`` is another call that ran on the same nodes meanwhile, and ``beside`` one that is not
+    around it. ``woken``: an alarm asks for a close look. ``word`` is its kind in the recording.
 
     A call on a graph that was recognized while the hooks are lifted is ``guarded``: ``numbers`` are
     those of its nodes in depth-first order, 0 for leaves, and ``lowest`` is no higher than any of
@@ -343,7 +343,9 @@ class Call:
     is that of a graph like it.
     """
 
-    # Most calls differ from these in few points; what is not set costs nothing.
+    number: int
+    place: Place | None
+    keep: bool
     open: bool = True
     completed: bool = False
     exact: bool = True
@@ -359,6 +361,8 @@ class Call:
     beside: Call | None = None
     roots: tuple[int, ...] = ()
     sequence_nr: int = 0
+    began: int = 0
+    time: int = 0
     builds: bool = False
     steps: int = 0
     within: int = 0
@@ -372,7 +376,7 @@ class Call:
     habit: Habit = NO_HABIT
     guarded: bool = False
     of_new_shape: bool = False
-    numbers: array[int] = array("Q")
+    numbers: Sequence[int] = ()
     lowest: int = 0
     size: tuple[int, int] = (0, 0)
     findings: Sequence[Finding] = ()
@@ -385,11 +389,6 @@ class Call:
     allowance: Allowance | None = None
     word: str = "backward"
     _record: BackwardCall | None = None
-
-    def __init__(self, number: int, place: Place | None, keep: bool) -> None:
-        self.number = number
-        self.place = place
-        self.keep = keep
 
     def begin(self, parent: Call | None, frame: FrameType) -> None:
         """Have torch carry the call into the threads that run it."""

@@ -274,7 +274,11 @@ class Generations:
         """The time. It goes on with each node of the watch's own thread and with each of its calls:
         where only the engine builds nodes, the thread's next number stays the same.
         """
-        return next_sequence_nr() * _NODE + 2 * self._begun
+        return self.time_at(next_sequence_nr())
+
+    def time_at(self, number: int) -> int:
+        """Return the time, now that this is the number of this thread's next node."""
+        return number * _NODE + 2 * self._begun
 
     def time_of(self, number: int) -> int:
         """Return when a node was built, or the last time that this can have been."""

@@ -40,7 +40,6 @@ from gradscope.collect.nodes import (
     stale_inputs_of_checkpoint,
     was_detached,
 )
-from gradscope.collect.observers import Observer
 from gradscope.collect.walk import StackLimit
 from gradscope.program.sites import Place
 from gradscope.program.tensors import PLAIN, is_parameter
@@ -99,14 +98,18 @@ class Recognizer:
         self.is_mixed = False
         habit = call.habit
         known = habit.shape
-        if known is None or known.record is None or not roots or asked.bare or asked.constant:
+        if known is None or known.record is None or not roots:
+            return False
+        if len(roots) < len(asked.outputs) and asked.bare:  # some are leaves, or have no graph
+            return False
+        if asked.inputs and asked.constant:
             return False
         oldest = self._generations.oldest_of(habit.ended)
         read = self._read(roots, habit, oldest, lifted, guarded)
         if read is None:
             return False
         seen, kinds, numbers, elsewhere, tensors, nbytes = read
-        if asked.unused(seen):
+        if asked.inputs and asked.unused(seen):
             return False
         for i, bits in elsewhere.items():
             numbers[i] += bits
@@ -446,6 +449,8 @@ class Lifting:
         self.on = False
         self.leaves = False
         """Nodes may live that were built without hooks and that no call has run and freed."""
+        self._may_leave = False
+        """Whether only the next call tells that, as the hooks came back before it."""
         self.blocked = not state.hooked
         self.doubts = set[object]()
         """Who sees something grow from call to call: what it is shows only with hooks."""
@@ -468,6 +473,9 @@ class Lifting:
         looks like.
         """
         self._count(call)
+        if self._may_leave:
+            self._may_leave = False
+            self.leaves = self._leaves_any(call)
         habit = call.habit
         bounded = habit.bounds(self._ledger.live_tensors, self._census.alive - call.fresh)
         if self.on:  # a graph that was built in part before they were lifted
@@ -518,24 +526,33 @@ class Lifting:
             metadata[Weight.KEY] = Weight(self._census, nodes)
         metadata[Weight.KEY].keep(*call.size if call.keep else (0, 0))
 
-    def after_guarded(self, call: Call) -> None:
-        """Remember the call, and put the hooks back if it was not like those that were watched."""
-        call.habit.guard(call)
+    def after_guarded(self, call: Call) -> bool:
+        """Remember the call, and put the hooks back if it was not like those that were watched;
+        return whether more nodes live than after those.
+        """
         self._past.add(call)
         self._guarded += 1
-        all_run = call.completed and not (call.keep or call.shape.signature.asked & INPUTS)
-        if call.extra or not all_run or call.builds:
-            self.leaves = True
+        ledger, extra = self._ledger, call.built - call.fresh
+        if ledger.live_bytes + call.size[1] > ledger.highest_bytes:  # its graph was alive at least
+            ledger.highest_bytes = ledger.live_bytes + call.size[1]
+        self.leaves = self.leaves or self._leaves_any(call)
         if self._has_outgrown(call):
-            self.leave()
-            self._state.observers.tell(Observer.outgrown)
-        elif call.woken or not call.completed:
-            self.leave()
-        elif call.extra > call.habit.extra * _TOLERANCE:
+            self._put_back()
+            return True
+        if call.woken or not call.completed:
+            self._put_back()
+        elif extra > call.habit.extra * _TOLERANCE:
             self._odd(call)
         elif self._guarded >= _RENEWED:
-            self.leave()
+            self._put_back()
             self._alike = max(0, _ALIKE_WITHOUT_STEPS - _WATCHED_AGAIN)
+        return False
+
+    @staticmethod
+    def _leaves_any(call: Call) -> bool:
+        """Return whether nodes may live after a call that it has not freed."""
+        all_run = call.completed and not (call.keep or call.shape.signature.asked & INPUTS)
+        return call.built > call.fresh or not all_run or call.builds
 
     # what ends it
 
@@ -555,7 +572,7 @@ class Lifting:
         self._awaited = (call.habit, call.extra)
         self._wait_until = call.number + min(2 * (call.number - self._last_odd), _LONGEST_WAIT)
         self._last_odd = call.number
-        self.leave()
+        self._put_back()
 
     def before_theirs(self) -> None:
         """Learn that the program enters hooks of its own, which a walk must not run."""
@@ -571,11 +588,14 @@ class Lifting:
         self.blocked = True
 
     def leave(self) -> None:
-        """Put the hooks back."""
-        if not self.on:
-            return
+        """Put the hooks back between two calls: what was built since the first may live."""
+        if self.on:
+            self._may_leave = not self.leaves
+            self.leaves = True
+            self._put_back()
+
+    def _put_back(self) -> None:
         self.on = False
-        self.leaves = True  # what was built since the last call
         self._alike = self._alike_nodes = 0
         self._state.hooks.lower()
         self._past.toggle()
@@ -621,7 +641,7 @@ class Past:
             self._nodes -= sum(len(each.numbers) for each in self._calls[older])
             del self._calls[older]
 
-    def count_new(self, numbers: array[int]) -> int:
+    def count_new(self, numbers: Sequence[int]) -> int:
         """Count the nodes, leaves not among them, that are in no graph which the call before has
         kept.
         """

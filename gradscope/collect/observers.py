@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType, ModuleType
 from typing import Any, Concatenate, ParamSpec, TypeAlias
 
@@ -16,6 +16,9 @@ from gradscope.program.undisturbed import unprofiled
 from gradscope.torch_private import DisableTorchFunction
 
 P = ParamSpec("P")
+
+MOST_UNTOLD = 64
+"""Guarded calls: of each as much is kept as of those that were told of."""
 
 Announced: TypeAlias = Iterable[Finding] | None
 """What an observer has found at some point of the program."""
@@ -37,14 +40,19 @@ class Observer:
     ) -> Announced:
         """A backward call is about to run on the nodes of ``look``; ``frame`` makes the call."""
 
-    def before_guarded(self, call: Call) -> Announced:
-        """A call is about to run that is guarded, while the hooks are lifted."""
+    def guarded(self, calls: Sequence[Call], frame: FrameType | None) -> Announced:
+        """Guarded calls have ended; ``frame`` has made the last of them, if it has ended just
+        now.
+        """
 
-    def after_guarded(self, call: Call) -> Announced:
-        """A guarded call has ended; if it failed, ``after_call`` comes."""
+    def patience(self, place: Place | None) -> int:
+        """Return how many guarded calls at a place may end from now on before it is told of
+        them.
+        """
+        return MOST_UNTOLD
 
     def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> Announced:
-        """A backward call has ended."""
+        """A backward call has ended that was looked at, or that has failed."""
 
     def after_step(self, optimizer: Any, place: Place | None, frame: FrameType | None) -> Announced:
         """An optimizer has stepped."""
@@ -129,6 +137,11 @@ class Observers:
         if listening:
             call = unprofiled(self._call) if point in _UNPROFILED else self._call
             call(listening, event)
+
+    def patience(self, place: Place | None) -> int:
+        """Return how many guarded calls at a place may end from now on before they are told of."""
+        asked = self._listening.get(Observer.patience, ())
+        return min((patience(place) for _, patience, _ in asked), default=MOST_UNTOLD)
 
     def end(self, *observers: Observer) -> None:
         """Tell these observers alone that their watch ends, and call them no more."""

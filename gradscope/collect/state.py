@@ -130,7 +130,7 @@ class State:
         self.foretold: deque[Finding] = deque(maxlen=_MOST_FORETOLD)
         self.running: dict[Call, None] = {}
         self.alarms: dict[Place | None, range] = {}  # the calls that are worth a close look
-        self.calls = self.steps = 0
+        self.calls = self.guarded = self.steps = 0
         self.started, self.clock = time.perf_counter(), time.time()
 
     @property
@@ -208,6 +208,26 @@ class State:
     def elapsed(self) -> float:
         """Return the seconds since the watch began."""
         return time.perf_counter() - self.started
+
+    def end(self, call: Call, *, completed: bool) -> None:
+        """End a call."""
+        call.end(completed=completed)
+        del self.running[call]
+        if self.hooked and not self.lifting.on:
+            self.hooks.lower()  # what was done to its stack of hooks the engine has forgotten
+        if call.own:
+            call.builds = self.generations.see() != call.sequence_nr
+        if self.saving.is_shared:
+            self.lifting.block()
+
+    def go_on(self, call: Call) -> None:
+        """Take it that what is built from now on is built after a call that has ended."""
+        if call.own:
+            self.generations.end(call.number, call.place)
+        call.habit.ended = self.generations.newest
+        call.time = self.generations.now
+        if self.stack_limit.is_raised:
+            self.restore_stack()
 
     def restore_stack(self) -> None:
         """Put the stack limit back, unless deep graphs that were looked at are still alive."""

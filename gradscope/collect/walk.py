@@ -99,6 +99,7 @@ class StackLimit:
 
     def __init__(self) -> None:
         self._raised = ExitStack()
+        self.is_raised = False
 
     def room_for(self, nodes: int) -> int:
         """Return how many nodes may be touched in this thread, raising the limit if ``nodes`` needs
@@ -114,6 +115,7 @@ class StackLimit:
         if nodes * self.BYTES_PER_NODE > soft and soft < raised:
             resource.setrlimit(resource.RLIMIT_STACK, (raised, hard))
             self._raised.callback(self._lower, (raised, hard), (soft, hard))
+            self.is_raised = True
             soft = raised
         return soft // self.BYTES_PER_NODE
 
@@ -125,10 +127,12 @@ class StackLimit:
     def keep(self) -> None:
         """Leave the limit as it is now: nodes were touched of which nobody knows when they go."""
         self._raised.pop_all()
+        self.is_raised = False
 
     def restore(self) -> None:
         """Put the limit back; only safe once the deep graphs are gone."""
         self._raised.close()
+        self.is_raised = False
 
 
 def reachable(targets: Targets, starts: Iterable[int], *, cut: Set[int] = frozenset()) -> list[int]:

@@ -147,9 +147,10 @@ class _Optimizer:
 
     def meet(self, optimizer: Any, refer: Callable[[Tensor], TensorRef]) -> bool:
         """Note what it holds as it steps; return whether it trains others than at the last step."""
-        count = sum(len(group["params"]) for group in optimizer.param_groups)
-        frozen = (self.met[key][0]() for key in self.frozen)
-        if count == self.count and not any(p is not None and requires_grad(p) for p in frozen):
+        count = 0
+        for group in optimizer.param_groups:
+            count += len(group["params"])
+        if count == self.count and not (self.frozen and self._is_thawed()):
             return False
         held = {id(p): p for p in _parameters(optimizer)}
         new = held.keys() - (self.held - self.frozen)
@@ -160,8 +161,14 @@ class _Optimizer:
         self.held, self.count = {*held}, count
         return True
 
+    def _is_thawed(self) -> bool:
+        frozen = (self.met[key][0]() for key in self.frozen)
+        return any(p is not None and requires_grad(p) for p in frozen)
+
     def wait(self) -> None:
         """Wait no longer for the parameters that have a gradient now, or are frozen."""
+        if not (self.is_idle or self.waiting):
+            return
         if self.is_idle:
             self.is_idle = all(map(_is_no_gradient, map(grad_of, _parameters(self.optimizer()))))
         for key in [*self.waiting]:
@@ -240,7 +247,7 @@ class Trained(Observer):
         """Of these, those that the graph of a call leads to which runs."""
         self._names: dict[int, str] = {}
         self._silenced: tuple[Site, str] | None = None
-        self._guarded = False
+        self._guarded_before = watch.guarded
         self._script = ""
         self._losses = Losses()
         self._refs: dict[int, TensorRef] = {}
@@ -258,12 +265,13 @@ class Trained(Observer):
             known = self._optimizers[id(optimizer)] = _Optimizer(optimizer)
         known.steps += 1
         is_new = known.meet(optimizer, self._refer)
-        self._losses.step(known.held, known.steps, guarded=self._guarded)
+        guarded = self.watch.guarded != self._guarded_before
+        self._losses.step(known.held, known.steps, guarded=guarded)
         if is_new or known.steps <= _NAMED:
             self._learn(known, optimizer)
         known.wait()
         if known.steps <= _LOOKED_AT:
-            known.note_use(guarded=self._guarded)
+            known.note_use(guarded=guarded)
 
     def stepped(self, optimizer: Any) -> None:
         """Note what it has used."""
@@ -271,10 +279,10 @@ class Trained(Observer):
         if known is None or known.optimizer() is not optimizer:
             return
         known.wait()  # a closure may have made gradients
-        self._losses.step(known.held, known.steps, guarded=self._guarded)
+        guarded, self._guarded_before = self._guarded_before, self.watch.guarded
+        self._losses.step(known.held, known.steps, guarded=self.watch.guarded != guarded)
         if known.steps <= _LOOKED_AT:
             known.take()
-        self._guarded = False
 
     def _refer(self, parameter: Tensor) -> TensorRef:
         """Return the reference to a parameter: one for all optimizers that hold it."""
@@ -387,10 +395,9 @@ class Trained(Observer):
                 if line is not None:
                     self._silenced = line, name
 
-    def before_guarded(self, call: Call) -> None:
-        """Note that a call was not looked at in full."""
-        self._guarded = True
-        self._losses.before_guarded(call)
+    def guarded(self, calls: Sequence[Call], frame: FrameType | None) -> None:
+        """Count calls that were not looked at in full."""
+        self._losses.guarded(calls)
 
     def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> None:
         """Note the gradients that it has left; a derivative may have given none."""

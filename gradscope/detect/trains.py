@@ -181,11 +181,12 @@ class Losses:
         if followed:
             self._open[call] = number, followed
 
-    def before_guarded(self, call: Call) -> None:
-        """Count a call that was not looked at."""
-        number = self._numbers.get(call.place)
-        if number is not None:
-            self._calls[number] += 1
+    def guarded(self, calls: Iterable[Call]) -> None:
+        """Count calls that were not looked at."""
+        for call in calls:
+            number = self._numbers.get(call.place)
+            if number is not None:
+                self._calls[number] += 1
 
     def after_call(self, call: Call) -> None:
         """Note the gradients that it has left."""
@@ -197,6 +198,8 @@ class Losses:
         """Note which gradients a step uses, the ``steps``-th of an optimizer; some calls since the
         last one may have been ``guarded``.
         """
+        if not (self._open or self._filled):
+            return
         for number, followed in self._open.values():  # a hook steps within the call
             for known in followed:
                 known.take(number)

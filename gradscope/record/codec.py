@@ -32,7 +32,7 @@ written.
 
 _WORDS = {kind.__name__: [word.value for word in kind] for kind in _KINDS if issubclass(kind, Enum)}
 
-FORMAT = zlib.crc32(f"3 {LAYOUT} {_WORDS}".encode())
+FORMAT = zlib.crc32(f"4 {LAYOUT} {_WORDS}".encode())
 """What a file of another layout of the model has another one of; so has another layout of logs."""
 
 _LARGEST = 1 << 63

@@ -16,7 +16,7 @@ import struct
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -61,6 +61,17 @@ where it starts and where it stops, 0 while it grows, and the version of gradsco
 """
 NOTE = struct.Struct("<II")
 _NOTE_AT = 64
+ROWS_NOTED = 20
+"""Rows of calls of which it is noted that they have counted on: there is no room for more."""
+_ROW = struct.Struct("<IIQQdqQ")
+"""Checksum of what follows, the key of a row, and of it what is in ``NOTED``."""
+_OPEN = struct.Struct("<IIQ")
+"""Checksum of what follows, which of these rows a call like those in it is for, and its number: it
+has begun, and ended once the row has a call with this number.
+"""
+_OPEN_AT = 4096 - _OPEN.size
+_ROWS_AT = _OPEN_AT - ROWS_NOTED * _ROW.size
+_CHECKSUM = 4
 FRAME = struct.Struct("<4sIIBI")
 """Mark, checksum of all that follows it here and of the payload, length of that, table, key."""
 MARK = b"\xf5GS\n"
@@ -124,8 +135,16 @@ class Store:
 
     def note(self, text: bytes) -> None:
         """Write a text in the place of the one before, if it is short enough."""
-        if len(text) <= PAGE - _NOTE_AT - NOTE.size:
+        if len(text) <= _ROWS_AT - _NOTE_AT - NOTE.size:
             self._put(NOTE.pack(len(text), zlib.crc32(text)) + text, _NOTE_AT)
+
+    def note_row(self, place: int, key: int, *noted: float) -> None:
+        """Note at one of ``ROWS_NOTED`` places what a row of calls has counted to."""
+        self._put(_checked(_ROW, key, *noted), _ROWS_AT + place * _ROW.size)
+
+    def note_open(self, place: int, number: int) -> None:
+        """Note that a call has begun that is like those of the row at this place."""
+        self._put(_checked(_OPEN, place, number), _OPEN_AT)
 
     def compact(self) -> None:
         """Leave out the records that others have replaced.
@@ -265,12 +284,50 @@ def _found(file: int) -> Log:
     return found
 
 
-def _note(page: bytes) -> bytes:
+def _checked(what: struct.Struct, *values: float) -> bytes:
+    packed = what.pack(0, *values)[_CHECKSUM:]
+    return zlib.crc32(packed).to_bytes(_CHECKSUM, "little") + packed
+
+
+def _unchecked(what: struct.Struct, page: bytes, at: int) -> tuple[Any, ...]:
+    """Return what is noted there; nothing where nothing is, or something else."""
+    packed = page[at + _CHECKSUM : at + what.size]
+    checksum, *values = what.unpack_from(page, at)
+    return tuple(values) if any(packed) and zlib.crc32(packed) == checksum else ()
+
+
+def _note(page: bytes) -> Note:
     if len(page) < PAGE:
-        return b""
+        return Note()
     length, checksum = NOTE.unpack_from(page, _NOTE_AT)
     text = page[_NOTE_AT + NOTE.size :][:length]
-    return text if len(text) == length and zlib.crc32(text) == checksum else b""
+    text = text if len(text) == length and zlib.crc32(text) == checksum else b""
+    rows = [_unchecked(_ROW, page, _ROWS_AT + i * _ROW.size) for i in range(ROWS_NOTED)]
+    return Note(text, rows, _unchecked(_OPEN, page, _OPEN_AT))
+
+
+class Note(NamedTuple):
+    """What is noted in the first page of a log: the calls that run, as text; what rows have counted
+    to, and which call like theirs began last.
+    """
+
+    text: bytes = b""
+    rows: Sequence[tuple[Any, ...]] = ()
+    open: tuple[Any, ...] = ()
+
+    def since(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the key of each row, and what has changed in it."""
+        for key, *noted in filter(None, self.rows):
+            yield key, dict(zip(NOTED, noted, strict=True))
+
+    def begun(self, rows: Mapping[int, BackwardCall]) -> Iterator[BackwardCall]:
+        """Yield the calls that had begun and not ended."""
+        begun = loads(tuple[BackwardCall, ...], self.text or b"[]")
+        place, number = self.open or (0, 0)
+        key, _, last, *_ = (self.rows and self.rows[place]) or (0, 0, number)
+        if last < number and key in rows and all(call.number != number for call in begun):
+            yield replace(rows[key], number=number)
+        yield from begun
 
 
 def _frame(key: Key, payload: bytes) -> bytes:
@@ -316,10 +373,11 @@ class Log:
     """
 
     payloads: dict[Key, bytes]
-    note: bytes = b""
+    note: Note = field(default_factory=Note)
     head: Head | None = None
     damaged: int = 0
     missing: int = 0
+    _begun: Sequence[BackwardCall] = ()
     _room: dict[str, int] = field(default_factory=_MOST_TEXT.copy)
     _left_out: Counter[str] = field(default_factory=Counter)
 
@@ -332,9 +390,8 @@ class Log:
         if header is None:
             raise ValueError("it has no header")
         rows = dict(self._all("calls", partial(loads, BackwardCall)))
-        noted = self.note.partition(b"\n")[2] or b"[]"
-        for number, *since in loads(tuple[tuple[float, ...], ...], noted):
-            index, changed = int(number), dict[str, Any](zip(NOTED, since, strict=False))
+        self._begun = tuple(self.note.begun(rows))
+        for index, changed in self.note.since():
             if index in rows and changed["count"] > rows[index].count:
                 rows[index] = replace(rows[index], **changed)
         summary = self._first("summary", partial(loads, Summary)) or Summary()
@@ -354,8 +411,7 @@ class Log:
 
     def open_calls(self) -> Iterator[str]:
         """Yield a sentence for each call that had begun, and not ended, when this was written."""
-        begun = loads(tuple[BackwardCall, ...], self.note.partition(b"\n")[0] or b"[]")
-        for call in begun:
+        for call in self._begun:
             what = f"backward call {call.number:,}"
             what += " (autograd.grad)" if call.kind == "grad" else ""
             what += f" at {call.site.place}" if call.site else ""

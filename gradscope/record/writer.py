@@ -10,14 +10,14 @@ import linecache
 import os
 import tokenize
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from operator import attrgetter
 from pathlib import Path
 from threading import RLock
 from time import monotonic
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 from weakref import finalize
 
 from gradscope.errors import GradscopeError
@@ -35,7 +35,7 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record import codec
-from gradscope.record.file import NOTED, Key, Log, Store, create, pack, read_log
+from gradscope.record.file import NOTED, ROWS_NOTED, Key, Log, Store, create, pack, read_log
 
 ROWS = 2_000
 """Most rows of calls, without the one more for each kind of call at each site."""
@@ -208,13 +208,41 @@ WRITE_EVERY = 0.1
 AT_ONCE = 100
 """Until a row has more calls, all is written with each."""
 
-MOST_NOTED = 20
-"""Rows of which it is noted that they have counted on: there is no room for more."""
-
 Method = TypeVar("Method", bound=Callable[..., None])
 
-AddLike: TypeAlias = Callable[[int, float, int], None]
-"""Adds a call to the row of those like it: its number, when it ended, and the bytes held then."""
+
+class Ended(Protocol):
+    """A call that has ended: its number, when that was, and the bytes held then."""
+
+    number: int
+    ended: float
+    live_bytes: int
+
+
+class Further:
+    """Adds calls to the row of those like them; until then it is noted that they begin and end."""
+
+    def __init__(self, writer: RecordingWriter, row: FoldedCalls) -> None:
+        self._writer, self._row, self._waiting = writer, row, 0
+        self.place = writer.place_of(row)
+        """Where it is noted that they begin and end, if it is."""
+
+    def add(self, calls: Sequence[Ended]) -> None:
+        """Add calls that have ended."""
+        self._waiting = 0
+        self._writer.further(self._row, calls)
+
+    def begins(self, number: int) -> None:
+        """Note that a call begins, which may never end."""
+        if (place := self.place) is not None:
+            self._writer.note(lambda store: store.note_open(place, number))
+
+    def ends(self, call: Ended) -> None:
+        """Note that a call has ended that waits to be added."""
+        row, self._waiting = self._row, self._waiting + 1
+        noted = row.count + self._waiting, call.number, call.ended, row.live_bytes, row.number
+        if (place := self.place) is not None:
+            self._writer.note(lambda store: store.note_row(place, row.index, *noted))
 
 
 def _while_open(method: Method) -> Method:
@@ -248,8 +276,9 @@ class RecordingWriter:
         self._waiting: dict[Key, bytes] = {}
         """What is not in the file yet; without one, the recording itself."""
         self._calls = CallFolder()
-        self._noted: dict[int, str] = {}
-        """The rows that have counted on since they were written."""
+        self._noted: dict[int, int] = {}
+        """Of which rows it is noted that they have counted on, and at which place."""
+        self._is_open_noted = False
         self._curve = Curve()
         self._numbers: dict[Hashable, int] = {}
         """Of the stored graphs, by their signatures."""
@@ -275,6 +304,11 @@ class RecordingWriter:
     def is_idle(self) -> bool:
         """True after ``close``, and in a forked child, which shares the file with its parent."""
         return self._closed or os.getpid() != self._process
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it writes to a file, which outlives a program that is killed."""
+        return self._store is not None
 
     def follow(self, totals: Callable[[], Summary], begun: Callable[[], str] = str) -> None:
         """Have the totals from ``totals`` whenever there is something to write, and from ``begun``
@@ -324,7 +358,7 @@ class RecordingWriter:
         """Note that a backward call begins."""
         self._note()
 
-    def call(self, call: BackwardCall) -> AddLike | None:
+    def call(self, call: BackwardCall) -> Further | None:
         """Add a backward call that has ended; return what adds more that are like it."""
         if self.is_idle:
             return None
@@ -333,33 +367,56 @@ class RecordingWriter:
             if row.count == call.count and call.site is not None:
                 self.source(call.site.file)
             self._counted(row)
-            return partial(self._further, row)
+            return Further(self, row)
 
-    def _further(self, row: FoldedCalls, number: int, ended: float, live_bytes: int) -> None:
+    def further(self, row: FoldedCalls, calls: Sequence[Ended]) -> None:
+        """Add calls to a row."""
         if self._store is not None and self.is_idle:
             return
+        last = calls[-1]
         with self.lock:
-            row.add(number, ended, live_bytes, row.figures)
+            row.number = min(row.number, *(call.number for call in calls))
+            row.add(last.number, last.ended, last.live_bytes, row.figures, len(calls))
             self._calls.changed.add(row.index)
             self._counted(row)
 
     def _counted(self, row: FoldedCalls) -> None:
         if self._store is None:
             return  # it is written when it is read
-        is_due = monotonic() - self._committed >= WRITE_EVERY or len(self._noted) >= MOST_NOTED
-        if row.count <= AT_ONCE or is_due:
+        place = self.place_of(row)
+        is_due = monotonic() - self._committed >= WRITE_EVERY
+        if row.count <= AT_ONCE or is_due or place is None:
             self._commit()
         else:
-            since = (row.index, *(getattr(row, name) for name in NOTED))
-            self._noted[row.index] = f"[{','.join(map(repr, since))}]"
-            self._note()
+            noted: Iterator[float] = (getattr(row, name) for name in NOTED)
+            self.note(lambda store: store.note_row(place, row.index, *noted))
+
+    def place_of(self, row: FoldedCalls) -> int | None:
+        """Return the place at which it is noted what a row has counted to; None where there is no
+        file, or no room.
+        """
+        if self._store is None or len(self._noted) >= ROWS_NOTED:
+            return self._noted.get(row.index)
+        return self._noted.setdefault(row.index, len(self._noted))
+
+    def note(self, write: Callable[[Store], None]) -> None:
+        """Note in the file what goes on."""
+        if self._store is None or self.problem or self.is_idle:
+            return
+        try:
+            write(self._store)
+            if self._is_open_noted:
+                self._note()
+        except OSError as error:
+            self._fail(error)
 
     def _note(self) -> None:
         if self._store is None or self.problem:
             return
-        text = f"[{self._begun()}]\n[{','.join(self._noted.values())}]"
+        begun = self._begun()
+        self._is_open_noted = bool(begun)
         try:
-            self._store.note(text.encode())
+            self._store.note(f"[{begun}]".encode())
         except OSError as error:
             self._fail(error)
 
@@ -444,7 +501,6 @@ class RecordingWriter:
                 if not isinstance(error, OSError):
                     raise
                 self._fail(error)
-            self._noted.clear()
             self._note()
         finally:
             self._committing = False

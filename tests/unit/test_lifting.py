@@ -20,7 +20,7 @@ from torch import nn
 
 import gradscope
 from gradscope.api.scope import Scope
-from gradscope.collect import backward, lifting
+from gradscope.collect import lifting
 from gradscope.collect.lifting import Lifting
 from gradscope.model import Finding, Summary
 from gradscope.record.file import load
@@ -654,13 +654,3 @@ def test_no_call_waits_for_the_next_one_to_be_in_the_file(tmp_path: Path) -> Non
                 assert recording.summary.backward_calls == number
                 assert recording.summary.notes == ()
     assert outer.summary.backward_calls == 42
-
-
-def test_points_of_the_memory_curve_do_not_wait_with_the_calls(
-    lifted: tuple[Loop, Scope], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backward, "_SAMPLE_EVERY", -1.0)
-    loop, scope = lifted
-    before = len(scope.recording().timeline)
-    loop.iterate(5)
-    assert len(scope.recording().timeline) == before + 2 * 5

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from itertools import chain, islice
 from types import CodeType, FrameType
 from typing import Any
@@ -23,7 +23,7 @@ from gradscope.collect.generations import this_thread
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import raised_by_program
-from gradscope.collect.observers import Observer
+from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import State
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
@@ -31,12 +31,12 @@ from gradscope.program.ahead.questions import values_of
 from gradscope.program.layouts import is_exactly
 from gradscope.program.sites import (
     USER,
+    Place,
     is_override,
     known_codes,
     learn_code,
     owner_of,
     place_at,
-    user_frame,
     user_frames,
 )
 from gradscope.program.tensors import Memory, checksum, memory_of, storage_of, version_of
@@ -261,22 +261,31 @@ class LineWatch(Observer):
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
         """Go on if the call left something to look after."""
-        if self._goes_on(call, is_new=call.exact or record.exception is not None):
-            self.turn_on(frame)
+        is_new = call.exact or record.exception is not None
+        self._go_on(call, frame, self._known + 1 if not is_new else 0)
         return ()
 
-    def _goes_on(self, call: Call, *, is_new: bool) -> bool:
-        """Count a call; return whether it left something to look after."""
-        self._known = 0 if is_new or call.woken else self._known + 1
+    def guarded(self, calls: Sequence[Call], frame: FrameType | None) -> Iterable[Finding]:
+        """Do the same after calls on recognized graphs."""
+        self._go_on(calls[-1], frame, self._known + len(calls))
+        return ()
+
+    def _go_on(self, call: Call, frame: FrameType | None, known: int) -> None:
+        self._known = 0 if call.woken else known
         self.watch.saving.detailed |= call.woken
         self._thread.aside = False
-        return call.parent is None and bool(self.watch.ledger.live_tensors or self._waiting)
+        if call.parent is None and self._looks_after:
+            self.turn_on(frame)
 
-    def after_guarded(self, call: Call) -> Iterable[Finding]:
-        """Do the same after a call on a recognized graph."""
-        if self._goes_on(call, is_new=False):
-            self.turn_on(user_frame(sys._getframe()))
-        return ()
+    @property
+    def _looks_after(self) -> bool:
+        """Whether a call has left something to look after."""
+        return bool(self.watch.ledger.live_tensors or self._waiting)
+
+    def patience(self, place: Place | None) -> int:
+        """None, while something is to be looked after."""
+        is_idle = self._is_spent() or not (self.watch.saving.detailed and self._looks_after)
+        return MOST_UNTOLD if is_idle else 0
 
     def at_end(self) -> Iterable[Finding]:
         """The watch ends."""

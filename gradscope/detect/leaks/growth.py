@@ -20,14 +20,14 @@ from gradscope.code.stores import Bound, bound_of, store_of
 from gradscope.collect.calls import Call
 from gradscope.collect.generations import this_thread
 from gradscope.collect.look import Look
-from gradscope.collect.observers import Observer
+from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import State
 from gradscope.detect.leaks.suspects import Scan, Spans, Suspect, Unmet
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.model.paths import Origin, Path
 from gradscope.program.layouts import closure_of
 from gradscope.program.reach import contexts, tracked
-from gradscope.program.sites import Place, user_frame, user_frames
+from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import held_node, is_held_leaf
 from gradscope.program.undisturbed import Untraced
 from gradscope.rules import gs301, gs302, gs304
@@ -84,6 +84,7 @@ class CallLoop:
         self.waits = waits
         self.steps = steps
         self.starts = self.due = False
+        self._next_due = 4  # iterations, to be scanned
         self.ticks = array("Q", before)
         self.holders: dict[Key, Sightings] = {}
         self.numbers: frozenset[int] = frozenset()
@@ -106,9 +107,14 @@ class CallLoop:
         self.starts = not steps or steps != self.steps or not self.count
         self.count += self.starts
         self.steps = steps
-        # The 4th, 6th, 8th, 12th, 16th, 24th … iteration is due for a scan.
-        half = self.count // 3 * 2 if self.count % 3 == 0 else self.count
-        self.due = self.starts and self.count >= 4 and half & (half - 1) == 0
+        self.due = self.starts and self.count == self._next_due
+        if self.due:  # after the 4th, the 6th, 8th, 12th, 16th, 24th …
+            self._next_due += self.count // (3 if self.count % 3 == 0 else 2)
+
+    @property
+    def calls_until_due(self) -> int:
+        """How many calls there are at least before one that is due for a scan."""
+        return self._next_due - self.count - 1
 
     @property
     def record(self) -> BackwardCall | None:
@@ -121,9 +127,9 @@ class CallLoop:
         site = None if self.record is None else self.record.site
         return site is not None and any(line.writes for line in data_lines(site.file).values())
 
-    def end(self, call: Call, now: int) -> None:
-        """End the call; ``now`` is the time."""
-        self._last = call
+    def end(self, call: Call) -> None:
+        """End the call."""
+        now, self._last = call.time, call
         if not self.starts:
             self.ticks.pop()
         self.ticks.append(now)
@@ -199,11 +205,6 @@ class Growth(Observer):
         self._packed_before = watch.ledger.saved_tensors
         watch.ledger.look_at = self._packed_before + _FIRST_LOOK
 
-    @property
-    def _steps(self) -> int:
-        """How often an optimizer has stepped."""
-        return self.watch.steps - self._steps_before
-
     def switch_off(self) -> None:
         """Have the ledger look out for nothing."""
         self.watch.ledger.look_at = sys.maxsize
@@ -226,11 +227,6 @@ class Growth(Observer):
         run = (t.sequence_nr for i, t in enumerate(look.tokens) if look.will_run(i))
         self._begin(call, record, run, (token.sequence_nr for token in look.tokens))
 
-    def before_guarded(self, call: Call) -> None:
-        """Count the iteration all the same."""
-        if (record := call.shape.record) is not None:
-            self._begin(call, record, call.numbers, call.numbers)
-
     def _begin(
         self, call: Call, record: BackwardCall, run: Iterable[int], numbers: Iterable[int]
     ) -> None:
@@ -240,9 +236,9 @@ class Growth(Observer):
         loop = self._loop(call, waits=waits)
         if loop is not None:
             loop.waits |= waits
-            loop.begin(call.number, self._steps)
+            loop.begin(call.number, call.steps - self._steps_before)
             if loop.waits and len(loop.ended) < _MOST_TICKS:
-                loop.begun[len(loop.ended) :] = array("Q", (self.watch.generations.now,))
+                loop.begun[len(loop.ended) :] = array("Q", (call.began,))
         self._unmet |= self._between
         if self._unmet or (loop is not None and loop.due):
             met = frozenset(numbers)
@@ -259,12 +255,20 @@ class Growth(Observer):
             return ()
         return self._scan_loop(loop, call.fresh, frame)
 
-    def after_guarded(self, call: Call) -> Iterable[Finding]:
-        """Do the same after a call on a recognized graph."""
-        loop = self._end(call)
-        if loop is None:
-            return ()
-        return self._scan_loop(loop, call.fresh, user_frame(sys._getframe()))
+    def guarded(self, calls: Sequence[Call], frame: FrameType | None) -> Iterable[Finding]:
+        """Do the same for calls on recognized graphs, of which only the last can be due."""
+        loop = None
+        for call in calls:
+            if (record := call.shape.record) is not None:
+                self._begin(call, record, call.numbers, call.numbers)
+            loop = self._end(call)
+        return () if loop is None else self._scan_loop(loop, calls[-1].fresh, frame)
+
+    def patience(self, place: Place | None) -> int:
+        """As many calls as come before one is due for a scan."""
+        loop = self._loops.get(place) if place is not None else None
+        waits = self._between or self._unmet or any(each.waits for each in self._loops.values())
+        return 0 if loop is None or waits else min(MOST_UNTOLD, loop.calls_until_due)
 
     def _end(self, call: Call) -> CallLoop | None:
         """End an iteration; return its loop if it is due for a scan."""
@@ -277,7 +281,7 @@ class Growth(Observer):
         loop = None if place is None else self._loops.get(place)
         if loop is None or loop.call != call.number:
             return None
-        loop.end(call, self.watch.generations.now)
+        loop.end(call)
         return loop if loop.due else None
 
     def _scan_loop(self, loop: CallLoop, fresh: int, frame: FrameType | None) -> Iterable[Finding]:
@@ -341,7 +345,7 @@ class Growth(Observer):
         if call.place is None or call.parent is not None or this_thread.number != self._thread:
             return None
         loop = self._loops.get(call.place)
-        steps = self._steps
+        steps = call.steps - self._steps_before
         begins = len(self._loops) < _MOST_LOOPS if loop is None else steps and not loop.steps
         if begins:
             # What was counted before the first step was one iteration.

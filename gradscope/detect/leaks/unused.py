@@ -8,7 +8,7 @@ import ast
 import sys
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
@@ -92,14 +92,15 @@ class Unused(Observer):
         self._met.update(token.route for token in look.tokens)
         self._around.add(self.watch.saving.routes.of(frame))
 
-    def before_guarded(self, call: Call) -> None:
-        """Note the same of a recognized graph."""
-        is_new = call.shape.number not in self._repeated
-        if is_new:
-            self._repeated.add(call.shape.number)
-            self._places.update(call.shape.signature.places)
-        if is_new or call.number % _FEW == 0:  # they come by way of the same lines
-            self._around.add(self.watch.saving.routes.of(sys._getframe()))
+    def guarded(self, calls: Sequence[Call], frame: FrameType | None) -> None:
+        """Note the same of recognized graphs."""
+        new = [call.shape for call in calls if call.shape.number not in self._repeated]
+        for shape in new:
+            self._repeated.add(shape.number)
+            self._places.update(shape.signature.places)
+        few = any(call.number % _FEW == 0 for call in calls)
+        if frame is not None and (new or few):  # they come by way of the same lines
+            self._around.add(self.watch.saving.routes.of(frame))
 
     def at_end(self) -> Iterator[Finding]:
         """Judge what there was."""

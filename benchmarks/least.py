@@ -1,11 +1,11 @@
 """The least that reading backward graphs from Python costs: a walk before each backward call that
-reads every saved tensor, with no bookkeeping at all.
+reads every saved tensor, or that only counts the call, with no bookkeeping at all.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,16 +38,26 @@ def read(outputs: Any) -> None:
         stack += [target for target, _ in node.next_functions]
 
 
+def count(outputs: Any) -> None:
+    """Count the calls by their roots, and read nothing."""
+    key = type(outputs[0].grad_fn), len(outputs)
+    _counts[key] = _counts.get(key, 0) + 1
+
+
+_counts: dict[tuple[type, int], int] = {}
+
+
 @contextmanager
-def reading() -> Iterator[None]:
-    """Read the graph of every backward call before the engine runs it."""
+def before_calls(look: Callable[[Any], None]) -> Iterator[None]:
+    """Look at the outputs of every backward call before the engine runs it."""
 
     def run(original: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        read(outputs)
+        look(outputs)
         return original(outputs, *args, **kwargs)
 
-    handle = wrap_engine(run)
-    try:
+    with wrap_engine(run):
         yield
-    finally:
-        handle.remove()
+
+
+reading = functools.partial(before_calls, read)
+counting = functools.partial(before_calls, count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from gradscope.code import source, statements
@@ -597,19 +597,14 @@ def unguarded(file: str, guard: ast.stmt) -> tuple[list[ast.stmt], Pieces]:
         is_read = all(isinstance(e, ast.Assign | ast.Return | ast.Continue) for e in instead)
         is_left = way is not rest or (instead and not isinstance(instead[-1], ast.Assign))
         stored = {text for each in way for text in _targets(each)}
-        lasting = {t for t in stored if t in outer or not (around and t.isidentifier())}
-        is_asked = any(_is_asked_for(text, asked) for text in lasting)
+        lasting = [t for t in stored if t in outer or not (around and t.isidentifier())]
+        known = {repr(t.rpartition(".")[2]) for t in lasting}  # ``hasattr(self, "cache")``
+        is_asked = not asked.isdisjoint((*lasting, *known, *(t.partition("[")[0] for t in lasting)))
         if is_asked and is_read and is_left and not any(map(_takes, way)):
             gone = removed(guard, file) if way is rest else only(way, guard, file)
             dead = (removed(each, file) for each in looks if stored_names(each) <= stored)
             return way, together(gone, *dead)
     return [], ()
-
-
-def _is_asked_for(stored: str, asked: Container[str]) -> bool:
-    """Return whether what is stored is asked for, by its container, or by an attribute's name."""
-    owner, name = stored.partition("[")[0], repr(stored.rpartition(".")[2])
-    return stored in asked or owner in asked or name in asked
 
 
 def functions_around(file: str, node: ast.AST) -> list[source.Function]:

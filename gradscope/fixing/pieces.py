@@ -215,6 +215,4 @@ def _stands_alone(node: ast.stmt, file: str) -> bool:
 
 def block_with(file: str, statement: ast.stmt) -> list[ast.stmt]:
     """Return the block that a statement stands in."""
-    names = ("body", "orelse", "finalbody")
-    parts = (getattr(node, name, ()) for node in ast.walk(source.tree(file)) for name in names)
-    return next((part for part in parts if isinstance(part, list) and statement in part), [])
+    return source.parsed(file).blocks.get(statement, [])

@@ -594,7 +594,8 @@ def unguarded(file: str, guard: ast.stmt) -> tuple[list[ast.stmt], Pieces]:
     asked = {ast.unparse(node) for node in nodes if isinstance(node, ast.expr)}
     outer = {name for function in around for name in _declared(function)}
     for way, instead in ways:
-        is_read = all(isinstance(e, ast.Assign | ast.Return | ast.Continue) for e in instead)
+        kinds = ast.Assign | ast.Return | ast.Continue
+        is_read = all(isinstance(e, kinds) and not _targets(e) & asked for e in instead)
         is_left = way is not rest or (instead and not isinstance(instead[-1], ast.Assign))
         stored = {text for each in way for text in _targets(each)}
         lasting = [t for t in stored if t in outer or not (around and t.isidentifier())]

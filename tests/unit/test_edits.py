@@ -798,6 +798,12 @@ a
         ("another condition", "«if» step % 9 == 0:\n    self.w = g()\n", each_time, REFUSED),
         ("another way", "if a:\n    b()\n«elif» not a.w:\n    a.w = g()\n", each_time, REFUSED),
         ("else", "«if» not a.w:\n    a.w = g()\nelse:\n    use(a)\n", each_time, REFUSED),
+        (
+            "renewed",
+            "«if» a.w is None:\n    a.w = g(x)\nelse:\n    a.w = 0.9 * a.w + g(x)\n",
+            each_time,
+            REFUSED,
+        ),
         ("taken", "«if» a.w is None:\n    a.w = next(b)\n", each_time, REFUSED),
         ("a variable", "def f(w):\n    «if» w is None:\n        w = g()\n", each_time, REFUSED),
     ),

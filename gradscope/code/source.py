@@ -87,6 +87,13 @@ class SourceFile:
         found = (each.node for each in self.nodes if isinstance(each.node, ast.expr))
         return firsts(found, lambda n: (n.lineno, n.col_offset, n.end_lineno, n.end_col_offset))
 
+    @cached_property
+    def blocks(self) -> dict[ast.stmt, list[ast.stmt]]:
+        """Every statement with the block that it stands in."""
+        names = ("body", "orelse", "finalbody")
+        parts = (getattr(each.node, name, ()) for each in self.nodes for name in names)
+        return {each: part for part in parts if isinstance(part, list) for each in part}
+
 
 def _child(parent: NodeInCode, prefix: str, node: ast.AST) -> tuple[NodeInCode, str]:
     """Return a child with its function, and what the names of functions in it begin with."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from typing import NamedTuple
 
 from gradscope.code import places, source, statements
@@ -64,7 +66,8 @@ def _find_in(
         may_not_run = any(isinstance(each, ast.If | ast.Match | ast.Try) for each in around)
         is_method = name.attribute is not None and not place.function.endswith("__init__")
         again, fits = place.in_loop or is_method, place.fills == container
-        score = (match, inside, has_run, again, fits, not may_not_run, place.reads_itself)
+        depth = len(_with_keys(place.target)[1])
+        score = (match, inside, has_run, again, fits, depth, not may_not_run, place.reads_itself)
         if best is None or score > best[0]:
             best = score, place
     if best is None:
@@ -75,31 +78,77 @@ def _find_in(
 
 
 def _match(target: ast.expr, name: Path) -> int:
-    """Return how a target fits: 3 as written, 2 by its attribute, 1 by its variable, 0 not."""
-    text = ast.unparse(target)
-    if text == name.text:
+    """Return how a target fits: 3 as written, 2 by its attribute or container, 1 by its variable,
+    or if it is written with other keys, 0 not.
+    """
+    if ast.unparse(target) == name.text:
         return 3
-    if name.attribute is not None:
-        while isinstance(target, ast.Subscript):
-            target = target.value
-        attribute = target.attr if isinstance(target, ast.Attribute) else None
-        return 2 if attribute == name.attribute else int(attribute == _SOME)
-    if isinstance(target, ast.Subscript) and name.text.startswith(f"{ast.unparse(target.value)}["):
-        return 2
-    if name.through_traceback:
-        return 0
-    return 1 if isinstance(target, ast.Name) and target.id == name.root else 0
+    if isinstance(target, ast.Name) and name.attribute is None:
+        return int(target.id == name.root and not name.through_traceback)
+    inner, keys = _with_keys(target)
+    items = [*takewhile(lambda step: step.kind == "item", reversed(name.steps))][::-1]
+    pairs = zip(keys, items, strict=False)
+    is_other = any(isinstance(k, ast.Constant) and k.value not in (..., i.key) for k, i in pairs)
+    if name.attribute is None:
+        return (2 - is_other) * name.text.startswith(f"{ast.unparse(inner)}[")
+    attribute = inner.attr if isinstance(inner, ast.Attribute) else None
+    return 2 - is_other if attribute == name.attribute else int(attribute == _SOME)
+
+
+def _with_keys(target: ast.expr) -> tuple[ast.expr, list[ast.expr]]:
+    """Return what a target is a part of, and the keys that lead there."""
+    if not isinstance(target, ast.Subscript):
+        return target, []
+    owner, keys = _with_keys(target.value)
+    return owner, [*keys, target.slice]
 
 
 @lru_cache(maxsize=32)
 def _places(file: SourceFile) -> tuple[_Storing, ...]:
-    """Return every place in the file that stores something."""
-    return tuple(
-        _Storing(node, function, in_loop, target, reads, fills)
-        for node, function, in_loop in file.nodes
-        if isinstance(node, places.Located)
-        for target, fills, reads in _targets(node)
-    )
+    """Return every place in the file that stores something, also to what a variable stands for."""
+    found: list[_Storing] = []
+    known: dict[str, dict[str, ast.expr]] = defaultdict(dict)
+    for node, function, in_loop in file.nodes:
+        if not isinstance(node, places.Located):
+            continue
+        own = known[function]
+        for target, fills, reads in _targets(node):
+            meant = _meant(target, own) if fills or isinstance(target, ast.Subscript) else target
+            both = dict.fromkeys((target, meant))
+            found += (_Storing(node, function, in_loop, each, reads, fills) for each in both)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            own[node.targets[0].id] = _meant(node.value, own)
+        elif isinstance(node, ast.For):
+            own |= {name: _meant(value, own) for name, value in _elements(node.target, node.iter)}
+    return tuple(found)
+
+
+def _meant(target: ast.expr, known: Mapping[str, ast.expr]) -> ast.expr:
+    """Return what a target is a part of, with what its variable stands for: ``self.folds[0]``."""
+    match target:
+        case ast.Name(id=name):
+            return known.get(name, target)
+        case ast.Subscript(value=value, slice=key) if (meant := _meant(value, known)) is not value:
+            return ast.Subscript(meant, key)
+        case ast.Call(func=ast.Attribute(value=value, attr="get" | "setdefault")):
+            return ast.Subscript(_meant(value, known), ast.Constant(...))
+    return target
+
+
+def _elements(target: ast.expr, over: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the variables of a loop, and what they are elements of."""
+    match target, over:
+        case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=given):
+            for pair in zip(targets, given, strict=False):
+                yield from _elements(*pair)
+        case (
+            ast.Tuple(elts=[_, last]),
+            ast.Call(func=ast.Name(id="enumerate"), args=[owner])
+            | ast.Call(func=ast.Attribute(value=owner, attr="items")),
+        ):
+            yield from _elements(last, owner)
+        case ast.Name(id=name), ast.Call(func=ast.Attribute(value=owner, attr="values")) | owner:
+            yield name, ast.Subscript(owner, ast.Constant(...))
 
 
 def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
@@ -118,7 +167,7 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
             yield target, False, _names(value, ast.unparse(target))
         case ast.FunctionDef(name=name, decorator_list=[_, *_]):
             yield ast.Name(f"<lru_cache of {name}>"), False, False
-        case ast.AugAssign(target=target):
+        case ast.AugAssign(target=target, value=value) if not _is_empty(value):
             yield target, True, True
             yield target, False, True
             if isinstance(target, ast.Subscript):
@@ -133,10 +182,22 @@ def _targets(node: ast.AST) -> Iterator[tuple[ast.expr, bool, bool]]:
             adds = method in statements.ADDS or method in statements.ADDS_IF_DROPPED
             if adds or method.startswith("register_"):  # a hook, a buffer
                 yield owner, True, False
-                if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Attribute):
-                    yield owner.func.value, True, False  # d.setdefault(key, []).append(x)
             elif statements.is_in_place(method):
                 yield owner, False, True
+
+
+def filled_by(node: ast.AST) -> set[str]:
+    """Return what a node puts something into by calls, as it is written."""
+    calls = source.calls_in(node)
+    return {ast.unparse(own) for call in calls for own, fills, _ in _targets(call) if fills}
+
+
+def only_filled(file: str) -> set[str]:
+    """Return the last names of what a file puts something into, and nowhere takes it out."""
+    nodes = (node for node, _, _ in source.parsed(file).nodes)
+    emptied = (ast.unparse(own) for node in nodes for own in _emptied(node, again=False))
+    gone = {text.rpartition(".")[2] for text in emptied}
+    return {text.rpartition(".")[2] for text in filled_by(source.tree(file))} - gone
 
 
 def _is_empty(value: ast.expr) -> bool:
@@ -194,13 +255,9 @@ def _emptied(node: ast.AST, *, again: bool) -> Iterator[ast.expr]:
 
 def _keyed(node: ast.AST) -> Iterator[ast.expr]:
     """Yield what a node stores into under a key."""
-    match node:
-        case ast.Assign(targets=targets):
-            for target in (each for one in targets for each in statements.unpacked(one)):
-                if isinstance(target, ast.Subscript):
-                    yield target.value
-        case ast.Call(func=ast.Attribute(value=owner, attr="setdefault" | "update")):
-            yield owner
+    by_key = isinstance(node, ast.Call) and source.called_name(node) in ("setdefault", "update")
+    if by_key or isinstance(node, ast.Assign):
+        yield from (target for target, fills, _ in _targets(node) if fills)
 
 
 def _keeps(value: ast.expr, text: str) -> bool:

@@ -5,27 +5,26 @@ from __future__ import annotations
 import ast
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain, islice, pairwise, product
+from typing import TypeAlias
 
 from gradscope.code import source
 from gradscope.code.source import FUNCTIONS
 from gradscope.fixing.constructs import emptied
 from gradscope.fixing.edits import (
     PATHS,
-    computed_at,
     copying,
     entered_anew,
     fields_of,
     flags_at,
-    functions_around,
     is_target,
     moved,
     out_of_place,
+    plain,
     put_inside,
-    reads_of,
     rebinding,
     region_of,
     root_of,
@@ -33,9 +32,9 @@ from gradscope.fixing.edits import (
     summed,
     summed_loop,
     uncached,
-    unguarded,
     variable_at,
     with_call,
+    with_clones,
     with_flag,
     with_followers,
     with_none,
@@ -48,7 +47,11 @@ from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, OTHER, TARGET, Tria
 from gradscope.model import Edit, Finding, Fix, FixKind
 from gradscope.units import gathered, lines_told, listed
 
+_Kept: TypeAlias = tuple[str, Sequence[ast.AST], Pieces]
+"""What has computed a value that is kept, with its file, and the edit that computes it anew."""
+
 _NUMBER: frozenset[Kind] = frozenset({"number"})
+_KEPT = ("every gradient stays as it is",)
 _OF_THEN = "every gradient stays as it is, at the values of then"
 
 
@@ -80,7 +83,9 @@ class Search(Trial):
             FixKind.NO_GRAD: self.without_graph(spots),
             FixKind.RETAIN_GRAPH: self.kept(),
         }
-        return {kind: [fix for fix in fixes if fix.edits] for kind, fixes in found.items()}
+        found = {kind: [fix for fix in fixes if fix.edits] for kind, fixes in found.items()}
+        found[FixKind.CLONE] += [] if found[FixKind.REORDER] else self.cloned_in_modules()
+        return found
 
     def detached(self, places: Collection[int], *effects: str) -> list[Fix]:
         """Return the fixes that detach at one of these places, the best first."""
@@ -106,14 +111,8 @@ class Search(Trial):
         """
         record, fixes = self._record, []
         everything = set[int]().union(*self._base.ran.values())
-        for number, own in record.held.items():
-            place, kinds = record.places[number], record.kinds[number]
-            parts, are_lists = str(kinds), all(kind[0] in ("list", "dict") for kind in kinds)
-            are_numbers = "'number'" in parts and "'tensor'" not in parts
-            times = [here for before, here in pairwise([(0, ()), *own]) if here[1] != before[1]]
-            grows = all({*one[1]} < {*other[1]} for one, other in pairwise(times))
-            if not (grows and are_lists and are_numbers and isinstance(place.expression, PATHS)):
-                continue
+        for number, times in self._collected():
+            place = record.places[number]
             last, pieces = emptied(place)
             ends = sorted(node + 1 for node in self._built_by(place.file, last))
             over = [max(ends[: bisect_right(ends, time)], default=time) for time, _ in times[1:]]
@@ -125,6 +124,21 @@ class Search(Trial):
                 message = f"empty `{place.text}` once line {last.lineno} has read it"
                 fixes.append(self._fix(FixKind.RESET, message, written(*pieces), changed))
         return [fix for fix in fixes if fix.edits][:MOST]
+
+    def _collected(self) -> Iterator[tuple[int, list[tuple[int, tuple[int, ...]]]]]:
+        """Yield the places that give lists or dicts of numbers that only grow, and how many nodes
+        there were each time that one had more in it, and which of them were.
+        """
+        record = self._record
+        for number, own in record.held.items():
+            kinds = record.kinds[number]
+            parts, are_lists = {*plain(kinds)}, all(kind[0] in ("list", "dict") for kind in kinds)
+            times = [here for before, here in pairwise([(0, ()), *own]) if here[1] != before[1]]
+            grows = all({*one[1]} < {*other[1]} for one, other in pairwise(times))
+            are_numbers = "number" in parts and "tensor" not in parts
+            is_path = isinstance(record.places[number].expression, PATHS)
+            if grows and are_lists and are_numbers and is_path:
+                yield number, times
 
     def detached_together(self) -> list[Fix]:
         """Return the fix that detaches in the fewest places, where one is not enough."""
@@ -382,39 +396,75 @@ class Search(Trial):
 
     def cloned(self) -> list[Fix]:
         """Return the fixes that change out of place what backward needs, or clone it before."""
-        places = sorted({place for _, _, place in self._stale})
-        by = {event for _, event, _ in self._stale}
-        if any(each < 0 or self._record.events[each].kind == "step" for each in by):
-            return []  # a step comes too early
-        is_mended = places and self._mends(self._run(Option(clones=frozenset(places))))
-        if self._freed or not is_mended:
+        places = self._cloned_places
+        if not places:
             return []
-        sites = {self._record.events[each].site for each in by}
+        sites = {self._record.events[by].site for _, by, _ in self._stale}
         lines = lines_told(site.line for site in sites)
         found = [(all_of(map(out_of_place, sites)), f"change it out of place at {lines}")]
         if min(places) >= 0 and len(places) <= MOST:
             edits, where = self._edits_at(places, "clone")
             found.append((edits, f"clone() {where}: it is changed before backward needs it"))
-        effects = ("every gradient stays as it is",)
-        return [Fix(FixKind.CLONE, told, edits, CHANGES, effects) for edits, told in found]
+        return [Fix(FixKind.CLONE, told, edits, CHANGES, _KEPT) for edits, told in found]
+
+    def cloned_in_modules(self) -> list[Fix]:
+        """Return the fix that has modules compute with clones of their own parameters."""
+        made = {self._record.made[node] for node, _, _ in self._stale}
+        if self._cloned_places != [-1] or -1 in made:
+            return []
+        places = [self._record.places[number] for number in made]
+        told = f"use clones of the parameters at {lines_told(place.line for place in places)}"
+        return [Fix(FixKind.CLONE, told, all_of(map(with_clones, places)), CHANGES, _KEPT)]
+
+    @property
+    def _cloned_places(self) -> list[int]:
+        """The places that gave what is changed before backward needs it, -1 for those of a library,
+        if clones of that mend what fails: a step comes too early.
+        """
+        places = sorted({place for _, _, place in self._stale})
+        by = {event for _, event, _ in self._stale}
+        if self._freed or any(i < 0 or self._record.events[i].kind == "step" for i in by):
+            return []
+        return places if self._mends(self._run(Option(clones=frozenset(places)))) else []
 
     def again(self) -> list[Fix]:
         """Return the fixes that build the freed part anew for the call that fails."""
-        fixes = []
-        for file in dict.fromkeys(file for file, _ in self._built_at):
-            for function, pieces in uncached(file):
-                built = self._built_by(file, function)
-                anew = Option(again=built, for_calls=self._record.calls)
-                if built & self._broken and self._mends(self._run(anew)):
-                    name = getattr(function, "name", "lambda")
-                    message = f"compute `{name}` anew each time: do not cache it"
-                    fixes.append(Fix(FixKind.RECOMPUTE, message, written(*pieces), CHANGES))
-        others: list[Fix] = []
-        for fix in chain(self._copied(), islice(self._computed_there(), 1)):
-            if OTHER not in fix.effects:
-                return [*fixes, *self._inside(), fix]
-            others.append(fix)
-        return [*fixes, *self._inside(), *others[:1]]
+        copied = sorted(self._copied(), key=lambda fix: OTHER in fix.effects)
+        return [*self._uncached(), *self._inside(), *copied[:1]]
+
+    def _uncached(self) -> list[Fix]:
+        """Return the fixes that compute each time what is kept in a cache, or in all where one is
+        not enough.
+        """
+        wrapped: list[_Kept] = [
+            (file, [function], pieces)
+            for file in dict.fromkeys(file for file, _ in self._built_at)
+            for function, pieces in uncached(file)
+        ]
+        caches = [*wrapped, *self._guarded]
+        alone = [fix for each in caches for fix in self._without_caches([each])]
+        return alone or [*self._without_caches(caches)]
+
+    def _without_caches(self, caches: Sequence[_Kept]) -> Iterator[Fix]:
+        """Yield the fix that takes some caches off, if each has kept a part of what fails."""
+        built = [self._all_built(file, nodes) for file, nodes, _ in caches]
+        anew = Option(again=frozenset().union(*built), for_calls=self._record.calls)
+        if caches and all(own & self._broken for own in built):
+            every = [each for _, nodes, _ in caches for each in nodes]
+            named = listed(f"`{each.name}`" for each in every if isinstance(each, FUNCTIONS))
+            told = named or lines_told(getattr(each, "lineno", 0) for each in every)
+            yield from self._anew(caches, anew, f"run {told} each time: do not cache the result")
+
+    def _anew(self, several: Sequence[_Kept], anew: Option, message: str) -> Iterator[Fix]:
+        """Yield the fix that computes something each time, if that moves nothing."""
+        edits, record = all_of(pieces for _, _, pieces in several), self._record
+        moves, varies = (
+            any(self._are_in(file, nodes, places) for file, nodes, _ in several)
+            for places in (record.moving, record.varying)
+        )
+        changed = None if moves or not edits else self._run(anew)
+        if changed and self._mends(changed) and not self._harm(changed):
+            yield self._fix(FixKind.RECOMPUTE, message, edits, changed, varies=varies)
 
     def _building(
         self, file: str, block: Sequence[ast.stmt], end: ast.stmt | None = None
@@ -425,9 +475,7 @@ class Search(Trial):
         return [each for each in run if self._built_by(file, each) & self._broken]
 
     def _inside(self) -> Iterator[Fix]:
-        """Yield the fixes that run, at the head of a loop or of a function, what comes before it or
-        what it stores if there is none yet.
-        """
+        """Yield the fixes that run what comes before a loop or a function at its head."""
         built = dict.fromkeys((*self._built_at, *self._ran))
         beside = ((file, e) for file, node in built for e in block_with(file, node))
         for file, owner in dict.fromkeys(beside):
@@ -438,27 +486,20 @@ class Search(Trial):
             if isinstance(owner, FUNCTIONS + source.LOOPS) and builds:
                 yield from self._put(file, nodes, owner, put_inside(file, nodes, owner))
         for file, node in self._ran:
-            if isinstance(node, ast.With) and (pieces := entered_anew(file, node)):
+            if isinstance(node, ast.With):
                 opened = [each.context_expr for each in node.items]
-                yield from self._put(file, opened, node.body[0], pieces)
-        for file, node in self._stored:
-            if (functions := functions_around(file, node)) and (pieces := unguarded(file, node)):
-                yield from self._put(file, [node], functions[-1], pieces)
+                yield from self._put(file, opened, node.body[0], entered_anew(file, node))
 
     def _put(
         self, file: str, nodes: Sequence[ast.expr | ast.stmt], owner: ast.stmt, pieces: Pieces
     ) -> Iterator[Fix]:
         """Yield the fix that runs statements each time that a loop or a function begins."""
-        edits = written(*pieces)
         head = next((h for h, p in enumerate(self._record.heads) if region_of(p) is owner), -1)
-        if head < 0 or not edits or self._are_in(file, nodes, self._record.moving):
-            return
-        changed = self._run(Option(again=self._all_built(file, nodes), head=head))
-        if self._mends(changed) and not self._harm(changed):
-            lines = lines_told(node.lineno for node in nodes)
+        if head >= 0:
             where = f"call of `{owner.name}`" if isinstance(owner, FUNCTIONS) else "iteration"
-            message = f"run {lines} in each {where}"
-            yield self._fix(FixKind.RECOMPUTE, message, edits, changed, file, nodes)
+            message = f"run {lines_told(node.lineno for node in nodes)} in each {where}"
+            anew = Option(again=self._all_built(file, nodes), head=head)
+            yield from self._anew([(file, nodes, pieces)], anew, message)
 
     def _copied(self) -> Iterator[Fix]:
         """Yield the fixes that run statements again before the call that fails needs their values,
@@ -466,24 +507,20 @@ class Search(Trial):
         """
         by = {event for _, event, _ in self._stale if event >= 0}
         changes = [place for event in by for place in self._record.events[event].levels]
+        run = self._base.ran[self._fail]
         for spot, building, between, call in self._since_built():
-            if any(place.is_in(spot[0], call) for place in changes):
+            file = spot[0]
+            if any(place.is_in(file, call) for place in changes):
                 continue  # it would be changed again
-            late = [e for e in between if any(place.is_in(spot[0], e) for place in changes)]
+            late = [e for e in between if any(place.is_in(file, e) for place in changes)]
             for nodes in [*([each] for each in building), building if len(building) > 1 else []]:
-                again = [own for node in nodes for own in self._opened(spot[0], node)]
+                again = [own for node in nodes for own in self._opened(file, node)]
                 if late:  # what is computed of it may have saved it too
                     passed = [*building, *between[: between.index(late[-1])]]
-                    needed = with_followers(passed, nodes)
-                    again += [e for e in needed if e not in nodes and self._is_run(spot[0], e)]
-                copied = partial(copying, nodes, again, spot, behind=late[-1] if late else None)
-                told = f"run {lines_told(e.lineno for e in again)} again for line {spot[1]}"
-                twice = self._made_twice(spot[0], again, self._calls_by(spot), copied, told)
-                yield from islice(twice, 1)
-
-    def _is_run(self, file: str, node: ast.stmt) -> bool:
-        """Return whether the call that fails runs what a statement has built."""
-        return not self._built_by(file, node).isdisjoint(self._base.ran[self._fail])
+                    others = [e for e in with_followers(passed, nodes) if e not in nodes]
+                    again += [e for e in others if self._built_by(file, e) & run]
+                behind = late[-1] if late else None
+                yield from islice(self._made_twice(spot, nodes, again, behind), 1)
 
     def _opened(self, file: str, node: ast.stmt) -> list[ast.stmt]:
         """Return what a branch ran that built what fails: another time it may not be taken."""
@@ -494,90 +531,39 @@ class Search(Trial):
 
     def _made_twice(
         self,
-        file: str,
+        spot: Spot,
         nodes: Sequence[ast.stmt],
-        calls: Collection[int],
-        write: Callable[[Pieces], Pieces],
-        told: str,
+        again: Sequence[ast.stmt],
+        behind: ast.stmt | None,
     ) -> Iterator[Fix]:
-        """Yield the fixes that run statements once more for some calls, as they are or with a place
-        cut in their first run or in the other one. ``write`` gives the edit of the other run, with
-        pieces in it, and ``told`` is that in words.
+        """Yield the fixes that run statements, or parts of them, ``again`` for a line, as they are
+        or with a place cut in their first run or in the other one.
         """
-        record, built = self._record, self._all_built(file, nodes)
-        own = {n for n in record.given if any(record.places[n].is_in(file, e) for e in nodes)}
-        if self._are_in(file, nodes, record.moving):
-            return
+        record, file = self._record, spot[0]
+        built, calls = self._all_built(file, again), self._calls_by(spot)
+        inside = {n for n in record.given if any(record.places[n].is_in(file, e) for e in again)}
+        copied = partial(copying, nodes, again, spot, behind=behind)
+        varies = self._are_in(file, again, record.varying)
 
         def ways() -> Iterator[tuple[int | None, bool]]:
             yield None, False
-            yield from product(sorted(own, key=self._worth)[: MOST * MOST], (False, True))
+            yield from product(sorted(inside, key=self._worth)[: MOST * MOST], (False, True))
 
-        plain = write(()) if built else ()
-        for number, late in ways() if plain else ():  # each takes a simulation
-            cuts = frozenset() if number is None else self.value(number) & own
+        may_run = built and not self._are_in(file, again, record.moving) and copied()
+        for number, late in ways() if may_run else ():  # each takes a simulation
+            cuts = frozenset() if number is None else self.value(number) & inside
             changed = self._run(Option(cuts, again=built, for_calls=calls, late=late))
             if not self._mends(changed) or self._harm(changed):
                 continue
-            if number is None:
-                edits, also = written(*plain), ""
-            else:
-                at, kinds = [record.places[n] for n in sorted(cuts)], frozenset[Kind]({"tensor"})
-                cut = together(*(with_call(place, kinds, "detach") for place in at))
-                edits = all_of([write(cut)] if late else [cut, plain]) if cut else ()
-                also = ", with `{}` detached there" if late else ", and detach `{}` before"
-                also = also.format(record.places[number].text)
+            kinds = frozenset[Kind]({"tensor"})
+            cut = together(*(with_call(record.places[n], kinds, "detach") for n in sorted(cuts)))
+            first = [cut] if cuts and not late else []
+            edits = all_of([copied(cut if late else ()), *first]) if cut or not cuts else ()
+            also = ", with `{}` detached there" if late else ", and detach `{}` before" * bool(cuts)
             if edits:
-                message = told + also
-                yield self._fix(FixKind.RECOMPUTE, message, edits, changed, file, nodes)
-
-    def _computed_there(self) -> Iterator[Fix]:
-        """Yield the fixes that compute a value once more wherever it is read for a call that fails,
-        in the place of the variable; an object that holds what fails, wherever its attribute is.
-        """
-        record = self._record
-        given = gathered(record.given, lambda n: record.places[n].expression)
-        assigned = [(file, node) for file, node in self._ran if isinstance(node, ast.Assign)]
-        objects = [each for each in assigned if each[1].value not in given]
-        for file, node in dict.fromkeys((*self._stored, *objects)):
-            waiting = [*given.get(node.value, ())]
-            known, late = set[int](), set[int]()
-            while waiting:
-                reads = self._readers.get(waiting.pop(), set()) - known
-                known |= reads
-                for read in reads:
-                    is_late = all(self._is_late(read, call) for call in self._meant)
-                    if is_late and computed_at(file, node, record.places[read]):
-                        late.add(read)
-                    else:  # where its value is read in turn, or read too early
-                        waiting.append(read)
-            is_object = node.value not in given
-            at = reads_of(file, node) if is_object else [record.places[n] for n in sorted(late)]
-            nodes = {own for number in known for own in self._record.given[number]}
-            calls = self._calls_through(nodes or self._built_by(file, node))
-            computed = partial(_computed_at, file, node, at)
-            lines = lines_told(place.line for place in at)
-            told = f"compute `{ast.unparse(node.value)}` again at {lines}"
-            yield from self._made_twice(file, [node], calls, computed, told)
-
-    def _is_late(self, place: int, call: int) -> bool:
-        """Return whether a place is read for a call that fails after what makes it fail."""
-        record, here = self._record, self._base.ran[call]
-        spoilt = [i for i in record.calls if i < call and self._base.ran[i] & self._freed]
-        spoilt += [by for _, by, _ in record.events[call].stale]
-        since = max((record.events[i].nodes for i in spoilt if i >= 0), default=0)
-        return all(node >= since for node in self._record.given[place] if node in here)
-
-    @cached_property
-    def _readers(self) -> dict[int, set[int]]:
-        """The places that read what each place gave, for calls that fail."""
-        record, found = self._record, defaultdict[int, set[int]](set)
-        needed = set[int]().union(*(self._base.ran[i] for i in self._meant))
-        for node in needed & record.identities.keys():
-            for given in record.after[node]:
-                if given in record.identities:
-                    found[record.identities[given]].add(record.identities[node])
-        return found
+                message = f"run {lines_told(e.lineno for e in again)} again for line {spot[1]}"
+                message += also.format("" if number is None else record.places[number].text)
+                yield self._fix(FixKind.RECOMPUTE, message, edits, changed, varies=varies)
 
     def _carried(self, head: int, place: Span) -> dict[str, frozenset[int]]:
         """Return the variables whose values go on beyond a head, and the places that read them."""
@@ -676,7 +662,3 @@ class Search(Trial):
         edits = all_of(with_call(self._record.places[n], self._kinds([n]), method) for n in numbers)
         texts = listed([f"`{place.text}`" for place in places])
         return edits, f"{texts} at {lines_told(place.line for place in places)}"
-
-
-def _computed_at(file: str, node: ast.Assign, places: Sequence[Span], within: Pieces) -> Pieces:
-    return together(*(computed_at(file, node, place, within) for place in places))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from gradscope.code import source
 from gradscope.code.source import FUNCTIONS
 from gradscope.code.statements import stored_names
+from gradscope.code.stores import filled_by, only_filled
 from gradscope.fixing.edits import (
     PATHS,
     entered_anew,
@@ -26,7 +27,6 @@ from gradscope.model import Finding, Fix, FixKind, Recording, Site
 from gradscope.rules.base import NOT_REENTRANT
 from gradscope.rules.gs104 import SETTING
 
-_FILLING = r"\.(?:append|extend|insert|setdefault|update)\("  # puts something into a container
 _NORMS = ("weight_norm", "spectral_norm")
 
 
@@ -140,15 +140,15 @@ def emptied(place: Span) -> tuple[ast.stmt, Pieces]:
     """
     file, node = place.statement
     block, name = block_with(file, node), ast.unparse(place.expression or node)
-    if name in _filled_in(node) or node not in block:
+    if name in filled_by(node) or node not in block:
         return node, ()
     region = source.innermost(file, node.lineno, FUNCTIONS + source.LOOPS) or node
     names, wanted = {name}, read_names(node)
     for each in reversed(block[: block.index(node) + 1]):
-        if each is node or (stored_names(each) | _filled_in(each)) & wanted:
+        if each is node or (stored_names(each) | filled_by(each)) & wanted:
             wanted |= read_names(each)
             read = _paths_read(each) - stored_names(region)
-            names |= {own for own in read if _is_only_filled(file, own.rpartition(".")[2])}
+            names |= {own for own in read if own.rpartition(".")[2] in only_filled(file)}
     last = next(each for each in reversed(block) if names & _paths_read(each) or each is node)
     cleared = [f"{each}.clear()" for each in sorted(names)]
     if not isinstance(last, ast.Return):
@@ -163,16 +163,4 @@ def emptied(place: Span) -> tuple[ast.stmt, Pieces]:
 def _paths_read(node: ast.AST) -> set[str]:
     """Return the paths that a node reads, but for those that it puts something into."""
     paths = (each for each in ast.walk(node) if isinstance(each, PATHS))
-    return {ast.unparse(e) for e in paths if isinstance(e.ctx, ast.Load)} - _filled_in(node)
-
-
-def _filled_in(node: ast.AST) -> set[str]:
-    """Return the paths of what a node puts something into, by a method."""
-    return {*re.findall(rf"([\w.]+(?:\[[^\]]*\])?){_FILLING}", ast.unparse(node))}
-
-
-def _is_only_filled(file: str, name: str) -> bool:
-    """Return whether a file puts something into what has a name, and nowhere takes it out."""
-    text, name = ast.unparse(source.tree(file)), re.escape(name)
-    is_emptied = re.search(rf"\b{name}\.(clear|pop)|\bdel [\w.]*\b{name}\[", text)
-    return not is_emptied and re.search(rf"\b{name}{_FILLING}", text) is not None
+    return {ast.unparse(e) for e in paths if isinstance(e.ctx, ast.Load)} - filled_by(node)

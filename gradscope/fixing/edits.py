@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from gradscope.code import source, statements
 from gradscope.code.source import FUNCTIONS
@@ -19,6 +19,7 @@ from gradscope.fixing.pieces import (
     end_of,
     instead_of,
     lines_of,
+    only,
     removed,
     start_of,
     text_of,
@@ -96,6 +97,18 @@ def with_call(place: Span, kinds: frozenset[Kind], method: str) -> Pieces:
     return (instead_of(node, place.file, new),) if new else ()
 
 
+def with_clones(place: Span) -> Pieces:
+    """Return the edit that has a module compute with clones of its parameters."""
+    node, file = place.expression, place.file
+    match node:
+        case ast.Call(func=func, args=args, keywords=[]) if isinstance(func, PATHS):
+            name, given = text_of(func, file), ", ".join(text_of(each, file) for each in args)
+            clones = f"{{k: p.clone() for k, p in {name}.named_parameters()}}"
+            text = f"torch.func.functional_call({name}, {clones}, ({given},))"
+            return (instead_of(node, file, text),) if args and _has_torch(file) else ()
+    return ()
+
+
 def _cut(
     text: str, kinds: frozenset[Kind], method: str, file: str, *, is_call: bool = False
 ) -> str:
@@ -138,6 +151,12 @@ def _containers(kinds: frozenset[Kind]) -> dict[str, frozenset[Kind]]:
         if isinstance(kind, tuple):
             found[kind[0]] = found.get(kind[0], frozenset()) | kind[1]
     return found
+
+
+def plain(kinds: Iterable[Kind]) -> Iterator[Kind]:
+    """Yield the kinds of what is in containers, and in those in them."""
+    for kind in kinds:
+        yield from plain(kind[1]) if isinstance(kind, tuple) else [kind]
 
 
 def _cut_fields(text: str, parts: frozenset[Kind], method: str, file: str) -> dict[str, str]:
@@ -205,7 +224,20 @@ def out_of_place(place: Span) -> Pieces:
     returned = (each for each in ast.walk(region) if isinstance(each, ast.Return))
     if around and not any(_reads(each, {name}) for each in returned):
         given_names |= _arguments(region)  # who has given it looks at what became of it
+    if isinstance(target, ast.Name) and not _is_read_on(file, node, name, region):
+        return ()  # what it stands for is to be changed
     return () if name in given_names else (instead_of(node, file, new),)
+
+
+def _is_read_on(file: str, node: ast.stmt, name: str, region: ast.AST) -> bool:
+    """Return whether a variable of a region is read once a statement of it has run: below it, or
+    further up in its loop if that does not bind it there.
+    """
+    loop = next(iter(source.loops_around(file, node.lineno)), ast.Pass())
+    above = [e for e in source.statements_of(loop) if e.lineno < node.lineno]
+    above = [] if any(name in stored_names(each) for each in above) else above
+    below = (each for each in source.statements_of(region) if each.lineno > node.lineno)
+    return any(name in read_names(each) for each in (*above, *below))
 
 
 def rebinding(
@@ -461,7 +493,7 @@ def copying(
     begin = block.index(nodes[-1]) + 1
     since = begin if behind is None else block.index(behind) + 1
     readers = [e for e in block[since : ends[0] + 1] if read_names(e) & names]
-    if len(readers) < (2 if behind is None else 1):
+    if len(readers) < (2 if behind is None and [*again] == [*nodes] else 1):
         return ()
     between = [each for each in block[begin : block.index(readers[-1])] if each not in again]
     needed = {name for node in again for name in read_names(node)} | names
@@ -475,34 +507,15 @@ def _pieces_in(node: ast.AST, pieces: Pieces) -> Pieces:
     return tuple(piece for piece in pieces if start_of(node) <= piece.start < end_of(node))
 
 
-def computed_at(file: str, node: ast.Assign, place: Span, within: Pieces = ()) -> Pieces:
-    """Return the edit that computes what a statement stores where the variable is read, with pieces
-    in it, if what that takes has the same names there.
+def computed_at(file: str, node: ast.Assign, read: ast.Name, within: Pieces = ()) -> Pieces:
+    """Return the edit that computes what a statement binds where the variable is read in its
+    function, with pieces in it.
     """
-    read, value = place.expression, node.value
-    of_itself = {ast.unparse(e) for e in ast.walk(value)} & {ast.unparse(e) for e in node.targets}
-    is_one = isinstance(node.targets[0], PATHS) and not of_itself and not _takes(node)
-    if place.file != file or not isinstance(read, PATHS) or not is_one:
+    is_here = functions_around(file, node) == functions_around(file, read)
+    if not is_here or read.id in read_names(node.value) or _takes(node):
         return ()
-    functions = [functions_around(file, at) for at in (node, read)]
-    here, there = ({name for each in own for name in _own_names(each)} for own in functions)
-    names, known = read_names(value), there or stored_names(source.tree(file))
-    is_same = names & here <= known and not (names - here) & there
-    is_same &= names & read_names(node.targets[0]) <= read_names(read)
-    around = [source.enclosing(file, each.lineno) for each in (node, read)]
-    classes = [[e for e in each if isinstance(e, ast.ClassDef)] for each in around]
-    if not is_same or ("self" in names and classes[0] != classes[1]):
-        return ()
-    text = text_of(value, file, _pieces_in(value, within))
-    return (instead_of(read, file, text if isinstance(value, _SIMPLE) else f"({text})"),)
-
-
-def reads_of(file: str, node: ast.Assign) -> list[Span]:
-    """Return where the attribute is read that a statement stores, but for the function around."""
-    around = {each for own in functions_around(file, node)[:1] for each in ast.walk(own)}
-    reads = (e for e in ast.walk(source.tree(file)) if isinstance(e, ast.Attribute))
-    outside, text = (e for e in reads if e not in around), ast.unparse(node.targets[0])
-    return [Span.of(file, each) for each in outside if ast.unparse(each) == text]
+    text = text_of(node.value, file, _pieces_in(node.value, within))
+    return (instead_of(read, file, text if isinstance(node.value, _SIMPLE) else f"({text})"),)
 
 
 def with_followers(block: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -547,33 +560,52 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
     return together(*gone, before(body[0], file, lines))
 
 
-def unguarded(file: str, node: ast.Assign) -> Pieces:
-    """Return the edit that stores a value each time, and not only if there is none yet: the
-    condition goes, in which the statement stands or that returns before it.
+def unguarded(file: str, guard: ast.stmt) -> tuple[list[ast.stmt], Pieces]:
+    """Return what stores a value only if there is none yet, with what computes that, and the edit
+    that runs it each time: the condition goes, and what is done otherwise. What is stored when an
+    object is made is computed where it is read. Both are empty if a statement is no such guard.
     """
-    target, block = node.targets[0], block_with(file, node)
-    holder = target.value if isinstance(target, ast.Subscript) else target
-    stored = {ast.unparse(target), ast.unparse(holder)}
-    name = repr(getattr(target, "attr", ""))
-
-    def asks(each: ast.stmt) -> TypeGuard[ast.If]:
-        if not isinstance(each, ast.If) or each.orelse:
-            return False
-        texts = {ast.unparse(e) for e in ast.walk(each.test) if isinstance(e, ast.expr)}
-        return bool(texts & stored) or name in texts
-
-    if isinstance(target, ast.Name) or _takes(node):
-        return ()
-    around = source.enclosing(file, node.lineno)[-2:-1]
-    if around and asks(around[0]) and node in around[0].body:
-        lines = [line for each in around[0].body for line in lines_of(each, file)]
-        indent = " " * around[0].col_offset
-        text = "\n".join(f"{indent}{line}" if i else line for i, line in enumerate(lines))
-        return (instead_of(around[0], file, text),) if lines else ()
-    for each in block[: block.index(node)]:
-        if asks(each) and isinstance(each.body[-1], ast.Return):
-            return removed(each, file)
-    return ()
+    block, around = block_with(file, guard), functions_around(file, guard)
+    before_it, rest = block[: block.index(guard)], block[block.index(guard) + 1 :]
+    match guard:
+        case ast.If(test=test, body=body, orelse=orelse):
+            asking: list[ast.AST] = [test]
+            ways = [(body, orelse), (orelse or rest, body)]
+        case ast.Assign([ast.Attribute() as kept], value) if (
+            around and around[-1].name == "__init__"
+        ):
+            scope = source.innermost(file, guard.lineno, ast.ClassDef) or source.tree(file)
+            methods = (each for each in scope.body if each is not around[-1])
+            found = (each for method in methods for each in source.reads_of(method))
+            path, text = ast.unparse(kept), text_of(value, file)
+            given = read_names(value) & _own_names(around[-1]) - {root_of(path)}
+            if given or _takes(guard):
+                return [], ()
+            text = text if isinstance(value, _SIMPLE) else f"({text})"
+            reads = (each for each in found if ast.unparse(each) == path)
+            return [guard], tuple(instead_of(each, file, text) for each in reads)
+        case ast.Try(body=body, handlers=[ast.ExceptHandler(body=handling)], orelse=[]):
+            asking, ways = [*body], [(handling, body)]
+        case _:
+            return [], ()
+    names = {name for each in asking for name in read_names(each)}
+    looks = [e for e in before_it if isinstance(e, ast.Assign) and stored_names(e) & names]
+    nodes = [n for each in (*asking, *(look.value for look in looks)) for n in ast.walk(each)]
+    asked = {ast.unparse(node) for node in nodes if isinstance(node, ast.expr)}
+    outer = {name for function in around for name in _declared(function)}
+    for way, instead in ways:
+        kinds = ast.Assign | ast.Return | ast.Continue
+        is_read = all(isinstance(e, kinds) and not _targets(e) & asked for e in instead)
+        is_left = way is not rest or (instead and not isinstance(instead[-1], ast.Assign))
+        stored = {text for each in way for text in _targets(each)}
+        lasting = [t for t in stored if t in outer or not (around and t.isidentifier())]
+        known = {repr(t.rpartition(".")[2]) for t in lasting}  # ``hasattr(self, "cache")``
+        is_asked = not asked.isdisjoint((*lasting, *known, *(t.partition("[")[0] for t in lasting)))
+        if is_asked and is_read and is_left and not any(map(_takes, way)):
+            gone = removed(guard, file) if way is rest else only(way, guard, file)
+            dead = (removed(each, file) for each in looks if stored_names(each) <= stored)
+            return way, together(gone, *dead)
+    return [], ()
 
 
 def functions_around(file: str, node: ast.AST) -> list[source.Function]:
@@ -584,9 +616,12 @@ def functions_around(file: str, node: ast.AST) -> list[source.Function]:
 
 def _own_names(function: ast.stmt) -> set[str]:
     """Return the arguments and variables of a function, and those that it declares."""
-    declared = [n for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal)]
-    names = {name for each in declared for name in each.names}
-    return stored_names(function) | _arguments(function) | names
+    return stored_names(function) | _arguments(function) | _declared(function)
+
+
+def _declared(function: ast.stmt) -> set[str]:
+    declared = (n for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal))
+    return {name for each in declared for name in each.names}
 
 
 def _loop_variables(region: ast.AST) -> set[str]:
@@ -724,6 +759,9 @@ def uncached(file: str) -> Iterator[tuple[ast.FunctionDef | ast.expr, Pieces]]:
     nodes = (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef))
     functions = [each for each in nodes if each.name not in kept]
     for function in functions:
+        if function.name == "__missing__":
+            end = function.lineno, function.col_offset + len("def __missing__")
+            yield function, (Piece(file, start_of(function), end, "def __getitem__"),)
         for each in function.decorator_list:
             if (cache := _cache_of(each, tree)) == "cached_property":
                 yield function, (instead_of(each, file, "property"),)

@@ -159,6 +159,23 @@ def under(node: ast.stmt, file: str, context: str) -> Pieces:
     return (Piece(file, (lines[0], 0), (lines[0], 0), head), *parts)
 
 
+def only(block: Sequence[ast.stmt], node: ast.stmt, file: str) -> Pieces:
+    """Return the pieces that leave one block of a statement in the place of it all; none if a text
+    of several lines is in it.
+    """
+    first, last = block[0], block[-1]
+    start, inner, outer = start_of(first), _indent(first, file), _indent(node, file)
+    is_else = text_of(node, file).startswith("elif")
+    if outer is None or is_else or any(map(_has_wide_text, block)):
+        return ()
+    width = 0 if inner is None else len(inner) - len(outer)
+    lines = enumerate(source.parsed(file).lines[start[0] : end_of(last)[0]], start[0] + 1)
+    filled = [at for at, line in lines if line.strip() and not line[:width].strip()]
+    parts = [Piece(file, (at, 0), (at, width), "") for at in filled]
+    head = Piece(file, start_of(node), (first_line(first), start[1]), "")
+    return (head, *parts, Piece(file, end_of(last), end_of(node), ""))
+
+
 def _has_wide_text(node: ast.AST) -> bool:
     """Return whether a text of several lines is in a statement: it changes with its indentation."""
     texts = (n for n in ast.walk(node) if isinstance(n, ast.Constant | ast.JoinedStr))
@@ -198,6 +215,4 @@ def _stands_alone(node: ast.stmt, file: str) -> bool:
 
 def block_with(file: str, statement: ast.stmt) -> list[ast.stmt]:
     """Return the block that a statement stands in."""
-    names = ("body", "orelse", "finalbody")
-    parts = (getattr(node, name, ()) for node in ast.walk(source.tree(file)) for name in names)
-    return next((part for part in parts if isinstance(part, list) and statement in part), [])
+    return source.parsed(file).blocks.get(statement, [])

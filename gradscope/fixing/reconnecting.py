@@ -134,7 +134,7 @@ def _attached(cut: Cut, site: Site, ways: Ways, roots: Sequence[int]) -> _Propos
                 if isinstance(each, ast.Name) and each.id == name and line.file == file
             ]
             for read in reads:
-                pieces = computed_at(file, statement, Span.of(file, read), gone)
+                pieces = computed_at(file, statement, read, gone)
                 yield f"in line {read.lineno}, use the values themselves", pieces
     what = "detach()" if cut.reason is CutReason.DETACH else ".data"
     yield f"leave out {what} in line {site.line}", gone

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import chain
 from typing import NamedTuple
 
+from gradscope.code import source
 from gradscope.fixing.edits import unguarded
+from gradscope.fixing.pieces import Pieces, block_with
 from gradscope.fixing.rehearsal import Event, Kind, Option, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Fix, FixKind
 from gradscope.units import gathered
@@ -121,7 +123,8 @@ class Trial:
         stale = {i: {node for node, _, _ in record.events[i].stale} for i in first}
         parts = [self._base.spent[i] | stale[i] for i in first]
         is_same = len(parts) > 1 and parts[0] == parts[1]
-        is_kept = any(unguarded(*each) for each in self._stored)
+        kept = (self._all_built(file, nodes) for file, nodes, _ in self._guarded)
+        is_kept = self._broken <= frozenset().union(*kept)
         return bool(parts) and (is_same or is_kept) and self._trains(parts[0])
 
     def _trains(self, nodes: Iterable[int]) -> bool:
@@ -157,9 +160,14 @@ class Trial:
         """The statements that built something, by whatever they called."""
         return dict.fromkeys(self._record.places[n].statement for n in self._record.runs)
 
-    @property
-    def _stored(self) -> list[tuple[str, ast.Assign]]:
-        return [(file, node) for file, node in self._built_at if isinstance(node, ast.Assign)]
+    @cached_property
+    def _guarded(self) -> list[tuple[str, list[ast.stmt], Pieces]]:
+        """What is built and stored only where there is none yet, of what fails, and the edit that
+        does so each time.
+        """
+        around = ((file, e) for file, node in self._built_at for e in _around(file, node))
+        found = [(file, *unguarded(file, guard)) for file, guard in dict.fromkeys(around)]
+        return [each for each in found if self._all_built(*each[:2]) & self._broken]
 
     def _builds(self, file: str, node: ast.AST) -> bool:
         """Return whether a statement computes something that has a graph."""
@@ -172,10 +180,6 @@ class Trial:
         """Return the calls of a line, and of what it calls."""
         events = self._record.events
         return {i for i in self._record.calls if spot in (events[i].spot, *events[i].stack)}
-
-    def _calls_through(self, nodes: Collection[int]) -> set[int]:
-        """Return the calls that run any of some nodes."""
-        return {i for i in self._record.calls if not self._base.ran[i].isdisjoint(nodes)}
 
     def _run(self, change: Option) -> Simulation:
         return Simulation(self._record, change)
@@ -192,13 +196,10 @@ class Trial:
         message: str,
         edits: tuple[Edit, ...],
         changed: Simulation,
-        file: str = "",
-        again: Sequence[ast.AST] = (),
+        *,
+        varies: bool = False,
     ) -> Fix:
-        """Return a fix with its effects; statements of a file that it runs ``again`` may give
-        something else then.
-        """
-        varies = self._are_in(file, again, self._record.varying)
+        """Return a fix with its effects; ``varies``: what it runs again may give something else."""
         by_hand = any(by < 0 or self._record.events[by].kind != "step" for _, by, _ in self._stale)
         is_other = varies or (by_hand and kind is FixKind.RECOMPUTE and not self._freed)
         effects = (*self._effects(changed)[:-1], OTHER) if is_other else self._effects(changed)
@@ -257,3 +258,10 @@ class Trial:
         told = [f"{names[n]} would get no gradient from line {at[1]}" for at, n in lost if names[n]]
         kept = SPOILT if changed.cut_in(self._base.used_nodes) else UNSPOILT
         return (*sorted(told)[:MOST], kept)
+
+
+def _around(file: str, node: ast.stmt) -> Iterator[ast.stmt]:
+    """Yield the statements around one, and those before them in their blocks."""
+    for each in source.enclosing(file, node.lineno):
+        block = block_with(file, each)
+        yield from block[: block.index(each) + 1]

@@ -120,7 +120,7 @@ for _ in range(3):
     opt.step()
 """
 MENDED = {
-    "compute again where a value is read after what frees it": (
+    "compute what a dict keeps once it was missing each time that it is read": (
         """
 class Codes(dict):
     def __missing__(self, key):
@@ -136,7 +136,7 @@ for _ in range(3):
     loss.backward()
     opt.step()
 """,
-        "sum(torch.tanh(net(torch.full((2, 3), key))).square()",
+        "def __getitem__(self, key):\n        code = torch.tanh(",
     ),
     "wait for others only when the step is over": (
         """
@@ -381,6 +381,91 @@ for _ in range(3):
         """        self.store[key] = torch.tanh(self.project(x))
         return""",
     ),
+    "store each time what takes several statements, in each place that has stored it": (
+        """
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.width, self.layer, self.table = torch.nn.Parameter(torch.ones(3)), torch.nn.Linear(3, 3), {}
+
+    def forward(self, x):
+        table = self.table.get(len(x))
+        if table is None:
+            steps = torch.arange(len(x)).float()[:, None]
+            table = torch.sin(steps * self.width)
+            self.table[len(x)] = table
+        return self.layer(x * table)
+
+class Windowed(Scaled):
+    def forward(self, x):
+        try:
+            return self.layer(x * self.window)
+        except AttributeError:
+            steps = torch.linspace(0, 1, len(x))[:, None]
+            self.window = torch.exp(steps * self.width)
+            return self.layer(x * self.window)
+
+net = torch.nn.Sequential(Scaled(), Windowed())
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    loss = net(torch.ones(4, 3)).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+        """    def forward(self, x):
+        steps = torch.arange(len(x)).float()[:, None]
+        table = torch.sin(steps * self.width)
+        self.table[len(x)] = table
+        return""",
+    ),
+    "take clones of parameters that are clipped before each use": (
+        """
+class Critic(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
+
+    def forward(self, x):
+        with torch.no_grad():
+            for p in self.parameters():
+                p.clamp_(-0.1, 0.1)
+        return self.last(torch.relu(self.first(x)))
+
+critic = Critic()
+opt = torch.optim.SGD(critic.parameters(), 0.1)
+for _ in range(3):
+    loss = critic(torch.zeros(4, 3)).mean() - critic(torch.ones(4, 3)).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+        "        return torch.func.functional_call(self.last, "
+        "{k: p.clone() for k, p in self.last.named_parameters()}, (torch.relu(self.first(x)),))",
+    ),
+    "change in place what a variable stands for": (
+        """
+class Normed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        with torch.no_grad():
+            weight = self.layer.weight
+            weight.div_(weight.norm().clamp(min=1))
+        return self.layer(x)
+
+net = torch.nn.Sequential(Normed(), Normed())
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    loss = (net(torch.ones(4, 3)) - net(torch.zeros(4, 3))).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+        "            weight.div_(weight.norm().clamp(min=1))\n        return torch.func",
+    ),
     "cut after the call what another method adds to": (
         """
 class Bucket:
@@ -506,7 +591,7 @@ for step in range(6):
     loss.backward()
     opt.step()
 """,
-        "loss = ((torch.linspace(-1, 1, 6).reshape(3, 2) * camera.exp()).sum(1)",
+        "rays = torch.linspace(-1, 1, 6).reshape(3, 2) * camera.exp()\n    loss = ",
     ),
     "cut what others go on to use where it is, and not within a window": (
         """

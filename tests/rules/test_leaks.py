@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import re
 import textwrap
@@ -525,6 +526,20 @@ cell.weight.data -= 1
 class Judge:
     def judge(self, name):
         self.history[name].append(name)
+class Folds:
+    def __init__(self):
+        self.folds = [{"loss": [], "steps": 0}]
+        self.parts, self.curves = {"a": []}, {"a": {"y": []}}
+    def keep(self, fold, loss, split):
+        entry = self.folds[fold]
+        entry["steps"] += 1
+        entry["best"].append(loss)
+        entry["loss"].append(loss)
+        part = self.parts[split]
+        part += [loss]
+        for name, curve in zip(self.curves, self.curves.values()):
+            points = curve.setdefault("y", [])
+            points.append(loss)
 """
 
 
@@ -539,6 +554,9 @@ class Judge:
         ("table", "table", None, True, 15),
         ("average", "average", None, False, 16),
         ("judge.history['a']", "judge", "history", True, 20),
+        ("folds.folds[0]['loss']", "folds", "folds", True, 29),
+        ("folds.parts['a']", "folds", "parts", True, 31),
+        ("folds.curves['a']['y']", "folds", "curves", True, 34),
     ],
 )
 def test_the_line_that_stores_a_name(
@@ -546,7 +564,7 @@ def test_the_line_that_stores_a_name(
 ) -> None:
     file = tmp_path / "stores.py"
     file.write_text(STORES, encoding="utf-8")
-    held: tuple[Step, ...] = (Step("item", "a"),) if text.endswith("]") else ()
+    held = [Step("item", ast.literal_eval(key)) for key in re.findall(r"\[(.*?)\]", text)]
     steps = (Step("attribute", attribute), *held) if attribute else ()
     name = paths.Path(text, root, Origin("global", "<module>", str(file), 1), steps)
     found, _ = store_of((name,), container=container)

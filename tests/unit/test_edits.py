@@ -15,6 +15,7 @@ from gradscope.fixing.edits import (
     computed_at,
     copying,
     moved,
+    out_of_place,
     put_inside,
     rebinding,
     summed,
@@ -22,6 +23,7 @@ from gradscope.fixing.edits import (
     uncached,
     unguarded,
     with_call,
+    with_clones,
     with_flag,
     without_flag,
     without_graph,
@@ -118,8 +120,8 @@ def inside(here: Span, *loops: Span) -> Pieces:
 
 
 def each_time(here: Span) -> Pieces:
-    file, node = here.statement
-    return unguarded(file, node) if isinstance(node, ast.Assign) else ()
+    guard = source.innermost(here.file, here.line, (ast.If, ast.Try)) or here.statement[1]
+    return unguarded(here.file, guard)[1]
 
 
 def copied(here: Span, *cuts_and_last: Span) -> Pieces:
@@ -146,7 +148,8 @@ def no_graph(here: Span) -> Pieces:
 def computed(here: Span, read: Span) -> Pieces:
     file, node = here.statement
     assert isinstance(node, ast.Assign)
-    return computed_at(file, node, read)
+    assert isinstance(read.expression, ast.Name)
+    return computed_at(file, node, read.expression)
 
 
 AGAIN = """
@@ -717,35 +720,92 @@ a
             "for x in y:\n    a.build(v)\n    use(a, x)\n",
         ),
     ),
+    "a change in place is made out of place": (
+        ("read below", "«h += 0.1 * g»\nf(h)\n", out_of_place, "h = h + 0.1 * g\nf(h)\n"),
+        (
+            "read further up in a loop",
+            "for g in gs:\n    f(h)\n    «h.mul_(g)»\n",
+            out_of_place,
+            "for g in gs:\n    f(h)\n    h = h.mul(g)\n",
+        ),
+        ("read by others", "w = a.w\nn = f(w)\n«w.div_(n)»\na()\n", out_of_place, REFUSED),
+    ),
+    "a module computes with clones": (
+        (
+            "of its parameters",
+            "import torch\ny = f(«self.l(x)»)\n",
+            with_clones,
+            "import torch\ny = f(torch.func.functional_call(self.l, {k: p.clone() for k, p in self.l.named_parameters()}, (x,)))\n",
+        ),
+        ("with options", "import torch\ny = «self.l(x, a=1)»\n", with_clones, REFUSED),
+        ("with no torch at hand", "y = «self.l(x)»\n", with_clones, REFUSED),
+    ),
     "what is stored once is stored each time": (
         (
             "a key that is not there",
-            "def f(k):\n    if k not in kept:\n        x = g(k)\n        «kept[k] = h»(x)\n    return kept[k]\n",
+            "def f(k):\n    «if» k not in kept:\n        x = g(k)\n\n        # a pair\n        kept[k] = h(x)\n    return kept[k]\n",
             each_time,
-            "def f(k):\n    x = g(k)\n    kept[k] = h(x)\n    return kept[k]\n",
+            "def f(k):\n    x = g(k)\n\n    # a pair\n    kept[k] = h(x)\n    return kept[k]\n",
         ),
         (
             "an attribute that is None",
-            "def f(self):\n    if self.w is None:\n        «self.w = g»()\n    return self.w\n",
+            "def f(self):\n    «if» self.w is None: self.w = g()\n    return self.w\n",
             each_time,
             "def f(self):\n    self.w = g()\n    return self.w\n",
         ),
         (
             "an attribute that is missing",
-            "def f(self):\n    if not hasattr(self, 'w'):\n        «self.w = g»()\n    return self.w\n",
+            "def f(self):\n    «if» not hasattr(self, 'w'):\n        self.w = g()\n    return self.w\n",
             each_time,
             "def f(self):\n    self.w = g()\n    return self.w\n",
         ),
         (
             "what is returned where it is there",
-            "def f(k):\n    if k in kept:\n        return kept[k]\n    «kept[k] = g»(k)\n    return kept[k]\n",
+            "def f(k):\n    «if» k in kept:\n        return kept[k]\n    kept[k] = g(k)\n    return kept[k]\n",
             each_time,
             "def f(k):\n    kept[k] = g(k)\n    return kept[k]\n",
         ),
-        ("another condition", "if step % 9 == 0:\n    «self.w» = g()\n", each_time, REFUSED),
-        ("else", "if not a.w:\n    «a.w = g»()\nelse:\n    use(a)\n", each_time, REFUSED),
-        ("taken", "if a.w is None:\n    «a.w = n»ext(b)\n", each_time, REFUSED),
-        ("a variable", "if w is None:\n    «w = g»()\n", each_time, REFUSED),
+        (
+            "what is read first",
+            "def f(k):\n    w = kept.get(k)\n    «if» w is None:\n        w = kept[k] = g(k)\n    return w\n",
+            each_time,
+            "def f(k):\n    w = kept[k] = g(k)\n    return w\n",
+        ),
+        (
+            "what is read otherwise",
+            "def f():\n    global w\n    «if» w is not None:\n        x = w\n    else:\n        x = w = g()\n",
+            each_time,
+            "def f():\n    global w\n    x = w = g()\n",
+        ),
+        (
+            "what is not found",
+            "def f(k):\n    «try»:\n        return kept[k]\n    except KeyError:\n        kept[k] = g(k)\n        return kept[k]\n",
+            each_time,
+            "def f(k):\n    kept[k] = g(k)\n    return kept[k]\n",
+        ),
+        (
+            "what an object is made with",
+            "class A:\n    def __init__(self, n):\n        self.n = n\n        «self.w» = self.p + 1\n\n    def f(self, x):\n        return self.w * x\n",
+            each_time,
+            "class A:\n    def __init__(self, n):\n        self.n = n\n        self.w = self.p + 1\n\n    def f(self, x):\n        return (self.p + 1) * x\n",
+        ),
+        (
+            "of what is gone by then",
+            "class A:\n    def __init__(self, n):\n        «self.w» = g(n)\n\n    def f(self):\n        return self.w\n",
+            each_time,
+            REFUSED,
+        ),
+        ("another condition", "«if» step % 9 == 0:\n    self.w = g()\n", each_time, REFUSED),
+        ("another way", "if a:\n    b()\n«elif» not a.w:\n    a.w = g()\n", each_time, REFUSED),
+        ("else", "«if» not a.w:\n    a.w = g()\nelse:\n    use(a)\n", each_time, REFUSED),
+        (
+            "renewed",
+            "«if» a.w is None:\n    a.w = g(x)\nelse:\n    a.w = 0.9 * a.w + g(x)\n",
+            each_time,
+            REFUSED,
+        ),
+        ("taken", "«if» a.w is None:\n    a.w = next(b)\n", each_time, REFUSED),
+        ("a variable", "def f(w):\n    «if» w is None:\n        w = g()\n", each_time, REFUSED),
     ),
     "a statement is copied": (
         ("before its last reader", AGAIN, copied, AGAIN.replace("b = g", "y = net(x)\nb = g")),
@@ -1049,30 +1109,14 @@ class A:
     ),
     "a value is computed where it is read": (
         (
-            "an attribute",
-            "class A:\n    def f(self):\n        self.p = «self.D(self.x)»\n\n    def g(self):\n        return bce(«self.p», 1)\n",
+            "in its function",
+            "def f(x):\n    y = «D(x) + 1»\n    return bce(«y», 1)\n",
             computed,
-            "class A:\n    def f(self):\n        self.p = self.D(self.x)\n\n    def g(self):\n        return bce(self.D(self.x), 1)\n",
+            "def f(x):\n    y = D(x) + 1\n    return bce((D(x) + 1), 1)\n",
         ),
-        (
-            "an argument of another function",
-            "def f(D, x):\n    y = «D(x)»\n    return y\n\nD, x = net, 1\nold = f(D, x)\ng(«old»)\n",
-            computed,
-            "def f(D, x):\n    y = D(x)\n    return y\n\nD, x = net, 1\nold = f(D, x)\ng(D(x))\n",
-        ),
-        (
-            "of what the function binds",
-            "w = «f(v)»\ndef g():\n    v = 1\n    return «w», v\n",
-            computed,
-            REFUSED,
-        ),
-        ("taken", "w = «next»(v)\ndef g():\n    «w»\n", computed, REFUSED),
-        (
-            "a name that is not there",
-            "def f(D, x):\n    y = «D(x)»\n    return y\n\ndef g(p):\n    return «p»\n",
-            computed,
-            REFUSED,
-        ),
+        ("in another one", "w = «f(v)»\ndef g():\n    return «w»\n", computed, REFUSED),
+        ("taken", "w = «next»(v)\n«w»\n", computed, REFUSED),
+        ("of itself", "w = «f(w)»\n«w»\n", computed, REFUSED),
     ),
 }
 

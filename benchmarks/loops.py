@@ -397,6 +397,19 @@ Torch shows a saved tensor only through a Python object, made for the purpose, t
 hooks of the program's are on it; this object alone costs about as much as the walk to its node.
 Most of `snapshot` goes into some twenty questions to torch about each node and what it saved.
 
+## A short run
+
+A script of a few steps mostly pays for the start; these figures are CPU time, measured by hand.
+`gradscope run train.py` imports about 0.2 s of Python before the program begins and up to 0.2 s
+with torch; any option of `run` needs the parser of the command line, and that 0.15 s more. Of 12
+examples and test programs of 2 to 400 steps, which take 1.3 to 5 s by themselves, the median paid
+0.6 s with an option, and the most, where 400 steps run, 1.8 s.
+
+A run with a hazard is rehearsed after its end, for 10 seconds at most, and the report says for how
+long. Most of it, 2 s, is another import of torch and its compiler, by a process of which all tries
+are copies: a try of a small program takes 0.1 to 0.2 s. `gradscope fix --write` of scripts of 15 to
+28 lines takes 3.2 to 3.5 s in all.
+
 ## Commands
 
 These import no torch.

@@ -8,7 +8,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -20,8 +19,7 @@ from typer.main import get_command
 from gradscope.commands import doctor as doctor_command
 from gradscope.commands import explain as explain_command
 from gradscope.commands import report as report_command
-from gradscope.commands.outputs import tell
-from gradscope.errors import GradscopeError
+from gradscope.commands.outputs import attempted, tell
 from gradscope.launch.interpreter import Command, program_of
 from gradscope.record.version import __version__
 from gradscope.render.machine import Format
@@ -433,26 +431,16 @@ def doctor() -> Job:
 
 
 def main() -> None:
-    """Run the command line: ``gradscope`` and ``python -m gradscope`` call this."""
-    try:
-        job = get_command(app).main(prog_name="gradscope", standalone_mode=False)
-        status = job() if callable(job) else 0
-    except UsageError as error:
-        path = error.ctx.command_path if error.ctx else "gradscope"
-        status = _used_wrongly(f"{error.format_message().rstrip('.')}; see `{path} --help`")
-    except GradscopeError as error:
-        status = _used_wrongly(str(error))
-    except OSError as error:
-        if error.filename is not None:
-            status = _used_wrongly(f"cannot use {error.filename}: {error.strerror}")
-        else:  # the output: what is still buffered would fail once more when Python ends
-            with suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            status = _used_wrongly(f"cannot write the output: {error.strerror}")
-    if status:
+    """Parse the command line, and do what it asks for."""
+    if status := attempted(_parsed):
         raise SystemExit(status)
 
 
-def _used_wrongly(what: str) -> int:
-    tell(what)
-    return 2
+def _parsed() -> int:
+    try:
+        job = get_command(app).main(prog_name="gradscope", standalone_mode=False)
+    except UsageError as error:
+        path = error.ctx.command_path if error.ctx else "gradscope"
+        tell(f"{error.format_message().rstrip('.')}; see `{path} --help`")
+        return 2
+    return job() if callable(job) else 0

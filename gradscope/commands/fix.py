@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from rich.console import Console
 
 from gradscope.commands.outputs import console_on, print_line, printer
 from gradscope.errors import GradscopeError
-from gradscope.launch.improvement import improved
+from gradscope.launch.improvement import Workshop, improved, started, told
 from gradscope.launch.runner import die_of_interrupt
 from gradscope.model import Finding, Recording
 from gradscope.render.machine import Format
@@ -46,27 +46,33 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
     """Show the fixes of a recording, or of a script that is run for it, as a diff; try them out or
     write them if asked to.
     """
+    if options.format is not Format.TEXT and (options.verify or options.write):
+        raise GradscopeError("--verify and --write print a text: leave --format out")
+    end = time.monotonic() + options.timeout
+    with Workshop(partial(_tell, end=end)) as workshop:
+        return _fix(file, args, options, end, workshop)
+
+
+def _fix(
+    file: Path, args: tuple[str, ...], options: FixOptions, end: float, workshop: Workshop
+) -> int:
     from gradscope.fixing import plan as plans
     from gradscope.fixing.constructs import with_edits
     from gradscope.fixing.runs import Bounds
-    from gradscope.fixing.verify import default_calls, try_out
+    from gradscope.fixing.verify import default_calls
     from gradscope.render.text.fixes import print_changes, print_plan
     from gradscope.render.text.trials import print_trial
 
     console = console_on(sys.stdout)
     is_text = options.format is Format.TEXT
-    if not is_text and (options.verify or options.write):
-        raise GradscopeError("--verify and --write print a text: leave --format out")
-    end = time.monotonic() + options.timeout
-    tell = partial(_tell, end=end)
-    recorded = with_edits(_recorded(file, args, options, tell))
+    recorded = with_edits(_recorded(file, args, options, workshop))
     suppressor, by_name = Suppressor(options.settings), bool(options.finding or options.picks)
     recording, record = suppressor.of_findings(recorded), None
     if options.rehearse and (
         by_name or any(f.is_to_mend or (f.is_born and f.counts) for f in recording.findings)
     ):
         began = time.monotonic()
-        recorded, record = improved(recorded, end - began, tell, guarded=options.guarded)
+        recorded, record = improved(recorded, end, workshop, guarded=options.guarded)
         recording = suppressor.of_findings(recorded)
         if is_text:
             took = counted(round(time.monotonic() - began), "second")
@@ -103,8 +109,9 @@ def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
             return 1
     left = max(end - time.monotonic(), 1.0)
     bounds = Bounds(options.stop_after or default_calls(plan.proposals), left)
+    given = plan, recording.header, bounds, told, options.picks, record, started
     try:
-        trial = try_out(plan, recording.header, bounds, tell, options.picks, record)
+        trial = workshop.do("verify.try_out", *given, every=options.verify)
     except KeyboardInterrupt:
         die_of_interrupt()
     print_changes(trial.verdict.plan, console)
@@ -121,10 +128,9 @@ def _tell(doing: str, end: float) -> None:
 
 
 def _recorded(
-    file: Path, args: tuple[str, ...], options: FixOptions, tell: Callable[[str], None]
+    file: Path, args: tuple[str, ...], options: FixOptions, workshop: Workshop
 ) -> Recording:
     """Return the recording in a file, or that of a script, which is run for it."""
-    from gradscope.fixing.runs import recorded
     from gradscope.launch.interpreter import header_of
     from gradscope.record.processes import load_run
 
@@ -132,8 +138,9 @@ def _recorded(
         if args:
             raise GradscopeError(f"{file} is a recording, and takes no arguments: {' '.join(args)}")
         return load_run(file)
-    tell(f"runs {file}")
-    return recorded(header_of((str(file), *args), hooks=True), options.timeout / 2)
+    workshop.tell(f"runs {file}")
+    header = header_of((str(file), *args), hooks=True)
+    return workshop.do("runs.recorded", header, options.timeout / 2, started)  # type: ignore[no-any-return]
 
 
 def _suppressed(findings: Sequence[Finding]) -> str:

@@ -141,6 +141,22 @@ def tell(what: object, stream: SafeStream | None = None) -> None:
     stream.flush()
 
 
+def attempted(job: Callable[[], int]) -> int:
+    """Do what a command line asks for; return the exit status, and say what is wrong with it."""
+    try:
+        return job()
+    except GradscopeError as error:
+        tell(error)
+    except OSError as error:
+        if error.filename is not None:
+            tell(f"cannot use {error.filename}: {error.strerror}")
+        else:  # the output: what is still buffered would fail once more when Python ends
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            tell(f"cannot write the output: {error.strerror}")
+    return 2
+
+
 _NARROWEST = 40
 """Cells that a report is laid out for at least; a terminal with fewer wraps the lines by itself."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,7 +31,7 @@ from gradscope.commands.outputs import (
 from gradscope.errors import GradscopeError
 from gradscope.fixing.constructs import with_edits
 from gradscope.launch.children import ChildPlan, Children, own_file
-from gradscope.launch.improvement import improved, untried
+from gradscope.launch.improvement import Workshop, improved, untried
 from gradscope.launch.interpreter import Target, header_of
 from gradscope.launch.remote import answer
 from gradscope.launch.runner import Ended, die_of_interrupt, run_program
@@ -51,8 +52,10 @@ from gradscope.units import counted, listed
 
 _SOON = 30.0
 """A run that took more seconds is rehearsed only by `gradscope fix`."""
-_LEAST_TIME = 15.0
-"""Seconds for a rehearsal and what is tried, besides a few times those of the run itself."""
+_MOST_TIME = 10.0
+"""Seconds for a rehearsal and what is tried."""
+_LEAST_LEFT = 2.0
+"""Seconds at the end of that time in which nothing more is begun."""
 _MOST_BUSY = 4.0
 
 USED_WRONGLY = 2
@@ -178,7 +181,7 @@ class _Report:
         took = time.time() - (self.children.header.started or 0)
         # On a busy machine all takes longer than the processor is at it, by the same factor.
         busy = min(max(took / time.process_time(), 1.0), _MOST_BUSY)
-        why = ""
+        why, fixing = "", _fixing(recording.header)
         if took / busy > _SOON:
             minutes = counted(round(took / 60), "minute")
             why = f"the run takes {minutes if took > 90 else counted(round(took), 'second')}"
@@ -191,10 +194,19 @@ class _Report:
         elif self.options.stop_after is not None:
             why = "the run ends with --stop-after"
         if why:
-            return untried(recording, f"{why}; `{_fixing(recording.header)}` tries")
+            return untried(recording, f"{why}; `{fixing}` tries")
         self.children.leave()  # what is started now is ours
         progress = self.live.progress if self.live else lambda doing: None
-        return improved(recording, busy * _LEAST_TIME + 4 * took, progress)[0]
+        began = time.monotonic()
+        end = began + busy * _MOST_TIME
+        with Workshop(progress, sys.modules) as workshop:
+            recording = improved(recording, end, workshop)[0]
+        looked = time.monotonic() - began
+        more = "" if time.monotonic() < end - _LEAST_LEFT else f"; `{fixing}` takes more time"
+        rest = (replace(f, untried=f.untried and f.untried + more) for f in recording.findings)
+        said = f"looked for fixes: {looked:.1f} s (--no-rehearsal leaves it out)"
+        summary = replace(recording.summary, notes=(*recording.summary.notes, said))
+        return replace(recording, findings=tuple(rest), summary=summary)
 
     def of_killed(self, exit_status: int | None) -> None:
         """Report, from another process, on a program whose process has died."""

@@ -247,12 +247,12 @@ class Program(NamedTuple):
             yield files, status, text
 
 
-def recorded(header: Header, seconds: float) -> Recording:
+def recorded(header: Header, seconds: float, start: Start = start_process) -> Recording:
     """Run a program under a watch; return what was seen of it.
 
     Raise GradscopeError if it never imports torch.
     """
-    ran = Program(header).run((), Bounds(_MOST_CALLS, seconds))
+    ran = Program(header, start=start).run((), Bounds(_MOST_CALLS, seconds))
     if ran.recording is None:
         last = (ran.output.strip().splitlines() or ["it never imported torch"])[-1]
         raise GradscopeError(f"{header.script} showed nothing to fix: {last}")

@@ -224,6 +224,11 @@ class Comparison:
         self._base, self._after = _Trained(base), _Trained(after, changes)
         self._fails = min(self._base.seen.hazards, default=-1)
         """The first call of the unchanged program that would fail; -1 if none does."""
+        self._changes = changes
+
+    def __reduce__(self) -> tuple[type[Comparison], tuple[object, ...]]:
+        """Go to another process as what it is made from."""
+        return Comparison, (self._base.record, self._after.record, self._changes)
 
     @property
     def _failing(self) -> Line:

@@ -14,7 +14,7 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Patch, old_place
 from gradscope.fixing.plan import Candidate, Plan, Proposal, replanned, without
 from gradscope.fixing.rehearsal import Record
-from gradscope.fixing.runs import Bounds, Program, Run
+from gradscope.fixing.runs import Bounds, Program, Run, Start, start_process
 from gradscope.fixing.training import Comparison, Difference, TrainingChange
 from gradscope.model import Certainty, Finding, Header, Severity
 
@@ -213,16 +213,20 @@ def try_out(
     tell: Callable[[str], None],
     picks: Sequence[int] = (),
     record: Record | None = None,
+    start: Start = start_process,
+    *,
+    every: bool = True,
 ) -> Trial:
     """Run and rehearse the recorded program as it is and with each candidate, all within
     ``bounds.seconds``; ``tell`` is called with what begins. ``record`` is what a rehearsal of the
     program has shown already.
 
-    Of a finding's candidates the first that holds is taken, or the one of ``picks``. The candidates
-    of other findings that are tried with it are those taken so far. Raise GradscopeError if the
+    Of a finding's candidates the first that holds is taken, or the one of ``picks``; unless
+    ``every`` one is asked for, no other is tried after it. The candidates of other findings that
+    are tried with it are those taken so far. Raise GradscopeError if the
     program cannot be run again.
     """
-    program = Program(header)
+    program = Program(header, start=start)
     program.check()
     trials = _Trials(program, record, bounds, tell)
     unchanged = Verdict(plan, bounds, trials.before, trials.before)
@@ -236,6 +240,8 @@ def try_out(
             mine = next(p for p in with_it.proposals if p.number == proposal.number)
             verdict = trials.verdict(with_it, f"fix {candidate.number}") if mine.applies else None
             tried.append(Tried(candidate, mine, verdict))
+            if tried[-1].holds and not every:
+                break
         held = [t for t in tried if t.holds] or [t for t in tried if t.verdict is not None]
         plan = replanned(plan, held[0].candidate) if held else plan
         found += tried

@@ -1,7 +1,5 @@
-"""Improves the fixes of a run that has ended, in a process that imports torch once for all tries.
-
-It runs this module, reads the pickled recording and the seconds from a file, and writes the
-recording to another one.
+"""Runs a program again for what is tried out: each time in a copy of one process, a workshop, that
+has imported torch once.
 """
 
 from __future__ import annotations
@@ -12,13 +10,11 @@ import os
 import pickle
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,9 +23,22 @@ from gradscope.model import Recording
 
 if TYPE_CHECKING:
     from gradscope.fixing.rehearsal import Record
+    from gradscope.fixing.runs import ChildProcess
 
 _POLL = 0.01  # seconds
 _PACKAGES = str(Path(__file__).resolve().parents[2])
+_START = """\
+import sys
+sys.path[: not sys.flags.safe_path] = [{0!r}]
+from gradscope.launch.improvement import serve
+serve({1!r})
+"""
+"""In the place of the first folder of ``sys.path``, where the program's own comes next."""
+_FAILED = "the search for a fix failed in gradscope, please report it"
+_COMPILER = "torch._dynamo"
+"""What torch imports with the first optimizer takes as long as torch itself."""
+_PARTS = ("api.watch", "launch.guard", "launch.origins", "launch.rehearsing", "launch.trial")
+"""What the copies need, imported once for all of them."""
 
 
 def untried(recording: Recording, why: str) -> Recording:
@@ -41,39 +50,69 @@ def untried(recording: Recording, why: str) -> Recording:
     return replace(recording, findings=tuple(findings))
 
 
-def improved(
-    recording: Recording, seconds: float, tell: Callable[[str], None], *, guarded: bool = True
-) -> tuple[Recording, Record | None]:
-    """Return the recording with fixes that were rehearsed and tried within so many seconds, and
-    what the rehearsal has shown; if that fails, as where the program cannot be run again, with the
-    reason. ``guarded``: the runs end before they would change a file.
+class Workshop:
+    """A process that does what it is asked, and copies itself for each run of a program.
 
-    Nothing of it is imported here, into the user's process.
+    ``tell`` is called with what begins, ``modules`` are those that the program is known to import.
     """
-    why = "no folder can be made for the runs"
-    with suppress(OSError, ValueError), tempfile.TemporaryDirectory(prefix="gradscope-") as folder:
-        given, made, said = (Path(folder, name) for name in ("given", "made", "said"))
-        given.write_bytes(pickle.dumps((recording, seconds, guarded)))
-        with (
-            said.open("wb") as errors,
-            subprocess.Popen(
-                [sys.executable, "-m", "gradscope.launch.improvement", str(given), str(made)],
-                env={**os.environ, "PYTHONPATH": _PACKAGES, "PYTHONSAFEPATH": "1"},
-                stdin=subprocess.DEVNULL,
+
+    def __init__(self, tell: Callable[[str], None], modules: Container[str] = (_COMPILER,)) -> None:
+        self.tell = tell
+        self._start = _START.format(_PACKAGES, [_COMPILER] * (_COMPILER in modules))
+        self._process: Any = None
+
+    def open(self) -> None:
+        """Start it, unless it is there already."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", self._start],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            ) as process,
-        ):
-            assert process.stdout is not None
-            for line in process.stdout:
-                tell(line.rstrip())
-        if process.returncode == 0:
-            return pickle.loads(made.read_bytes())  # type: ignore[no-any-return]
-        last = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-        why = next(iter(last), f"status {process.returncode}")
-        tell(f"the search for a fix failed in gradscope, please report it: {why}")
-    return untried(recording, why), None
+                stderr=subprocess.DEVNULL,
+            )
+            self._answer()
+
+    def do(self, work: str, *args: Any, **named: Any) -> Any:
+        """Return what a function of ``fixing`` returns there, by its name: it is not imported here,
+        into the user's process. Raise the GradscopeError that it raises.
+        """
+        self.open()
+        with suppress(OSError):  # it has ended: there is no answer
+            self._process.stdin.write(pickle.dumps((work, args, named)))
+            self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        try:
+            while isinstance(said := pickle.load(self._process.stdout), str):
+                self.tell(said)
+        except (EOFError, pickle.UnpicklingError):
+            raise GradscopeError(f"{_FAILED}: status {self._process.wait()}") from None
+        if isinstance(said, GradscopeError):
+            raise said
+        return said
+
+    def __enter__(self) -> Workshop:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._process is not None:
+            self._process.__exit__(*error)  # which closes its stdin, and waits
+
+
+def improved(
+    recording: Recording, end: float, workshop: Workshop, *, guarded: bool = True
+) -> tuple[Recording, Record | None]:
+    """Return the recording with fixes that were rehearsed and tried up to that time, and what the
+    rehearsal has shown; if that fails, as where the program cannot be run again, with the reason.
+    ``guarded``: the runs end before they would change a file.
+    """
+    try:
+        workshop.open()  # which takes some of the time
+        given = recording, end - time.monotonic(), told, started
+        return workshop.do("ranking.improved", *given, guarded=guarded)  # type: ignore[no-any-return]
+    except (GradscopeError, OSError) as failure:
+        return untried(recording, str(failure)), None
 
 
 class ForkedProcess:
@@ -107,9 +146,12 @@ class ForkedProcess:
 
 def started(
     module: str, job: Path, folder: str, environment: dict[str, str], output: Any
-) -> ForkedProcess:
-    """Have a module of ``launch`` do a job in a copy of this process."""
-    sys.stdout.flush()
+) -> ChildProcess:
+    """Have a module of ``launch`` do a job in a copy of this process, if it can have any."""
+    if not hasattr(os, "fork"):
+        from gradscope.fixing.runs import start_process
+
+        return start_process(module, job, folder, environment, output)
     pid = os.fork()
     if not pid:
         _do(module, job, folder, environment, output)
@@ -119,6 +161,7 @@ def started(
 def _do(module: str, job: Path, folder: str, environment: dict[str, str], output: Any) -> NoReturn:
     status = 1
     try:
+        _answers.close()  # who waits for the workshop's end waits for none of these
         atexit._clear()  # what this process does at its end is not the program's
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -138,22 +181,35 @@ def _do(module: str, job: Path, folder: str, environment: dict[str, str], output
     os._exit(status & 0xFF)
 
 
-def main(given: str, improved_file: str) -> None:
-    """Improve the fixes of the pickled recording."""
-    from gradscope.fixing import ranking
-    from gradscope.launch import origins, rehearsing, trial  # noqa: F401 - once, for all copies
-
-    with suppress(Exception):  # what torch imports with the first optimizer takes seconds
-        importlib.import_module("torch._dynamo")
-    recording, seconds, guarded = pickle.loads(Path(given).read_bytes())
-    how = [started] if hasattr(os, "fork") else []
-    tell = partial(print, flush=True)
-    try:
-        better = ranking.improved(recording, seconds, tell, *how, guarded=guarded)
-    except GradscopeError as failure:
-        better = untried(recording, str(failure)), None
-    Path(improved_file).write_bytes(pickle.dumps(better))
+_answers: Any = None
+"""Where a workshop says what begins, and what came of it."""
 
 
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def told(answer: object) -> None:
+    """Say that in a workshop."""
+    _answers.write(pickle.dumps(answer))
+    _answers.flush()
+
+
+def serve(modules: Iterable[str]) -> None:
+    """Do what is asked on stdin, until that is closed."""
+    global _answers
+    _answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    for name in _PARTS:
+        importlib.import_module(f"gradscope.{name}")
+    for name in modules:
+        with suppress(Exception):
+            importlib.import_module(name)
+    told(None)
+    with suppress(EOFError):
+        while True:
+            work, args, named = pickle.load(sys.stdin.buffer)
+            module, name = work.split(".")
+            try:
+                function = getattr(importlib.import_module(f"gradscope.fixing.{module}"), name)
+                told(function(*args, **named))
+            except GradscopeError as failure:
+                told(failure)
+            except Exception as failure:
+                told(GradscopeError(f"{_FAILED}: {type(failure).__name__}: {failure}"))

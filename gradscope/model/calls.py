@@ -205,6 +205,8 @@ class Summary(Printed):
     live is not known. ``nodes_before`` were met and built before the watch: they are not among
     ``nodes``, and what they saved is in no figure.
     ``unread`` says how often what the program does next could not be read on, by the reason.
+    ``cost`` is the share of the time from the first call to the last that the watch took, by its
+    own clock; 0 where that was not measured.
     """
 
     backward_calls: int = 0
@@ -227,6 +229,7 @@ class Summary(Printed):
     exact: bool = True
     estimated_calls: int = 0
     uncounted_nodes: int = 0
+    cost: float = 0.0
     training: Training = Training()
     unread: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

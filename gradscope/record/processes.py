@@ -26,8 +26,8 @@ from gradscope.model import (
 from gradscope.record.file import HEAD, head_of, load
 from gradscope.units import counted, listed
 
-_LARGEST = ("live_bytes", "peak_saved_bytes")
-"""Totals that are of one moment: of several processes the largest counts."""
+_LARGEST = ("live_bytes", "peak_saved_bytes", "cost")
+"""Totals that are of one moment or a share: of several processes the largest counts."""
 
 Shape = tuple[tuple[str, str | None, str | None], ...]
 

@@ -390,6 +390,29 @@ def test_what_needs_no_torch_does_not_import_it(args: list[str]) -> None:
     assert done.stderr == "False\n"
 
 
+@pytest.mark.parametrize("program", ["script.py", "absent.py", "--", "-m"])
+def test_a_run_without_options_imports_no_parser_and_is_the_same(
+    program: str, tmp_path: Path
+) -> None:
+    text = """
+        import sys, torch
+        print(sys.argv, __file__, sys.path[0])
+        torch.ones(2, requires_grad=True).exp().sum().backward()
+        print(not {"typer", "pydantic", "click"} & sys.modules.keys(), file=sys.stderr)
+        sys.exit(3)
+    """
+    (tmp_path / "script.py").write_text(textwrap.dedent(text), encoding="utf-8")
+    words = ["-m", "gradscope", "run", program, "script", "--help", "-m"]
+    options = ["GRADSCOPE_NO_REHEARSAL", "GRADSCOPE_BUDGET"]
+    unset = [word for option in options for word in ("-u", option)]
+    without = ran("env", *unset, sys.executable, *words, cwd=tmp_path)
+    parsed = ran(sys.executable, *words, cwd=tmp_path, GRADSCOPE_NO_REHEARSAL="")
+    assert (without.returncode, without.stdout) == (parsed.returncode, parsed.stdout)
+    is_parsed = program != "script.py"
+    assert without.stderr.replace("True\n", "False\n" if not is_parsed else "") == parsed.stderr
+    assert ("True" in without.stderr) != is_parsed
+
+
 def test_nobody_reads_the_rules_to_their_end() -> None:
     command = f"{sys.executable} -m gradscope explain GS101 | head -c 1 > /dev/null"
     done = ran("bash", "-c", command)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from gradscope.errors import GradscopeError
 from gradscope.fixing.rehearsal import Simulation
 from gradscope.fixing.runs import Bounds, Program
+from gradscope.launch.improvement import Workshop, started
 from gradscope.launch.interpreter import header_of
-from tests.command import gradscope, ran_well
+from tests.command import ROOT, gradscope, ran_well
 from tests.zygote import python
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -1118,6 +1122,73 @@ def test_what_is_not_tried_says_why(tmp_path: Path) -> None:
     report = _ran(GAN, tmp_path, "--stop-after", "9")
     told = {finding["untried"] for finding in report["findings"]}
     assert told == {"not tried: the run ends with --stop-after; `gradscope fix train.py` tries"}
+
+
+SUM = """
+import os, sys, time, torch
+net, total = torch.nn.Linear(3, 1), 0.0
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    total = total + net(torch.ones(2, 3)).pow(2).mean()
+    opt.zero_grad()
+    total.backward()
+    opt.step()
+"""
+
+
+def test_a_program_imports_its_own_modules_again(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "beside.py").write_text("")
+    (tmp_path / "elsewhere" / "shared.py").write_text("")
+    (tmp_path / "train.py").write_text(f"import beside, shared\n{SUM}")
+    path = f"{ROOT}{os.pathsep}{tmp_path / 'elsewhere'}"
+    options = "--format", "json", "--output", "report.json"
+    gradscope("run", *options, "train.py", cwd=tmp_path, PYTHONPATH=path, GRADSCOPE_NO_REHEARSAL="")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert "total.detach()" in _edited(report, tmp_path)
+    assert {finding["untried"] for finding in report["findings"]} == {""}
+
+
+def test_the_report_says_what_the_rehearsal_took(tmp_path: Path) -> None:
+    told = _ran(SUM, tmp_path)["summary"]["notes"]
+    assert [re.sub(r"[\d.]+", "N", note) for note in told] == [
+        "looked for fixes: N s (--no-rehearsal leaves it out)"
+    ]
+    assert _ran(SUM.replace("total + ", ""), tmp_path)["summary"]["notes"] == []
+
+
+@pytest.mark.full
+def test_a_rehearsal_that_takes_too_long_is_ended_and_says_what_to_type(tmp_path: Path) -> None:
+    slow = SUM + "if 'gradscope.launch.rehearsing' in sys.modules:\n    time.sleep(500)\n"
+    slow = slow.replace("    total.backward()", "    total.backward(retain_graph=True)")
+    report = _ran(slow + "total.backward()\ntotal.backward()\n", tmp_path)
+    more = "; `gradscope fix train.py` takes more time"
+    assert all(finding["untried"].endswith(more) for finding in report["findings"])
+    assert any(finding["untried"] for finding in report["findings"])
+
+
+def test_all_runs_are_copies_of_one_process_which_does_only_what_it_can(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    notes = "open(sys.argv[1], 'a').write(f'{os.getppid()} ')"
+    program.write_text(SUM.replace("total + ", "") + notes)
+    header = header_of([str(program), str(tmp_path / "parents")], hooks=True)
+    with Workshop(lambda doing: None) as workshop:
+        runs = [workshop.do("runs.recorded", header, 60, started) for _ in range(2)]
+        with pytest.raises(GradscopeError, match="please report it: ModuleNotFoundError"):
+            workshop.do("nowhere.nothing")
+    assert [run.summary.backward_calls for run in runs] == [3, 3]
+    first, second = (tmp_path / "parents").read_text().split()
+    assert first == second != str(os.getpid())
+
+
+def test_one_that_holds_is_enough_to_be_written(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SUM)
+    tried = [
+        rehearsed("fix", "train.py", option, cwd=tmp_path, executable=sys.executable).stdout
+        for option in ("--verify", "--write")
+    ]
+    assert [text.count("\n  verdict holds") > 1 for text in tried] == [True, False]
+    assert tried[1].endswith(f"the fix holds\nwritten: {tmp_path / 'train.py'}\n")
 
 
 @pytest.mark.full

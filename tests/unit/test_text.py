@@ -239,6 +239,22 @@ def test_what_was_not_counted_is_not_told_as_zero() -> None:
     assert "8 nodes that a call met; what these saved is not counted" in " ".join(text.split())
 
 
+@pytest.mark.parametrize(
+    ("cost", "said"),
+    [
+        (0.0, ""),
+        (0.004, "gradscope took less than 1 % of the loop"),
+        (0.042, "gradscope took about 4 % of the loop"),
+        (0.38, "gradscope took about 38 % of the loop; `--budget 3` looks at fewer calls"),
+    ],
+)
+def test_a_watch_says_what_it_took(cost: float, said: str) -> None:
+    clean = RECORDINGS["clean"]
+    text = report(replace(clean, summary=replace(clean.summary, cost=cost)))
+    assert said in " ".join(text.split())
+    assert ("took" in text) == bool(said)
+
+
 def test_released_and_returned_are_told_apart() -> None:
     text = report(RECORDINGS["canned"])
     assert re.search(r"released by the graph +1,010 freed in backward, 31\.3 MiB\n", text)

@@ -47,6 +47,7 @@ from gradscope.units import Sources, counted, firsts, line_at, listed, nbytes, s
 
 _EXPLAIN_INDENT = " " * 6
 _QUOTED = re.compile(r"`[^`]+`")
+_COSTLY = 0.15  # of a loop's time: where the watch took more, the report says how it takes less
 
 
 def print_finding(
@@ -214,6 +215,10 @@ def _totals(recording: Recording, console: Console) -> None:
     if s.left_out:
         found = counted(s.left_out, "place that wastes", "places that waste")
         rows["not told"] = f"{found} less than 1 MB, and less than 1 % of the peak"
+    if s.cost:
+        less = "; `--budget 3` looks at fewer calls" if s.cost > _COSTLY else ""
+        took = f"about {100 * s.cost:.0f} %" if s.cost > 0.01 else "less than 1 %"
+        rows["gradscope took"] = f"{took} of the loop{less}"
     width = max(map(len, rows))
     for name, value in rows.items():
         print_message(Text(f"  {name:<{width}}  ", style="dim"), value, console)

@@ -339,6 +339,10 @@ run, on a machine shared with others now and then by more.
 
 ## Within a budget
 
+The report of a run of 200 calls and more says what share of the loop gradscope took, by its own
+clock at some of the calls and steps: less than the ratios above, as a program whose caches were
+emptied is slower as well.
+
 With `gradscope.watch(budget=10)` or `gradscope run --budget 10` a watch counts its own time, and
 does not look at a call that comes when 10 % of the time since its beginning are spent. What the
 loops above took, the median of them and the most:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
-from time import monotonic
+from time import monotonic, perf_counter
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -234,7 +234,9 @@ class Session:
             self.state.mutations.before_step(optimizer, looks=not self._is_idle())
 
         if not self._is_passed():
+            began = perf_counter()
             self.state.notes.attempt(_LOOK_AT_STEP, look, None)
+            self.state.cost.add(self.state.calls, began)
 
     def _is_passed(self) -> bool:
         """Return whether a step is not to be looked at: a compiled one has no Python to call."""
@@ -256,8 +258,10 @@ class Session:
             self.state.mutations.after_step(optimizer, place)
             self.state.observers.tell(Observer.after_step, optimizer, place, frame)
 
+        began = perf_counter()
         self.state.generations.stepped()
         self.state.notes.attempt(_LOOK_AT_STEP, look, None)
+        self.state.cost.add(self.state.calls, began)
 
     # what the choke point writes goes to every watch in progress
 
@@ -355,6 +359,7 @@ class Session:
             peak_saved_bytes=self.state.peak_bytes,
             left_out=len(self.state.left_out),
             uncounted_nodes=uncounted,
+            cost=self.state.cost.share,
             unread=dict(self.state.unread.most_common(_MOST_REASONS)),
             notes=(*self.state.notes, *passed, *device_peaks()),
         )

@@ -317,8 +317,10 @@ class Backward:
         before, began, budget = self._state.calls, time.perf_counter(), self._state.budget
         try:
             new = self._begin(EngineCall.of(*args, **kwargs))
+            hooked_nodes = 0 if self._state.lifting.on else new.built
             if budget is not None:
-                budget.spend(began, 0 if self._state.lifting.on else new.built)
+                budget.spend(began, hooked_nodes)
+            self._state.cost.add(new.number, began, hooked_nodes)
             return new
         except BaseException as failure:
             call = self._state.call
@@ -351,6 +353,7 @@ class Backward:
         self._state.notes.attempt(what, finish, None)
         if budget is not None:
             budget.spend(began)
+        self._state.cost.add(call.number, began)
         self._sink.called(call)
 
     # before the engine

@@ -85,6 +85,37 @@ class Budget:
         return (note,) if self.passed else ()
 
 
+_TIMED_ALL, _TIMED_EACH = 34, 17
+"""Calls in the beginning whose time is taken, and one of so many of the others: no divisor of the
+iterations after which more is looked for.
+"""
+_ENOUGH_TIMED = 200  # calls, for what they took to say something of the loop
+
+
+class Cost:
+    """Measures what a watch takes of the program's time, by samples and its own clock."""
+
+    def __init__(self) -> None:
+        self._began = self._last = self._spent = 0.0
+        self._calls = 0
+
+    def add(self, calls: int, since: float, nodes: int = 0) -> None:
+        """Count the time since then, where it is one of those of which it is taken, and so many
+        nodes that were built under hooks; so many calls have begun.
+        """
+        if calls > _TIMED_ALL and calls % _TIMED_EACH:
+            return
+        self._calls, self._last = calls, time.perf_counter()
+        self._began = self._began or since
+        each = 1 if calls <= _TIMED_ALL else _TIMED_EACH
+        self._spent += each * (self._last - since + _PER_NODE * nodes)
+
+    @property
+    def share(self) -> float:
+        """The share of the time from the first call to the last; 0 of too few."""
+        return self._spent / (self._last - self._began) if self._calls >= _ENOUGH_TIMED else 0.0
+
+
 _THREAD_KEY = "gradscope.thread"
 
 
@@ -108,6 +139,7 @@ class State:
     ) -> None:
         self.hooked = hooked
         self.budget = budget
+        self.cost = Cost()
         self.active = True
         self.looks = True
         """Whether graphs can be looked at on this torch."""

@@ -654,3 +654,13 @@ def test_no_call_waits_for_the_next_one_to_be_in_the_file(tmp_path: Path) -> Non
                 assert recording.summary.backward_calls == number
                 assert recording.summary.notes == ()
     assert outer.summary.backward_calls == 42
+
+
+def test_a_long_watch_says_what_it_took() -> None:
+    """Of the first calls all are timed, and of the others one in some: by its own clock it is a share."""
+    loop = Loop()
+    with gradscope.watch() as scope:
+        loop.iterate(100)
+        assert scope.summary.cost == 0.0
+        loop.iterate(150)
+    assert 0.0 < scope.summary.cost < 1.0

@@ -6,6 +6,7 @@ import functools
 import operator
 import sys
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -452,8 +453,40 @@ def layer(m: Machine, module: Any, given: v.Given, named: v.Named) -> Any:
     wanted = (bool(marks) or any(map(requires_grad, weights)) or None) if m.grad else False
     if v.Instance in map(type, given):  # a PackedSequence: it gives what is no tensor
         return v.Ahead(marks, v.NO_TENSOR, wanted)
-    run = None if m.namespace(module).get("_modules") else functools.partial(_forward, module)
+    run = None if m.namespace(module).get("_modules") else functools.partial(_known, module)
     return v.Ahead(marks, _twin_of(m, run, given, named), wanted)
+
+
+_MOST_SHAPES: Final = 100  # of one layer
+_results: weakref.WeakKeyDictionary[Module, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def _known(module: Module, *given: Any, **named: Any) -> Any:
+    """Return what a layer gives for arguments of these shapes, from its last run on such: a
+    recurrent one takes a tenth of a second for that, and is met again at each look ahead.
+    """
+    own = [*Module.parameters(module), *Module.buffers(module), module.training]
+    key = _key((*own, *given, *named.items()))
+    known = _results.setdefault(module, {})
+    if key not in known:
+        if len(known) >= _MOST_SHAPES:
+            known.clear()
+        known[key] = None  # where it fails the shape is not known
+        known[key] = _forward(module, *given, **named)
+    return _alias(known[key])
+
+
+def _key(value: Any) -> Any:
+    if is_a(value, Tensor):
+        return tuple(value.shape), value.dtype
+    return tuple(map(_key, value)) if is_exactly(value, tuple, list) else value
+
+
+def _alias(value: Any) -> Any:
+    """Return what may be changed without changing the value."""
+    if is_a(value, Tensor):
+        return value.detach()
+    return tuple(map(_alias, value)) if type(value) is tuple else value
 
 
 def _forward(module: Module, *given: Any, **named: Any) -> Any:

@@ -408,13 +408,17 @@ class Search(Trial):
         return [Fix(FixKind.CLONE, told, edits, CHANGES, _KEPT) for edits, told in found]
 
     def cloned_in_modules(self) -> list[Fix]:
-        """Return the fix that has modules compute with clones of their own parameters."""
-        made = {self._record.made[node] for node, _, _ in self._stale}
+        """Return the fix that computes with clones of parameters, as modules do with their own."""
+        record = self._record
+        made = {record.made[node] for node, _, _ in self._stale}
         if self._cloned_places != [-1] or -1 in made:
             return []
-        places = [self._record.places[number] for number in made]
+        places = [record.places[number] for number in made]
+        changed = {leaf for _, by, _ in self._stale for leaf in record.events[by].leaves}
+        leaves = [record.leaves[leaf] for leaf in changed]
         told = f"use clones of the parameters at {lines_told(place.line for place in places)}"
-        return [Fix(FixKind.CLONE, told, all_of(map(with_clones, places)), CHANGES, _KEPT)]
+        edits = all_of(with_clones(place, leaves) for place in places)
+        return [Fix(FixKind.CLONE, told, edits, CHANGES, _KEPT)]
 
     @property
     def _cloned_places(self) -> list[int]:

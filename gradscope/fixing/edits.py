@@ -97,9 +97,18 @@ def with_call(place: Span, kinds: frozenset[Kind], method: str) -> Pieces:
     return (instead_of(node, place.file, new),) if new else ()
 
 
-def with_clones(place: Span) -> Pieces:
-    """Return the edit that has a module compute with clones of its parameters."""
+def with_clones(place: Span, leaves: Iterable[str]) -> Pieces:
+    """Return the edit that computes with clones of some parameters, by their names: where they are
+    read, or all of those of a module.
+    """
     node, file = place.expression, place.file
+    names = [name.split(".")[1:] for name in leaves if "." in name]
+    walked = ast.walk(node) if node else ()
+    reads = (each for each in walked if isinstance(each, ast.Attribute))
+    paths = ((each, ast.unparse(each).split(".")[1:]) for each in reads)
+    found = [each for each, path in paths if any(own[-len(path) :] == path for own in names)]
+    if found:
+        return tuple(instead_of(e, file, f"{text_of(e, file)}.clone()") for e in found)
     match node:
         case ast.Call(func=func, args=args, keywords=[]) if isinstance(func, PATHS):
             name, given = text_of(func, file), ", ".join(text_of(each, file) for each in args)

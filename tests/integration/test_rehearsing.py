@@ -447,6 +447,27 @@ for _ in range(3):
         "        return torch.func.functional_call(self.last, "
         "{k: p.clone() for k, p in self.last.named_parameters()}, (torch.relu(self.first(x)),))",
     ),
+    "take a clone of a table that is renormalized at each look-up where it is read as a whole": (
+        """
+class Scores(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(6, 4, max_norm=0.5)
+
+    def forward(self, at):
+        return self.table(at) @ self.table.weight.t()
+
+scores = Scores()
+opt = torch.optim.SGD(scores.parameters(), 0.1)
+for step in range(3):
+    loss = torch.nn.functional.cross_entropy(scores(torch.arange(2)), torch.arange(2))
+    loss = loss + scores.table(torch.arange(6)).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+        "@ self.table.weight.clone().t()",
+    ),
     "change in place what a variable stands for": (
         """
 class Normed(torch.nn.Module):

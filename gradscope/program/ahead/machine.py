@@ -22,7 +22,7 @@ from gradscope.code.bytecode import MISSING, flow_of
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.event_loop import FUTURES, TASK, TWINS, fields_of, future_of
 from gradscope.program.ahead.frames import Frame
-from gradscope.program.ahead.ways import Compared, Conditions, Fork, Hazard
+from gradscope.program.ahead.values import Compared, Conditions, Fork, Hazard
 from gradscope.program.containers import layout_of
 from gradscope.program.layouts import (
     class_bases,

@@ -25,7 +25,7 @@ from torch.autograd.graph import GradientEdge
 from torch.autograd.graph import Node as AutogradNode
 
 from gradscope.api.watch import current, room
-from gradscope.code.places import cell_of, shell_of_ipython
+from gradscope.code.source import cell_of, shell_of_ipython
 from gradscope.collect.calls import EngineCall
 from gradscope.collect.looker import Looker
 from gradscope.collect.marks import Packed

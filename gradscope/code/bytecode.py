@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
-from gradscope.code import places
+from gradscope.code.source import of_instruction
 from gradscope.model import Site
 
 MISSING: Any = object()
@@ -170,7 +170,7 @@ def forget_flows() -> None:
 
 def site_at(code: CodeType, index: int) -> Site:
     """Return the place of an instruction by its index in the flow."""
-    return places.of_instruction(code, flow_of(code).instructions[index].offset)
+    return of_instruction(code, flow_of(code).instructions[index].offset)
 
 
 def _decode(code: CodeType, slots: tuple[str, ...]) -> tuple[tuple[Instruction, ...], list[int]]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from gradscope.code import places, source
+from gradscope.code import source
 from gradscope.code.source import SourceFile
 from gradscope.model import Site
 
@@ -131,7 +131,7 @@ def changed_by(site: Site) -> Statement:
     whole = source.statement_at(site)
     if whole is None or hasattr(whole, "body"):
         return Statement(site, frozenset())
-    return Statement(places.of_node(whole, site.file, site.function), frozenset())
+    return Statement(source.of_node(whole, site.file, site.function), frozenset())
 
 
 _OPERATORS = {"mult": "mul", "matmult": "matmul", "mod": "remainder"}
@@ -148,7 +148,7 @@ def _found_in(
         if isinstance(node, ast.stmt | ast.expr) and (parts := concerned(node)):
             names = frozenset(name for part in parts for name in source.dotted_names(part))
             target = ast.unparse(parts[0]) if len(parts) == 1 and _is_plain(parts[0]) else ""
-            found.append(Statement(places.of_node(node, file, function), names, target))
+            found.append(Statement(source.of_node(node, file, function), names, target))
     return tuple(found)
 
 
@@ -318,7 +318,7 @@ def resets_before(step: Site, calls: Iterable[Site | None], whose: Collection[st
         if each.lineno <= begin or (reset is None and not begin):
             return None
         if reset is not None and (reset[1] is None or reset[1].rpartition(".")[2] in whose):
-            return places.of_node(each, step.file, step.function)
+            return source.of_node(each, step.file, step.function)
     return None
 
 
@@ -330,7 +330,7 @@ def sets_requires_grad(site: Site, name: str) -> Site | None:
     if not found:
         return None
     last = max(found, key=lambda each: each.lineno)
-    return places.of_node(last, site.file, site.function)
+    return source.of_node(last, site.file, site.function)
 
 
 def _sets(statement: ast.stmt, name: str) -> bool:

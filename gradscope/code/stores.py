@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import NamedTuple
 
-from gradscope.code import places, source, statements
+from gradscope.code import source, statements
 from gradscope.code.source import SourceFile, cells_like
 from gradscope.model import Site
 from gradscope.model.paths import Path
@@ -24,7 +24,7 @@ _SOME = "<some>"  # an attribute of which only the program knows the name
 class _Storing(NamedTuple):
     """A place that stores something: how it is nested, and what it stores to."""
 
-    node: places.Located
+    node: source.Located
     function: str
     in_loop: bool
     target: ast.expr
@@ -74,7 +74,7 @@ def _find_in(
         return None
     node = best[1].node
     caches = (d for d in getattr(node, "decorator_list", ()) if "cache" in ast.unparse(d))
-    return places.of_node(next(caches, node), file, best[1].function), best[1].reads_itself
+    return source.of_node(next(caches, node), file, best[1].function), best[1].reads_itself
 
 
 def _match(target: ast.expr, name: Path) -> int:
@@ -109,7 +109,7 @@ def _places(file: SourceFile) -> tuple[_Storing, ...]:
     found: list[_Storing] = []
     known: dict[str, dict[str, ast.expr]] = defaultdict(dict)
     for node, function, in_loop in file.nodes:
-        if not isinstance(node, places.Located):
+        if not isinstance(node, source.Located):
             continue
         own = known[function]
         for target, fills, reads in _targets(node):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from gradscope.code import places, source
+from gradscope.code import source
 from gradscope.code.statements import stored_names
 from gradscope.errors import GradscopeError
 from gradscope.fixing import reconnecting
@@ -214,7 +214,7 @@ def _lost_way(leaves: Sequence[int], begin: Site, ways: Ways) -> Way:
     """Return what a Function's backward, which begins at a line, does not give."""
     own = source.statement_at(begin) or ast.Pass()
     returns = [n for n in ast.walk(own) if isinstance(n, ast.Return)]
-    at = places.of_node(returns[-1], begin.file, begin.function) if returns else begin
+    at = source.of_node(returns[-1], begin.file, begin.function) if returns else begin
     label = f"gives no gradient to {ways.record.told(leaves)}"
     fix = Fix(FixKind.OTHER, "return a gradient for each argument of `forward` that requires one")
     return Way(at, label, (), (fix,))
@@ -270,7 +270,7 @@ def _not_read(made: Site) -> Iterator[Related]:
         if isinstance(each, ast.FunctionDef) and each.name == "forward":
             reads = {ast.unparse(read) for read in source.reads_of(each)}
             if name not in reads:
-                at = places.of_node(each, made.file, f"{owner.name}.forward")
+                at = source.of_node(each, made.file, f"{owner.name}.forward")
                 yield Related("made", at, "`forward` does not read it")
 
 

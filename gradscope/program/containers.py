@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gradscope.code.places import cell_of
+from gradscope.code.source import cell_of
 from gradscope.model import Site
 from gradscope.model.paths import FrameOf, Kind
 from gradscope.program import layouts

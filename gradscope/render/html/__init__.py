@@ -16,7 +16,7 @@ from typing import Any
 from gradscope.model import NodeState, Recording
 from gradscope.render import theme
 from gradscope.render.html.payload import graph_data, page_data
-from gradscope.render.machine.json import dumped
+from gradscope.render.machine import dumped
 from gradscope.units import escaped
 
 LAST = ("canvas.js", "report.js")

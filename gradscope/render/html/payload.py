@@ -25,7 +25,7 @@ from gradscope.model import (
     Training,
 )
 from gradscope.render.html.placing import place
-from gradscope.render.machine.json import keys, plain
+from gradscope.render.machine import keys, plain
 from gradscope.render.memory import Largest, Saved, by, largest
 from gradscope.render.text.report import tally
 from gradscope.render.text.trains import Words

@@ -14,7 +14,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.code import source
-from gradscope.code.stores import store_of
+from gradscope.code.statements import store_of
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, token_of

@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from gradscope.code.statements import data_lines
-from gradscope.code.stores import Bound, bound_of, store_of
+from gradscope.code.statements import Bound, bound_of, data_lines, store_of
 from gradscope.collect.calls import Call
 from gradscope.collect.generations import this_thread
 from gradscope.collect.look import Look

@@ -29,7 +29,7 @@ from gradscope.render.pictures.draw import Drawing
 from gradscope.render.pictures.ways import draw_way
 from gradscope.render.text.terminal import console_in_memory, written_on
 from gradscope.render.text.why import print_answer, print_call
-from gradscope.rules.parameters import told
+from gradscope.rules.base import told
 from gradscope.torch_private import DisableTorchFunction
 
 _WIDTH = 80

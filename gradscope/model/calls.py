@@ -12,8 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from gradscope.model.finding import Finding, by_weight
-from gradscope.model.graph import Graph, Root, Site
-from gradscope.model.printed import Printed
+from gradscope.model.graph import Graph, Printed, Root, Site
 from gradscope.units import working_directory
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-from gradscope.model.graph import Site
-from gradscope.model.printed import Listing, Printed
+from gradscope.model.graph import Listing, Printed, Site
 
 
 class Severity(StrEnum):

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from gradscope.program.containers import layout_of
-from gradscope.program.layouts import is_exactly
+from gradscope.program.containers import is_exactly, layout_of
 from gradscope.program.sites import USER, caller_of, frames_from, owner_of
 from gradscope.program.tensors import OfTensors, TensorRef, is_held_leaf, storage_of
 from gradscope.program.variables import Variable, variables

@@ -39,7 +39,7 @@ from gradscope.program.ahead.values import (
     key_of,
     reading,
 )
-from gradscope.program.layouts import is_a, is_exactly
+from gradscope.program.containers import is_a, is_exactly
 from gradscope.program.reach import Budget, named_tensors
 from gradscope.program.sites import USER, Place, owner_of, place_in
 

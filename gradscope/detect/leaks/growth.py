@@ -24,7 +24,7 @@ from gradscope.collect.state import State
 from gradscope.detect.leaks.suspects import Scan, Spans, Suspect, Unmet
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.model.paths import Origin, Path
-from gradscope.program.layouts import closure_of
+from gradscope.program.containers import closure_of
 from gradscope.program.reach import contexts, tracked
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import held_node, is_held_leaf

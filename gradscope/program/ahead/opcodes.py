@@ -13,7 +13,7 @@ from gradscope.program.ahead import iteration, models
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import Frame
 from gradscope.program.ahead.machine import RULES, Machine
-from gradscope.program.layouts import derives, is_a
+from gradscope.program.containers import derives, is_a
 
 Rule = Callable[["Machine", Frame, Instruction], "tuple[str, Any] | None"]
 _OLD: Final = sys.version_info < (3, 12)

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 
 from gradscope.code.bytecode import MISSING
-from gradscope.program.layouts import derives, ids, is_a
+from gradscope.program.containers import derives, ids, is_a
 
 Given = tuple[Any, ...]
 Named = Mapping[str, Any]

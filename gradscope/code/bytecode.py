@@ -122,7 +122,7 @@ class Flow:
         while last and self.instructions[last].opname in ("PUSH_NULL", "PRECALL"):
             last -= 1
         names: list[str] = []
-        while _loads_part(self.instructions[last]):
+        while self.instructions[last].opname in ("LOAD_ATTR", "LOAD_METHOD"):
             names.insert(0, self.instructions[last].name)
             last -= 1
         root = self.instructions[last]
@@ -144,10 +144,6 @@ class Flow:
             if self.instructions[taken].is_call:
                 given = self.depths[taken] + self.instructions[taken].effect + 1
                 yield self.names_of_call(taken), depth - given
-
-
-def _loads_part(instruction: Instruction) -> bool:
-    return instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")
 
 
 _flows: dict[int, tuple[weakref.ref[CodeType], Flow]] = {}

@@ -166,11 +166,8 @@ class _Trained:
     def makers(self, call: int, *own: Spot) -> frozenset[int]:
         """Return the places that have made what a call starts from, but for those of a line."""
         passed = (None, *own)
-
-        def is_beyond(node: int, following: int) -> bool:
-            return node >= 0 and self.made(node) not in passed
-
-        reached = self.record.reached(self.record.events[call].roots, is_beyond)
+        roots = self.record.events[call].roots
+        reached = self.record.reached(roots, lambda n, _: n >= 0 and self.made(n) not in passed)
         return frozenset(self.record.made[n] for n in reached if self.made(n) not in passed)
 
     @cached_property

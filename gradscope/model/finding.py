@@ -222,6 +222,11 @@ class Finding(Printed):
         return self.counts and self.severity is not Severity.ADVICE and not is_mended
 
     @property
+    def is_to_rehearse(self) -> bool:
+        """Whether a rehearsal may find more: a fix, or where the way to a parameter is cut."""
+        return self.is_to_mend or (self.is_born and self.counts)
+
+    @property
     def fixes(self) -> tuple[Fix, ...]:
         """All that could be done: ``fix``, and the alternatives to it."""
         return (() if self.fix is None else (self.fix,)) + self.alternatives

@@ -147,9 +147,7 @@ class _Optimizer:
 
     def meet(self, optimizer: Any, refer: Callable[[Tensor], TensorRef]) -> bool:
         """Note what it holds as it steps; return whether it trains others than at the last step."""
-        count = 0
-        for group in optimizer.param_groups:
-            count += len(group["params"])
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
         if count == self.count and not (self.frozen and self._is_thawed()):
             return False
         held = {id(p): p for p in _parameters(optimizer)}

@@ -139,13 +139,9 @@ class _Trained:
         """Return the line of a place."""
         return self._old(self.record.places[place].file, self.record.places[place].line)
 
-    def made_in(self, call: int) -> dict[Spot, set[int]]:
+    def made_in(self, call: int) -> dict[Spot | None, list[int]]:
         """Return the nodes of a call by the lines that have made them."""
-        found: dict[Spot, set[int]] = defaultdict(set)
-        for node in self.seen.ran[call]:
-            if (spot := self.made(node)) is not None:
-                found[spot].add(node)
-        return found
+        return gathered(self.seen.ran[call], self.made)
 
     def is_carried(self, call: int) -> bool:
         """Return whether a call goes through what an earlier iteration of the loop around it has

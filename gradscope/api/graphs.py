@@ -25,7 +25,7 @@ from torch.autograd.graph import GradientEdge
 from torch.autograd.graph import Node as AutogradNode
 
 from gradscope.api.watch import current, room
-from gradscope.code.places import cell_of, shell_of_ipython
+from gradscope.code.source import cell_of, shell_of_ipython
 from gradscope.collect.calls import EngineCall
 from gradscope.collect.looker import Looker
 from gradscope.collect.marks import Packed
@@ -36,10 +36,9 @@ from gradscope.collect.walk import Walker, may_have_gradient, root_node
 from gradscope.detect import hazards
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, Hazards, Node, NodeState, Root, SavedState, SavedTensors, Site
-from gradscope.model.graph import Change, Changes
+from gradscope.model.graph import Change, Changes, Listing, Printed
 from gradscope.model.paths import Path
-from gradscope.model.printed import Listing, Printed
-from gradscope.program import layouts
+from gradscope.program.containers import derives
 from gradscope.program.names import Names, names_in
 from gradscope.program.reach import ON_DEMAND, Walk, paths_by_referrers, tensors_with_graph
 from gradscope.program.sites import USER, owner_of, user_frames
@@ -546,7 +545,7 @@ def holders(tensor: torch.Tensor, *, graph: bool = False) -> Holders:
 
     Raises GradscopeError for what is no tensor.
     """
-    if not layouts.derives(type(tensor), torch.Tensor):
+    if not derives(type(tensor), torch.Tensor):
         given = f"gradscope.holders() takes a tensor, not {type(tensor).__name__}"
         raise GradscopeError(f"{given}: give it one, such as the model's output")
     walk = Walk(ON_DEMAND, wanted=tensor)

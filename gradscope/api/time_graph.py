@@ -14,7 +14,7 @@ import torch
 from gradscope.api.watch import current
 from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
-from gradscope.model.printed import Printed
+from gradscope.model.graph import Printed
 from gradscope.program.tensors import leaves_of
 
 _LEAST_ROUNDS = 5

@@ -29,7 +29,7 @@ from gradscope.render.pictures.draw import Drawing
 from gradscope.render.pictures.ways import draw_way
 from gradscope.render.text.terminal import console_in_memory, written_on
 from gradscope.render.text.why import print_answer, print_call
-from gradscope.rules.parameters import told
+from gradscope.rules.base import told
 from gradscope.torch_private import DisableTorchFunction
 
 _WIDTH = 80
@@ -196,12 +196,9 @@ class _Asking:
 def _why(
     ways: Ways, arrives: bool, rows: Sequence[Row], cuts: Iterable[Cut], text: str, asked: Any
 ) -> Why:
-    def draw(file: Any) -> Drawing:
-        return draw_way(ways, asked, file)
-
     leaves = ways.record.leaves
     places = tuple(
         CutPlace(cut.site, cut.word, tuple(leaves[n].name for n in sorted(cut.behind)))
         for cut in cuts
     )
-    return Why(arrives, tuple(rows), places, text, draw)
+    return Why(arrives, tuple(rows), places, text, partial(draw_way, ways, asked))

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
-from gradscope.code import places
+from gradscope.code.source import of_instruction
 from gradscope.model import Site
 
 MISSING: Any = object()
@@ -122,7 +122,7 @@ class Flow:
         while last and self.instructions[last].opname in ("PUSH_NULL", "PRECALL"):
             last -= 1
         names: list[str] = []
-        while _loads_part(self.instructions[last]):
+        while self.instructions[last].opname in ("LOAD_ATTR", "LOAD_METHOD"):
             names.insert(0, self.instructions[last].name)
             last -= 1
         root = self.instructions[last]
@@ -146,10 +146,6 @@ class Flow:
                 yield self.names_of_call(taken), depth - given
 
 
-def _loads_part(instruction: Instruction) -> bool:
-    return instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")
-
-
 _flows: dict[int, tuple[weakref.ref[CodeType], Flow]] = {}
 
 
@@ -170,7 +166,7 @@ def forget_flows() -> None:
 
 def site_at(code: CodeType, index: int) -> Site:
     """Return the place of an instruction by its index in the flow."""
-    return places.of_instruction(code, flow_of(code).instructions[index].offset)
+    return of_instruction(code, flow_of(code).instructions[index].offset)
 
 
 def _decode(code: CodeType, slots: tuple[str, ...]) -> tuple[tuple[Instruction, ...], list[int]]:

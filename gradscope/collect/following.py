@@ -488,15 +488,13 @@ class Following(TorchFunctionMode):
 
     def _left(self, name: str, result: Any, parents: tuple[int, ...], route: int) -> Any:
         """Note that numbers or an array have left torch; return them with a mark of that."""
-        is_cut = any(self._would[p] or self._carries(p) for p in parents)
-        cut = CutReason.LEFT if any(self._origins[p].has_graph for p in parents) else None
+        own = [self._origins[p] for p in parents]
+        is_cut = any(self._would[p] for p in parents) or any(o.parents or o.leaf >= 0 for o in own)
+        cut = CutReason.LEFT if any(o.has_graph for o in own) else None
         number = self._add(None, Origin(parents, name, route, False, cut))
         is_bare = name.startswith("__")
         is_marked = is_cut and self.is_alone
         return traced(result, (number,), is_bare=is_bare) if is_marked else result
-
-    def _carries(self, number: int) -> bool:
-        return bool(self._origins[number].parents) or self._origins[number].leaf >= 0
 
     def from_numpy(self, original: Callable[[Any], Any], array: Any) -> Any:
         """Note what ``torch.from_numpy`` gives: no mode sees it."""

@@ -68,9 +68,7 @@ def _fix(
     recorded = with_edits(_recorded(file, args, options, workshop))
     suppressor, by_name = Suppressor(options.settings), bool(options.finding or options.picks)
     recording, record = suppressor.of_findings(recorded), None
-    if options.rehearse and (
-        by_name or any(f.is_to_mend or (f.is_born and f.counts) for f in recording.findings)
-    ):
+    if options.rehearse and (by_name or any(f.is_to_rehearse for f in recording.findings)):
         began = time.monotonic()
         recorded, record = improved(recorded, end, workshop, guarded=options.guarded)
         recording = suppressor.of_findings(recorded)

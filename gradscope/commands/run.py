@@ -176,7 +176,7 @@ class _Report:
         except Exception as failure:  # the report comes all the same
             tell(_words(failure), self.streams[-1])
         findings = self.suppressor.of_findings(recording).findings
-        if not (self.options.rehearse and any(map(_is_to_rehearse, findings))):
+        if not (self.options.rehearse and any(each.is_to_rehearse for each in findings)):
             return recording
         took = time.time() - (self.children.header.started or 0)
         # On a busy machine all takes longer than the processor is at it, by the same factor.
@@ -330,11 +330,6 @@ class _Live:
         print_report(recording, console, saved, printed)
         if better:
             print_tried(better, console)
-
-
-def _is_to_rehearse(finding: Finding) -> bool:
-    """Return whether a rehearsal may find more: a fix, or where the way to a parameter is cut."""
-    return finding.is_to_mend or (finding.is_born and finding.counts)
 
 
 def _fixing(header: Header) -> str:

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from operator import attrgetter
@@ -39,7 +39,7 @@ from gradscope.render.text.terminal import (
     written_on,
 )
 from gradscope.rules.settings import Settings, Suppressor
-from gradscope.units import counted, nbytes
+from gradscope.units import counted, gathered, nbytes
 
 try:
     import pty
@@ -162,17 +162,16 @@ class _View:
 
     def _table(self, console: Console) -> Table:
         """Return the calls: a row for those of a kind at one place, with the last one's figures."""
-        rows: dict[Hashable, list[BackwardCall]] = {}
-        for call in sorted(self.recording.calls, key=attrgetter("last_number")):
-            rows.setdefault((call.kind, call.site), []).append(call)
+        calls = sorted(self.recording.calls, key=attrgetter("last_number"))
+        rows = gathered(calls, lambda call: (call.kind, call.site))
         figures = (Column(name, justify="right", no_wrap=True) for name in _FIGURES)
         where = Column("where", no_wrap=True, ratio=1)
         table = Table(where, *figures, box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for calls in sorted(rows.values(), key=_SORTED[self._sorted], reverse=True):
-            first, last = calls[0], calls[-1]
+        for own in sorted(rows.values(), key=_SORTED[self._sorted], reverse=True):
+            first, last = own[0], own[-1]
             table.add_row(
                 tail(place_of(last.site, console) or "unknown line", console.width - _TAKEN),
-                f"{sum(call.count for call in calls):,}",
+                f"{sum(call.count for call in own):,}",
                 _since(f"{first.nodes:,}", f"{last.nodes:,}"),
                 _since(nbytes(first.saved_bytes), nbytes(last.saved_bytes)),
             )

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from gradscope.commands.outputs import console_on, image, print_line
 from gradscope.errors import GradscopeError, meant
-from gradscope.render.machine import Format
-from gradscope.render.machine.json import plain
+from gradscope.render.machine import Format, plain
 from gradscope.render.text.terminal import show_progress, write_text
 from gradscope.units import counted, lines_told
 

@@ -10,7 +10,7 @@ from types import FrameType
 
 import torch
 
-from gradscope.code import places, statements
+from gradscope.code import source, statements
 from gradscope.collect.backward import Evidence
 from gradscope.collect.calls import Call, EngineCall
 from gradscope.collect.look import Look
@@ -42,7 +42,7 @@ def _bare(root: torch.Tensor, name: str | None, site: Site | None) -> gs501.Bare
     return gs501.Bare(
         name,
         describe(root),
-        None if made is None or site is None else places.of_node(made, site.file, site.function),
+        None if made is None or site is None else source.of_node(made, site.file, site.function),
         is_inference=root.is_inference(),
         is_discrete=not (root.is_floating_point() or root.is_complex()),
     )

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node as AutogradNode
 
-from gradscope.code.stores import store_of
+from gradscope.code.statements import store_of
 from gradscope.collect.backward import Evidence, came_out_of_a_call
 from gradscope.collect.calls import Call, EngineCall
 from gradscope.collect.generations import OTHER

@@ -16,7 +16,7 @@ from gradscope.collect.look import Look
 from gradscope.collect.mutations import node_site
 from gradscope.collect.nodes import kind_of
 from gradscope.model import Graph, Node, NodeState, Site
-from gradscope.program.layouts import closure_of, is_a, is_exactly
+from gradscope.program.containers import closure_of, is_a, is_exactly
 from gradscope.program.sites import site_of
 from gradscope.torch_private import function_of
 

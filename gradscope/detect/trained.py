@@ -28,7 +28,7 @@ from gradscope.collect.state import State
 from gradscope.detect.asking import script
 from gradscope.detect.trains import Losses
 from gradscope.model import BackwardCall, Finding, Site, Training, TrainingOptimizer, TrainingTable
-from gradscope.program.layouts import is_exactly
+from gradscope.program.containers import is_exactly
 from gradscope.program.names import names_in, parameters_in, within
 from gradscope.program.sites import Place, place_in, site_of, user_frames
 from gradscope.program.tensors import (
@@ -46,7 +46,7 @@ from gradscope.program.tensors import (
 )
 from gradscope.program.variables import local_variables, variables
 from gradscope.rules import gs502, gs503, gs504
-from gradscope.rules.parameters import counts
+from gradscope.rules.base import counts
 
 _NAMED = 2  # steps, at which the program's names for the parameters are read
 _LOOKED_AT = 32  # steps, of which is known whether they used gradients again
@@ -147,9 +147,7 @@ class _Optimizer:
 
     def meet(self, optimizer: Any, refer: Callable[[Tensor], TensorRef]) -> bool:
         """Note what it holds as it steps; return whether it trains others than at the last step."""
-        count = 0
-        for group in optimizer.param_groups:
-            count += len(group["params"])
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
         if count == self.count and not (self.frozen and self._is_thawed()):
             return False
         held = {id(p): p for p in _parameters(optimizer)}

@@ -32,7 +32,7 @@ from gradscope.program.tensors import (
     shape_of,
     version_of,
 )
-from gradscope.rules.parameters import table_rows
+from gradscope.rules.base import table_rows
 
 _MOST_LOSSES = 12
 _FOLLOWED = 32  # calls at a line, of which is known what becomes of a gradient that no step uses

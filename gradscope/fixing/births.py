@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from gradscope.code import places, source
+from gradscope.code import source
 from gradscope.code.statements import stored_names
 from gradscope.errors import GradscopeError
 from gradscope.fixing import reconnecting
@@ -31,7 +31,7 @@ from gradscope.model import (
     TrainingCell,
     TrainingTable,
 )
-from gradscope.rules.parameters import table_rows
+from gradscope.rules.base import table_rows
 from gradscope.units import counted, gathered, lines_told
 
 _LEAST_SECONDS = 2.0
@@ -214,7 +214,7 @@ def _lost_way(leaves: Sequence[int], begin: Site, ways: Ways) -> Way:
     """Return what a Function's backward, which begins at a line, does not give."""
     own = source.statement_at(begin) or ast.Pass()
     returns = [n for n in ast.walk(own) if isinstance(n, ast.Return)]
-    at = places.of_node(returns[-1], begin.file, begin.function) if returns else begin
+    at = source.of_node(returns[-1], begin.file, begin.function) if returns else begin
     label = f"gives no gradient to {ways.record.told(leaves)}"
     fix = Fix(FixKind.OTHER, "return a gradient for each argument of `forward` that requires one")
     return Way(at, label, (), (fix,))
@@ -270,7 +270,7 @@ def _not_read(made: Site) -> Iterator[Related]:
         if isinstance(each, ast.FunctionDef) and each.name == "forward":
             reads = {ast.unparse(read) for read in source.reads_of(each)}
             if name not in reads:
-                at = places.of_node(each, made.file, f"{owner.name}.forward")
+                at = source.of_node(each, made.file, f"{owner.name}.forward")
                 yield Related("made", at, "`forward` does not read it")
 
 
@@ -319,25 +319,22 @@ def label_of(cut: Cut, whom: str) -> str:
         return f"copies the values of {whom}, and leaves their graph"
     if cut.reason is CutReason.LEFT:
         return f"makes numbers of what comes from {whom}, and these have no graph"
-    reason = cut.why
-    return f"cuts the way to {whom}{f': {reason}' if reason else ''}"
+    return f"cuts the way to {whom}{f': {cut.why}' if cut.why else ''}"
 
 
 def _notes_of(cut: Cut, ways: Ways, called: Site | None = None) -> Iterator[Related]:
     """Yield what a reader needs to know of a cut, where the primary place is another one."""
-    is_gone = cut.reason is CutReason.LEFT
     whom = behind(cut.behind, ways.record)
     are = "are" if len(cut.behind) > 1 else "is"
     back = next(iter(cut.back), None)
-    if is_gone:
+    if cut.reason is CutReason.LEFT:
         is_one = cut.site and back and (cut.site.file, cut.site.line) == (back.file, back.line)
         what = "numbers left torch and came back here" if is_one else "numbers left torch here"
         yield Related("left", cut.site, f"{what}; behind it {are} {whom}")
         if back is not None and not is_one:
             yield Related("back", back, "and came back here, without a graph")
     else:
-        reason = cut.why
-        so = f", as {reason}" if reason else ""
+        so = f", as {cut.why}" if cut.why else ""
         yield from cut.notes()
         yield Related("cut", cut.site, f"the way was cut here{so}; behind it {are} {whom}")
         if cut.reason is CutReason.CHECKPOINT and (froze := _frozen_before(cut, ways)) is not None:

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from gradscope.code import source
 from gradscope.code.source import FUNCTIONS
-from gradscope.code.statements import stored_names
-from gradscope.code.stores import filled_by, only_filled
+from gradscope.code.statements import filled_by, only_filled, stored_names
 from gradscope.fixing.edits import (
     PATHS,
     entered_anew,

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from gradscope.model import Site
-from gradscope.rules.parameters import told
+from gradscope.rules.base import told
 from gradscope.units import counted, reached
 
 

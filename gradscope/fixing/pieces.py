@@ -6,7 +6,7 @@ import ast
 import symtable
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
 
 from gradscope.code import source
 from gradscope.fixing.patch import Source, apply, bare
@@ -69,9 +69,7 @@ def _replaced(file: str, pieces: Sequence[Piece]) -> str:
     lines = source.parsed(file).lines
     first = pieces[0].start[0]
     texts = [bare(line).encode() for line in lines[first - 1 : pieces[-1].end[0]]]
-    starts = [0]
-    for text in texts:
-        starts.append(starts[-1] + len(text) + 1)
+    starts = [*accumulate((len(text) + 1 for text in texts), initial=0)]
     data = b"\n".join(texts)
     for piece in reversed(pieces):
         begin, end = (starts[line - first] + column for line, column in (piece.start, piece.end))

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from gradscope.code import places, source
+from gradscope.code import source
 from gradscope.code.statements import stored_names
 from gradscope.fixing.edits import computed_at, moved, not_reentrant, with_flag, with_followers
 from gradscope.fixing.marks import Span
@@ -109,7 +109,7 @@ def _calls_at(site: Site, names: Sequence[str]) -> list[ast.Call]:
     """Return the call at a site, if it has one of these names, or else those of its statement."""
     statement = _statement(site)
     calls = [c for c in source.calls_in(statement) if source.called_name(c) in names]
-    own = [call for call in calls if places.is_at(call, site)]
+    own = [call for call in calls if source.is_at(call, site)]
     return own or [call for call in calls if source.spans(call, site.line)]
 
 
@@ -233,7 +233,7 @@ def _modules_called(site: Site) -> Iterator[str]:
     for call in source.calls_in(_statement(site)):
         text = ast.unparse(call.func)
         is_own = not text.startswith(("torch.", "F.", "nn."))
-        if places.is_at(call, site) and is_own and text.replace(".", "_").isidentifier():
+        if source.is_at(call, site) and is_own and text.replace(".", "_").isidentifier():
             yield text
 
 

@@ -139,13 +139,9 @@ class _Trained:
         """Return the line of a place."""
         return self._old(self.record.places[place].file, self.record.places[place].line)
 
-    def made_in(self, call: int) -> dict[Spot, set[int]]:
+    def made_in(self, call: int) -> dict[Spot | None, list[int]]:
         """Return the nodes of a call by the lines that have made them."""
-        found: dict[Spot, set[int]] = defaultdict(set)
-        for node in self.seen.ran[call]:
-            if (spot := self.made(node)) is not None:
-                found[spot].add(node)
-        return found
+        return gathered(self.seen.ran[call], self.made)
 
     def is_carried(self, call: int) -> bool:
         """Return whether a call goes through what an earlier iteration of the loop around it has
@@ -166,11 +162,8 @@ class _Trained:
     def makers(self, call: int, *own: Spot) -> frozenset[int]:
         """Return the places that have made what a call starts from, but for those of a line."""
         passed = (None, *own)
-
-        def is_beyond(node: int, following: int) -> bool:
-            return node >= 0 and self.made(node) not in passed
-
-        reached = self.record.reached(self.record.events[call].roots, is_beyond)
+        roots = self.record.events[call].roots
+        reached = self.record.reached(roots, lambda n, _: n >= 0 and self.made(n) not in passed)
         return frozenset(self.record.made[n] for n in reached if self.made(n) not in passed)
 
     @cached_property

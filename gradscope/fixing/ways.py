@@ -163,12 +163,8 @@ class Ways:
 
     def calls_at(self, file: str, line: int) -> list[EngineUse]:
         """Return the calls that a line has made, or that were made in what it called."""
-        found = []
-        for call in self.record.calls:
-            sites = self.record.routes[call.route]
-            if any((site.file, site.line) == (file, line) for site in sites):
-                found.append(call)
-        return found
+        calls, routes = self.record.calls, self.record.routes
+        return [c for c in calls if (file, line) in map(spot_of, routes[c.route])]
 
     def cuts(self, roots: Iterable[int], wanted: Collection[int] | None = None) -> list[Cut]:
         """Return where the ways from some values to leaves are cut, the nearest to them first: to

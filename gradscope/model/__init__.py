@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradscope.model.calls import FIGURES as FIGURES
 from gradscope.model.calls import SCHEMA as SCHEMA
 from gradscope.model.calls import BackwardCall as BackwardCall
+from gradscope.model.calls import CellState as CellState
 from gradscope.model.calls import Header as Header
 from gradscope.model.calls import Outcome as Outcome
 from gradscope.model.calls import Process as Process
@@ -12,6 +13,11 @@ from gradscope.model.calls import Recording as Recording
 from gradscope.model.calls import Sample as Sample
 from gradscope.model.calls import Summary as Summary
 from gradscope.model.calls import Training as Training
+from gradscope.model.calls import TrainingCell as TrainingCell
+from gradscope.model.calls import TrainingLoss as TrainingLoss
+from gradscope.model.calls import TrainingOptimizer as TrainingOptimizer
+from gradscope.model.calls import TrainingRow as TrainingRow
+from gradscope.model.calls import TrainingTable as TrainingTable
 from gradscope.model.finding import Applicability as Applicability
 from gradscope.model.finding import Cause as Cause
 from gradscope.model.finding import Certainty as Certainty
@@ -35,9 +41,3 @@ from gradscope.model.graph import SavedState as SavedState
 from gradscope.model.graph import SavedTensor as SavedTensor
 from gradscope.model.graph import SavedTensors as SavedTensors
 from gradscope.model.graph import Site as Site
-from gradscope.model.trains import CellState as CellState
-from gradscope.model.trains import TrainingCell as TrainingCell
-from gradscope.model.trains import TrainingLoss as TrainingLoss
-from gradscope.model.trains import TrainingOptimizer as TrainingOptimizer
-from gradscope.model.trains import TrainingRow as TrainingRow
-from gradscope.model.trains import TrainingTable as TrainingTable

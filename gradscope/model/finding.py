@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-from gradscope.model.graph import Site
-from gradscope.model.printed import Listing, Printed
+from gradscope.model.graph import Listing, Printed, Site
 
 
 class Severity(StrEnum):
@@ -221,6 +220,11 @@ class Finding(Printed):
         """Whether it stands, is no mere advice, and has no fix that was tried and held."""
         is_mended = self.fix is not None and self.fix.proof is Proof.HELD
         return self.counts and self.severity is not Severity.ADVICE and not is_mended
+
+    @property
+    def is_to_rehearse(self) -> bool:
+        """Whether a rehearsal may find more: a fix, or where the way to a parameter is cut."""
+        return self.is_to_mend or (self.is_born and self.counts)
 
     @property
     def fixes(self) -> tuple[Fix, ...]:

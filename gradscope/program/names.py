@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch.nn import Module
 
-from gradscope.program.containers import layout_of
-from gradscope.program.layouts import is_exactly
+from gradscope.program.containers import is_exactly, layout_of
 from gradscope.program.sites import USER, caller_of, frames_from, owner_of
 from gradscope.program.tensors import OfTensors, TensorRef, is_held_leaf, storage_of
 from gradscope.program.variables import Variable, variables
@@ -209,14 +208,12 @@ def _variable(frame: FrameType, module: object) -> str | None:
     """
     found = [(name, value) for name, value in variables(frame) if not name.startswith("__")]
     found += attributes_of("self", dict(reversed(found)).get("self"))
-    for name, value in found:
-        if value is module:
-            return name
-    for name, value in found:
-        if issubclass(type(value), Module):
-            inner = object.__getattribute__(value, "__dict__").get("_modules", {})
-            for key, entry in [*inner.items()]:
-                if entry is module:
-                    return f"{name}.{key}"
+    owners = ((name, value) for name, value in found if issubclass(type(value), Module))
+    inner = (
+        (f"{name}.{key}", entry)
+        for name, owner in owners
+        for key, entry in [*object.__getattribute__(owner, "__dict__").get("_modules", {}).items()]
+    )
     inside = (each for pair in found for each in entries_of(*pair))
-    return next((name for name, entry in inside if entry is module), None)
+    every = chain(found, inner, inside)
+    return next((name for name, entry in every if entry is module), None)

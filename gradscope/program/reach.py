@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from gradscope.model.paths import Kind, Origin, Path, Step
-from gradscope.program import layouts
-from gradscope.program.containers import GENERATORS, Contents, layout_of, look_at
-from gradscope.program.layouts import is_exactly
+from gradscope.program import containers
+from gradscope.program.containers import GENERATORS, Contents, is_exactly, layout_of, look_at
 from gradscope.program.undisturbed import Uncollected, Untraced
 from gradscope.program.variables import is_module_level, local_variables, namespace_of
 from gradscope.torch_private import FunctionNode
@@ -130,15 +129,15 @@ class Walk:
         prefix = f"{name}." if depth and name != "__main__" else ""
         file = file if type(file) is str else ""
         origin = self._origin(Origin("global", "<module>", file, 1, prefix))
-        for key, value in layouts.named_first(variables):
+        for key, value in containers.named_first(variables):
             self._add(value, (origin, "variable", key), depth)
 
     def _enter_class(self, cls: type, depth: int) -> None:
-        if id(cls) in self._index or not layouts.is_user_class(cls):
+        if id(cls) in self._index or not containers.is_user_class(cls):
             return
-        module = layouts.class_namespace(cls)["__module__"]
-        name = layouts.class_name(cls)
-        origin = self._origin(Origin("class", name, layouts.module_file(str(module)), 1))
+        module = containers.class_namespace(cls)["__module__"]
+        name = containers.class_name(cls)
+        origin = self._origin(Origin("class", name, containers.module_file(str(module)), 1))
         self._number(cls, (origin, "variable", name), depth)
 
     def _origin(self, origin: Origin) -> int:
@@ -191,7 +190,7 @@ class Walk:
             if depth > budget.max_depth or id(objects[number]) in self._closed:
                 continue
             for kind, key, value in self._contents.of(objects[number]):
-                if id(type(value)) in layouts.OPAQUE:
+                if id(type(value)) in containers.OPAQUE:
                     continue
                 if kind == "globals":
                     self.enter_globals(value, depth)
@@ -270,8 +269,8 @@ def paths_by_referrers(found: object, walk: Walk, own: set[int]) -> list[Path]:
 def _module_namespaces() -> dict[int, str]:
     names: dict[int, str] = {}
     for name, module in (("__main__", sys.modules["__main__"]), *tuple(sys.modules.items())):
-        if layouts.derives(type(module), types.ModuleType):
-            names.setdefault(id(layouts.module_variables(module)), name)
+        if containers.derives(type(module), types.ModuleType):
+            names.setdefault(id(containers.module_variables(module)), name)
     return names
 
 
@@ -308,7 +307,7 @@ def _chains(found: object, walk: Walk, own: set[int], modules: dict[int, str]) -
             seen[id(referrer)] = entry = _Referrer(referrer, held[0], direct)
             own.add(id(entry))
             cls = type(referrer)
-            is_top = layout_of(cls).is_class or layouts.derives(cls, FunctionNode)
+            is_top = layout_of(cls).is_class or containers.derives(cls, FunctionNode)
             if is_top or id(referrer) in modules or next(walk.paths_to(referrer), None):
                 tops.append(referrer)
             elif len(above) < _MOST_REFERRERS:
@@ -355,7 +354,7 @@ def _name(chain: list[Any], walk: Walk, modules: dict[int, str]) -> Path | None:
     elif id(top) in modules:
         name = modules[id(top)]
         prefix = "" if name == "__main__" else f"{name}."
-        origin = Origin("global", "<module>", layouts.module_file(name), 1, prefix)
+        origin = Origin("global", "<module>", containers.module_file(name), 1, prefix)
         root = str(steps.pop(0).key)
     elif type(top) is types.CellType:  # a variable of a running function: seen with its frame
         return None
@@ -393,29 +392,29 @@ def _frame_of(found: Any) -> Any:
 
 def _unnamed(top: Any) -> tuple[Origin, str]:
     cls = type(top)
-    if layouts.derives(cls, FunctionNode):
+    if containers.derives(cls, FunctionNode):
         return origin_of_context(top), "ctx"
     if layout_of(cls).is_class:
-        module = layouts.class_namespace(top).get("__module__")
-        name = layouts.class_name(top)
-        return Origin("class", name, layouts.module_file(str(module)), 1), name
+        module = containers.class_namespace(top).get("__module__")
+        name = containers.class_name(top)
+        return Origin("class", name, containers.module_file(str(module)), 1), name
     if id(cls) in GENERATORS or cls is types.FrameType:
         code = top.f_code if cls is types.FrameType else getattr(top, GENERATORS[id(cls)][2])
         text = f"<{cls.__name__} {code.co_name}>"
         return Origin("unnamed", code.co_qualname, code.co_filename, code.co_firstlineno), text
-    return Origin("unnamed", "", "", 0), f"<{layouts.class_name(cls)}>"
+    return Origin("unnamed", "", "", 0), f"<{containers.class_name(cls)}>"
 
 
 def origin_of_context(context: object) -> Origin:
     """Return where the ``ctx`` of a Python Function is from: its ``forward``."""
-    function = layouts.class_namespace(type(context)).get("_forward_cls")
+    function = containers.class_namespace(type(context)).get("_forward_cls")
     if isinstance(function, type):
-        for base in layouts.class_bases(function):
-            forward = layouts.class_namespace(base).get("forward")
+        for base in containers.class_bases(function):
+            forward = containers.class_namespace(base).get("forward")
             code = getattr(getattr(forward, "__func__", None), "__code__", None)
             if isinstance(code, types.CodeType):
                 return Origin("ctx", code.co_qualname, code.co_filename, code.co_firstlineno)
-    return Origin("ctx", layouts.class_name(type(context)), "", 0)
+    return Origin("ctx", containers.class_name(type(context)), "", 0)
 
 
 def tracked(base: type) -> list[Any]:
@@ -425,7 +424,7 @@ def tracked(base: type) -> list[Any]:
     for each in gc.get_objects():
         cls = type(each)
         if id(cls) not in derived:
-            derived[id(cls)] = layouts.derives(cls, base)
+            derived[id(cls)] = containers.derives(cls, base)
         if derived[id(cls)]:
             found.append(each)
     return found

@@ -12,8 +12,7 @@ from types import CodeType, FrameType
 
 import torch
 
-from gradscope.code import places
-from gradscope.code.places import cell_of
+from gradscope.code.source import cell_of, of_instruction
 from gradscope.model import Site
 from gradscope.torch_private import CALL, carried
 
@@ -75,7 +74,7 @@ class Place:
     def site(self) -> Site:
         """The source place, found when it is first asked for."""
         if self._site is None:
-            site = places.of_instruction(self.code, self.offset)
+            site = of_instruction(self.code, self.offset)
             known = known_codes.get(id(self.code))
             self._site = site if known is None else replace(site, cell=known.cell)
         return self._site

@@ -25,8 +25,7 @@ from gradscope.model import (
     Site,
     Summary,
 )
-from gradscope.model.graph import Changes
-from gradscope.model.printed import rich_forms, text_of
+from gradscope.model.graph import Changes, rich_forms, text_of
 from gradscope.render.text.calls import as_code
 from gradscope.render.text.report import print_finding, print_findings, print_report
 from gradscope.render.text.terminal import console_in_memory, written_on

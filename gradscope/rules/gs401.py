@@ -84,11 +84,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import rule
-from gradscope.units import counted, nbytes
+from gradscope.units import counted, gathered, nbytes
 
 RULE = rule(__doc__, "GS401", "out-of-memory", Severity.ERROR, Certainty.OBSERVED)
 
@@ -185,9 +186,7 @@ def survived(found: Finding) -> Finding:
 
 def _by(name: str, saved: Iterable[Saved]) -> list[tuple[Any, list[Saved]]]:
     """Return what was saved by one of its fields, the most bytes first."""
-    groups = defaultdict[Any, list[Saved]](list)
-    for one in saved:
-        groups[getattr(one, name)].append(one)
+    groups = gathered(saved, attrgetter(name))
     return sorted(groups.items(), key=lambda group: -total_of(group[1]))
 
 

@@ -74,8 +74,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.model import Certainty, Finding, Fix, FixKind, Severity, Site
-from gradscope.rules.base import rule
-from gradscope.rules.parameters import share, short_names, told
+from gradscope.rules.base import rule, share, short_names, told
 from gradscope.units import counted, short_path
 
 RULE = rule(__doc__, "GS502", "parameter-not-reached", Severity.WARNING, Certainty.OBSERVED)

@@ -76,8 +76,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
-from gradscope.rules.base import rule
-from gradscope.rules.parameters import told
+from gradscope.rules.base import rule, told
 from gradscope.units import counted, nbytes
 
 RULE = rule(__doc__, "GS503", "gradient-never-used", Severity.WARNING, Certainty.OBSERVED)

@@ -64,8 +64,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.model import Certainty, Finding, Fix, FixKind, Severity, Site
-from gradscope.rules.base import rule
-from gradscope.rules.parameters import told
+from gradscope.rules.base import rule, told
 from gradscope.units import counted
 
 RULE = rule(__doc__, "GS504", "gradient-not-reset", Severity.WARNING, Certainty.OBSERVED)

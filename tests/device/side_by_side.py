@@ -32,7 +32,7 @@ from gradscope.collect import facts
 from gradscope.collect.observers import Observer
 from gradscope.detect.leaks import growth
 from gradscope.model import BackwardCall, Finding
-from gradscope.render.machine.json import to_json
+from gradscope.render.machine import to_json
 from tests import device
 from tests.device.running import DEVICES, Comparison, judged
 from tests.forked import TIMEOUT, returned_by_fork

@@ -43,7 +43,7 @@ from gradscope.record.file import (
 )
 from gradscope.record.writer import RecordingWriter
 from gradscope.render.html import to_html
-from gradscope.render.machine.json import to_json
+from gradscope.render.machine import to_json
 from gradscope.render.text.report import print_report
 from tests.command import ran
 from tests.faults.tries import Tries, fault

@@ -12,7 +12,7 @@ import pytest
 import gradscope
 from gradscope.model import Severity
 from gradscope.record.file import load
-from gradscope.render.html.payload import page_data
+from gradscope.render.html import page_data
 from tests import command
 
 FAILS = """

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 32_786
-FILES = 191
+CODE = 32_704
+FILES = 179
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

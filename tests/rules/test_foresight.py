@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.detect.foresight.schedule import Schedule
+from gradscope.detect.foresight.reading import Schedule
 from gradscope.model import (
     BackwardCall,
     Certainty,

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from gradscope import watch
-from gradscope.code.statements import data_lines
-from gradscope.code.stores import store_of
+from gradscope.code.statements import data_lines, store_of
 from gradscope.model import BackwardCall, Finding, Severity, Site, paths
 from gradscope.model.paths import FrameOf, Origin, Step
 from gradscope.rules import gs301, gs302, gs303, gs304, gs305

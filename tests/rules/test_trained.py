@@ -10,8 +10,7 @@ import pytest
 
 from gradscope.model import Finding, Severity, Site
 from gradscope.rules import gs502, gs503, gs504
-from gradscope.rules.base import Rule
-from gradscope.rules.parameters import share, short_names
+from gradscope.rules.base import Rule, share, short_names
 from tests import examples, known
 from tests.rules.saying import LOOP, check_wording, findings_of
 

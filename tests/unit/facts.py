@@ -438,7 +438,7 @@ def _storages_count_their_owners() -> bool:
     return bool(alone == 2 and shared == 3 and tensor._use_count() == 1 and other is not None)
 
 
-@fact("code objects give the columns of each instruction", "code/places.py")
+@fact("code objects give the columns of each instruction", "code/source.py")
 def _positions_give_columns() -> bool:
     def line() -> float:
         return 1 + 2.5

@@ -17,7 +17,7 @@ from test_cli_parsing import parse
 
 import gradscope
 from gradscope.model import Recording
-from gradscope.render.machine.sarif import to_sarif
+from gradscope.render.machine import to_sarif
 from gradscope.rules.settings import DEFAULTS, Suppressor
 
 ROOT = Path(__file__).parents[2]

@@ -39,13 +39,13 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.render import html as page_module
-from gradscope.render.html import to_html
-from gradscope.render.html.payload import (
+from gradscope.render.html import (
     MAX_LANES,
     graph_data,
     lifetimes,
     page_data,
     run_end,
+    to_html,
     verdict,
 )
 from gradscope.render.html.placing import ROOT, Placing, place

@@ -39,9 +39,7 @@ from gradscope.model import (
     TrainingRow,
     TrainingTable,
 )
-from gradscope.render.machine.github import to_github
-from gradscope.render.machine.json import keys, to_json
-from gradscope.render.machine.sarif import to_sarif
+from gradscope.render.machine import keys, to_github, to_json, to_sarif
 from gradscope.rules import ALL_RULES
 from gradscope.units import escaped
 

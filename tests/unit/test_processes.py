@@ -35,9 +35,8 @@ from gradscope.model import (
 )
 from gradscope.record.processes import are_of_one_run, merged
 from gradscope.render.forms import report_text
-from gradscope.render.html import to_html
-from gradscope.render.html.payload import page_data
-from gradscope.render.machine.json import to_json
+from gradscope.render.html import page_data, to_html
+from gradscope.render.machine import to_json
 
 LEAK = small_finding("GS302", SITE, severity=Severity.WARNING, graph=1)
 

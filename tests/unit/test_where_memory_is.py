@@ -35,7 +35,7 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record.processes import merged
-from gradscope.render.machine.json import to_json
+from gradscope.render.machine import to_json
 from gradscope.render.memory import GroupBy, by, largest, name_of
 from gradscope.render.text.report import print_diff, print_memory
 from tests import known

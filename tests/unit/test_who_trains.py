@@ -16,7 +16,7 @@ from gradscope.model import CellState, TrainingCell
 from gradscope.record.file import amend, load
 from gradscope.record.processes import merged
 from gradscope.record.writer import RecordingWriter
-from gradscope.render.html.payload import page_data
+from gradscope.render.html import page_data
 from gradscope.render.text.report import print_report
 from gradscope.render.text.terminal import SafeConsole
 from gradscope.render.text.trains import print_trains

@@ -22,8 +22,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.lines import LineWatch
-from gradscope.detect.foresight.reading import Held, Read, Wanted, foretell, tensors_of
-from gradscope.detect.foresight.schedule import Schedule
+from gradscope.detect.foresight.reading import Held, Read, Schedule, Wanted, foretell, tensors_of
 from gradscope.model import Finding, Site
 from gradscope.program.ahead.questions import FromFrames, start_before
 from gradscope.program.sites import Place, user_frames

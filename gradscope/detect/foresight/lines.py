@@ -28,7 +28,7 @@ from gradscope.collect.state import State
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.ahead.questions import values_of
-from gradscope.program.layouts import is_exactly
+from gradscope.program.containers import is_exactly
 from gradscope.program.sites import (
     USER,
     Place,

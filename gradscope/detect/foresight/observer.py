@@ -14,7 +14,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.code import source
-from gradscope.code.stores import store_of
+from gradscope.code.statements import store_of
 from gradscope.collect.calls import Call
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, token_of
@@ -23,8 +23,16 @@ from gradscope.collect.state import State
 from gradscope.collect.walk import Walker, dependencies_last, reachable
 from gradscope.detect.foresight.forward_on_freed import FreedWatch
 from gradscope.detect.foresight.inplace import StaleGraphs
-from gradscope.detect.foresight.reading import Effect, Held, Read, Wanted, foretell, tensors_of
-from gradscope.detect.foresight.schedule import Schedule, Turning
+from gradscope.detect.foresight.reading import (
+    Effect,
+    Held,
+    Read,
+    Schedule,
+    Turning,
+    Wanted,
+    foretell,
+    tensors_of,
+)
 from gradscope.detect.node_facts import built_at, node_at, will_free
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.model.paths import Origin, Path

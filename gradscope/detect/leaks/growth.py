@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from gradscope.code.statements import data_lines
-from gradscope.code.stores import Bound, bound_of, store_of
+from gradscope.code.statements import Bound, bound_of, data_lines, store_of
 from gradscope.collect.calls import Call
 from gradscope.collect.generations import this_thread
 from gradscope.collect.look import Look
@@ -25,7 +24,7 @@ from gradscope.collect.state import State
 from gradscope.detect.leaks.suspects import Scan, Spans, Suspect, Unmet
 from gradscope.model import BackwardCall, Finding, Severity, Site
 from gradscope.model.paths import Origin, Path
-from gradscope.program.layouts import closure_of
+from gradscope.program.containers import closure_of
 from gradscope.program.reach import contexts, tracked
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import held_node, is_held_leaf

@@ -18,7 +18,7 @@ from torch.autograd.graph import Node
 from torch.nn import Parameter
 
 from gradscope.code import source
-from gradscope.code.stores import store_of
+from gradscope.code.statements import store_of
 from gradscope.collect.looker import memory, weight
 from gradscope.collect.marks import token_of
 from gradscope.collect.nodes import held, kind_of

@@ -26,8 +26,14 @@ from gradscope.program.ahead.event_loop import TASK, TWINS
 from gradscope.program.ahead.machine import PARTS, Machine
 from gradscope.program.ahead.models import are_same, argument, computed, contains, in_order
 from gradscope.program.ahead.values import Given, Named
-from gradscope.program.containers import GENERATOR_TYPES
-from gradscope.program.layouts import class_name, class_namespace, derives, is_a, is_exactly
+from gradscope.program.containers import (
+    GENERATOR_TYPES,
+    class_name,
+    class_namespace,
+    derives,
+    is_a,
+    is_exactly,
+)
 from gradscope.program.sites import frames_from
 
 

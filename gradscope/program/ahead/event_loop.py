@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, Final
 
 from gradscope.program.ahead import values as v
-from gradscope.program.layouts import class_bases, class_namespace, is_a
+from gradscope.program.containers import class_bases, class_namespace, is_a
 from gradscope.program.variables import local_variables
 
 FUTURE, TASK = vars(futures)["_PyFuture"], vars(tasks)["_PyTask"]

@@ -25,8 +25,15 @@ from gradscope.program.ahead import values as v
 from gradscope.program.ahead.event_loop import future_of
 from gradscope.program.ahead.frames import frame_of
 from gradscope.program.ahead.machine import OF_C, PARTS, Machine
-from gradscope.program.containers import GENERATOR_TYPES, GENERATORS
-from gradscope.program.layouts import class_bases, class_name, class_namespace, is_a, is_exactly
+from gradscope.program.containers import (
+    GENERATOR_TYPES,
+    GENERATORS,
+    class_bases,
+    class_name,
+    class_namespace,
+    is_a,
+    is_exactly,
+)
 from gradscope.torch_private import LOADER_ITERATORS
 
 _factory = collections.defaultdict.__dict__["default_factory"].__get__

@@ -22,15 +22,15 @@ from gradscope.code.bytecode import MISSING, flow_of
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.event_loop import FUTURES, TASK, TWINS, fields_of, future_of
 from gradscope.program.ahead.frames import Frame
-from gradscope.program.ahead.ways import Compared, Conditions, Fork, Hazard
-from gradscope.program.containers import layout_of
-from gradscope.program.layouts import (
+from gradscope.program.ahead.values import Compared, Conditions, Fork, Hazard
+from gradscope.program.containers import (
     class_bases,
     class_name,
     class_namespace,
     derives,
     is_a,
     is_exactly,
+    layout_of,
     module_variables,
 )
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS

@@ -43,7 +43,7 @@ from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import MODELS, Machine
 from gradscope.program.ahead.values import Given, Named
-from gradscope.program.layouts import class_namespace, derives, is_a, is_exactly
+from gradscope.program.containers import class_namespace, derives, is_a, is_exactly
 from gradscope.torch_private import ASKED_QUIETLY
 
 Model = Callable[["Machine", Given, Named], Any]

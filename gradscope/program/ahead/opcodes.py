@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from gradscope.code.bytecode import MISSING, NULL_FIRST, Instruction
-from gradscope.program.ahead import iteration, models, ways
+from gradscope.program.ahead import iteration, models
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import Frame
 from gradscope.program.ahead.machine import RULES, Machine
-from gradscope.program.layouts import derives, is_a
+from gradscope.program.containers import derives, is_a
 
 Rule = Callable[["Machine", Frame, Instruction], "tuple[str, Any] | None"]
 _OLD: Final = sys.version_info < (3, 12)
@@ -172,14 +172,14 @@ def _on_binary_op(m: Machine, f: Frame, i: Instruction) -> None:
         name = _SYMBOLS[i.arg % count]
         value = models.binary(m, name, left, right, in_place=i.arg >= count)
         if name == "mod":
-            m.note_compared(f, ways.divided(left, right))
+            m.note_compared(f, v.divided(left, right))
     f.stack.append(value)
 
 
 def _on_compare_op(m: Machine, f: Frame, i: Instruction) -> None:
     left, right = f.pop(2)
     found = models.compare(m, _COMPARE[i.arg >> _COMPARED], left, right)
-    m.note_compared(f, ways.compared(left, (right,), found))
+    m.note_compared(f, v.compared(left, (right,), found))
     f.stack.append(found)
 
 
@@ -194,7 +194,7 @@ def _on_contains_op(m: Machine, f: Frame, i: Instruction) -> None:
     found = models.contains(m, owner, value)
     size = None if found is None else iteration.plain_size(m, owner)
     if size is not None and size <= _MOST_AMONG:
-        m.note_compared(f, ways.compared(value, iteration.elements_of(m, owner), found))
+        m.note_compared(f, v.compared(value, iteration.elements_of(m, owner), found))
     f.stack.append(v.Unknown(why="in") if found is None else found ^ bool(i.arg))
 
 
@@ -350,7 +350,7 @@ def _on_jump_forward(m: Machine, f: Frame, i: Instruction) -> None:
 @_also("POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_FALSE")
 def _on_pop_jump_if_true(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
-    m.note_compared(f, ways.compared(value, (0,), value != 0 if ways.is_number(value) else None))
+    m.note_compared(f, v.compared(value, (0,), value != 0 if v.is_number(value) else None))
     _take(m, f, i, m.known_truth(value), jumps_if="TRUE" in i.opname)
 
 
@@ -384,7 +384,7 @@ def _on_jump_if_true_or_pop(m: Machine, f: Frame, i: Instruction) -> None:
 
 
 def _on_for_iter(m: Machine, f: Frame, i: Instruction) -> None:
-    m.note_compared(f, ways.compared(iteration.left_in(f.stack[-1]), (0,), False))
+    m.note_compared(f, v.compared(iteration.left_in(f.stack[-1]), (0,), False))
     try:
         f.stack.append(iteration.advance(m, f.stack[-1]))
         m.read_at.pop(id(f.stack[-1]), None)  # it has another name now

@@ -24,8 +24,8 @@ from gradscope.program.ahead.event_loop import STEP, run_loop
 from gradscope.program.ahead.frames import NO_RESULT, SUSPENDED, Frame, frame_of
 from gradscope.program.ahead.machine import Machine, Question
 from gradscope.program.ahead.torch_models import run_backward
-from gradscope.program.ahead.ways import Conditions, Fork, Hazard
-from gradscope.program.layouts import class_name, is_a, is_exactly
+from gradscope.program.ahead.values import Conditions, Fork, Hazard
+from gradscope.program.containers import class_name, is_a, is_exactly
 from gradscope.program.sites import USER, frames_from, owner_of
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
 from gradscope.program.tensors import node_of

@@ -17,7 +17,7 @@ from torch.nn import Module
 from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import PARTS, Machine, is_function
-from gradscope.program.layouts import class_name, class_namespace, is_a, is_exactly
+from gradscope.program.containers import class_name, class_namespace, is_a, is_exactly
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
 from gradscope.program.tensors import requires_grad
 from gradscope.torch_private import (

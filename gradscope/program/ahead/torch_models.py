@@ -17,7 +17,7 @@ from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import MODULE_PARTS, PARTS, Machine
 from gradscope.program.ahead.models import argument, in_thread, model, rebuilt
 from gradscope.program.ahead.values import Given, Named
-from gradscope.program.layouts import class_namespace, derives, is_a
+from gradscope.program.containers import class_namespace, derives, is_a
 from gradscope.torch_private import (
     ENTERED_FILES,
     FUNCTIONAL_MODULES,

@@ -1,4 +1,7 @@
-"""Defines the values of the interpreter: live objects, objects made ahead, tensors, unknowns."""
+"""Defines the values of the interpreter: live objects, objects made ahead, tensors, unknowns.
+
+Also what is met along one way ahead: forks, conditions on numbers, and the hazard.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from itertools import chain
+from math import inf, isfinite
 from types import AsyncGeneratorType, CellType, CodeType, CoroutineType, FunctionType, GeneratorType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 
 from gradscope.code.bytecode import MISSING
-from gradscope.program.layouts import derives, ids, is_a
+from gradscope.program.containers import derives, ids, is_a
 
 Given = tuple[Any, ...]
 Named = Mapping[str, Any]
@@ -535,3 +539,65 @@ _KINDS: Final[dict[int, type]] = {id(Function): FunctionType, id(Cell): CellType
 def is_tensor(value: Any) -> bool:
     """Return whether a value is a tensor, live or ahead."""
     return type(value) is Ahead or derives(type(value), torch.Tensor)
+
+
+class Fork(NamedTuple):
+    """A branch on something unknown: where it is, how it is written, and the way taken."""
+
+    code: CodeType
+    at: int
+    turn: int
+    taken: bool
+    depth: int
+
+
+class Hazard(NamedTuple):
+    """A backward call ahead that runs what is looked for, after so many ``steps`` of the
+    interpreter; ``parted``: an optimizer steps or resets gradients before.
+    """
+
+    note: Note
+    marks: Marks
+    sure: bool
+    steps: int
+    parted: bool
+    gone: frozenset[str]
+    alone: bool
+
+
+class Compared(NamedTuple):
+    """A condition on a number: whether it held, and by how much the number has to rise or to fall
+    for it to turn.
+    """
+
+    holds: bool
+    number: float
+    rise: float
+    fall: float
+
+
+Conditions: TypeAlias = dict[tuple[int, int], Compared]
+"""Conditions by the id of their code and their instruction, as they were met first."""
+
+
+def compared(number: Any, others: Sequence[Any], holds: Any) -> Compared | None:
+    """Return what a condition says that turns where a number comes to one of others."""
+    if not others or not all(map(is_number, (number, *others))) or type(holds) is not bool:
+        return None
+    apart = [other - number for other in others]
+    rise = min((each for each in apart if each >= 0), default=inf)
+    fall = min((-each for each in apart if each <= 0), default=inf)
+    return Compared(holds, -apart[0], rise, fall)
+
+
+def divided(number: Any, by: Any) -> Compared | None:
+    """Return what a remainder says, which is zero now and then."""
+    if not (type(number) is type(by) is int and by > 0):
+        return None
+    remainder = number % by
+    return Compared(not remainder, number, by - remainder, remainder or by)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a plain number that can be extrapolated."""
+    return type(value) is int or (type(value) is float and isfinite(value))

@@ -133,9 +133,8 @@ def _what(answer: Answer, ways: Ways) -> str:
 
 
 def _print_cut(cut: Cut, ways: Ways, console: Console) -> None:
-    reason = cut.why
-    if reason and cut.mode_site is None:
-        _say(f"why: {reason}", console)
+    if cut.why and cut.mode_site is None:
+        _say(f"why: {cut.why}", console)
     if cut.mode is not None and cut.mode_site is not None:
         text = _text(cut.mode_site, console)
         _say(f"grad mode is off since line {cut.mode_site.line}: {text}", console)

@@ -595,6 +595,8 @@ class Lifting:
             self._put_back()
 
     def _put_back(self) -> None:
+        if not self.on:  # a call within this one has done it
+            return
         self.on = False
         self._alike = self._alike_nodes = 0
         self._state.hooks.lower()

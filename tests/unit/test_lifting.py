@@ -17,6 +17,7 @@ import pytest
 import torch
 from in_threads import in_a_thread
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import gradscope
 from gradscope.api.scope import Scope
@@ -32,6 +33,7 @@ from tests.zygote import python
 HEAD = """
 import threading, torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 torch.manual_seed(0)
 net = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
 opt = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -664,3 +666,22 @@ def test_a_long_watch_says_what_it_took() -> None:
         assert scope.summary.cost == 0.0
         loop.iterate(150)
     assert 0.0 < scope.summary.cost < 1.0
+
+
+def test_a_call_within_a_guarded_one_puts_the_hooks_back_once() -> None:
+    """When the hooks went and came is noted in turn, so each is noted once."""
+    net, head = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 1)
+
+    def step(more: bool) -> None:
+        h = checkpoint(net, torch.randn(2, 4, requires_grad=True), use_reentrant=True)
+        if more:
+            h = checkpoint(lambda x: torch.sin(net(x)), h, use_reentrant=True)
+            net(torch.randn(2, 4))  # so that the call around it is another than before, too
+        head(h).mean().backward()
+
+    with gradscope.watch() as scope:
+        assert scope._session is not None
+        state = scope._session.state
+        for more in [*[False] * 60, True, *[False] * 60, True]:
+            step(more)
+            assert len(state.past._toggles) % 2 == state.lifting.on

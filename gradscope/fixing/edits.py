@@ -105,10 +105,12 @@ def with_clones(place: Span, leaves: Iterable[str]) -> Pieces:
     names = [name.split(".")[1:] for name in leaves if "." in name]
     walked = ast.walk(node) if node else ()
     reads = (each for each in walked if isinstance(each, ast.Attribute))
-    paths = ((each, ast.unparse(each).split(".")[1:]) for each in reads)
-    found = [each for each, path in paths if any(own[-len(path) :] == path for own in names)]
-    if found:
-        return tuple(instead_of(e, file, f"{text_of(e, file)}.clone()") for e in found)
+    paths = [(each, ast.unparse(each).split(".")[1:]) for each in reads]
+    found = [(len(path), e) for e, path in paths if path in [own[-len(path) :] for own in names]]
+    if found:  # of `self.w` and `self.layer.w` it is the latter that is `net.layer.w`
+        longest = max(length for length, _ in found)
+        own = (each for length, each in found if length == longest)
+        return tuple(instead_of(each, file, f"{text_of(each, file)}.clone()") for each in own)
     match node:
         case ast.Call(func=func, args=args, keywords=[]) if isinstance(func, PATHS):
             name, given = text_of(func, file), ", ".join(text_of(each, file) for each in args)

@@ -205,6 +205,9 @@ SOURCE_BYTES = 2 << 20
 WRITE_EVERY = 0.1
 """Seconds for which the totals and the memory curve may lag behind the calls in a file."""
 
+AT_ONCE = 100
+"""Until a row has more calls, all is written with each."""
+
 Method = TypeVar("Method", bound=Callable[..., None])
 
 
@@ -361,10 +364,9 @@ class RecordingWriter:
             return None
         with self.lock:
             row = self._calls.add(call)
-            is_new = row.count == call.count
-            if is_new and call.site is not None:
+            if row.count == call.count and call.site is not None:
                 self.source(call.site.file)
-            self._counted(row, is_new=is_new)
+            self._counted(row)
             return Further(self, row)
 
     def further(self, row: FoldedCalls, calls: Sequence[Ended]) -> None:
@@ -378,12 +380,12 @@ class RecordingWriter:
             self._calls.changed.add(row.index)
             self._counted(row)
 
-    def _counted(self, row: FoldedCalls, *, is_new: bool = False) -> None:
+    def _counted(self, row: FoldedCalls) -> None:
         if self._store is None:
             return  # it is written when it is read
         place = self.place_of(row)
         is_due = monotonic() - self._committed >= WRITE_EVERY
-        if is_new or is_due or place is None:
+        if row.count <= AT_ONCE or is_due or place is None:
             self._commit()
         else:
             noted: Iterator[float] = (getattr(row, name) for name in NOTED)

@@ -49,6 +49,11 @@ NOT_YET = {
 """Refused, or laid out in another way than one would by hand."""
 
 
+def cloning(*leaves: str) -> Write:
+    """Compute with clones of parameters with these names."""
+    return lambda place: with_clones(place, leaves)
+
+
 def places(file: str, program: str) -> list[Span]:
     """The places that are marked in a program."""
     spots: list[list[tuple[int, int]]] = []
@@ -734,11 +739,18 @@ a
         (
             "of its parameters",
             "import torch\ny = f(«self.l(x)»)\n",
-            with_clones,
+            cloning(),
             "import torch\ny = f(torch.func.functional_call(self.l, {k: p.clone() for k, p in self.l.named_parameters()}, (x,)))\n",
         ),
-        ("with options", "import torch\ny = «self.l(x, a=1)»\n", with_clones, REFUSED),
-        ("with no torch at hand", "y = «self.l(x)»\n", with_clones, REFUSED),
+        ("with options", "import torch\ny = «self.l(x, a=1)»\n", cloning(), REFUSED),
+        ("with no torch at hand", "y = «self.l(x)»\n", cloning(), REFUSED),
+        (
+            "where one is read",
+            "y = f(«x @ self.l.w.t() + self.w»)\n",
+            cloning("net.l.w"),
+            "y = f(x @ self.l.w.clone().t() + self.w)\n",
+        ),
+        ("where another is read", "y = «x @ self.l.w»\n", cloning("net.k.w"), REFUSED),
     ),
     "what is stored once is stored each time": (
         (

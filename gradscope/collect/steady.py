@@ -11,8 +11,7 @@ from gradscope.collect.calls import Call
 from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import State
 from gradscope.program.sites import Place, user_frame
-
-_SOON = 0.1  # seconds for which a recording may lag behind the calls, see ``record.writer``
+from gradscope.record.writer import WRITE_EVERY
 
 
 class Booking(Protocol):
@@ -60,7 +59,7 @@ class Steady:
         self._left[call.place] = left - 1
         waits = self._books.ends(call) and left > 0 and len(self._calls) < MOST_UNTOLD
         is_alone = call.parent is None and not call.within
-        if not (waits and is_alone and lifting.on and call.ended - self._booked < _SOON):
+        if not (waits and is_alone and lifting.on and call.ended - self._booked < WRITE_EVERY):
             self.settle(at_end=True)
 
     def settle(self, *, at_end: bool = False) -> None:

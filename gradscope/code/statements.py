@@ -628,10 +628,19 @@ def bound_of(names: tuple[Path, ...], store: Site | None, *, ended: bool) -> Bou
     for node, function, in_loop in source.parsed(store.file).nodes:
         is_method = name.attribute is not None and not function.endswith("__init__")
         again = in_loop or (is_method and not ended)
+        if name.is_local and function != name.origin.function and _binds(node):
+            continue  # another function's variable
         if any(_match(target, name) for target in _emptied(node, again=again)):
             return Bound.EMPTIED
         keyed |= any(_match(target, name) for target in _keyed(node))
     return Bound.KEYED if keyed else Bound.NONE
+
+
+def _binds(node: ast.AST) -> bool:
+    """Return whether a statement does nothing but bind or delete names."""
+    targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else ()
+    each = [part for target in targets for part in unpacked(target)]
+    return bool(each) and all(isinstance(part, ast.Name) for part in each)
 
 
 def _emptied(node: ast.AST, *, again: bool) -> Iterator[ast.expr]:

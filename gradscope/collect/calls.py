@@ -179,6 +179,8 @@ class Habit:
         """How many nodes at the most were built between two calls that their graphs have not."""
         self.alive = (0, 0)
         """How many saved tensors and nodes of other graphs lived at the most after a call."""
+        self.pace = (0, 0)
+        """How many more of them each call leaves by leaks that were told."""
         self.scale: tuple[float, float] | None = None
         """Tensors and bytes that the hooks counted, of each that a bare walk reads."""
         self._watched, self._guarded = Accounts(), Accounts()
@@ -189,13 +191,21 @@ class Habit:
         """Forget by what a bare walk recognizes such a call, and nothing of what was counted."""
         self.shape, self.extra = None, _UNKNOWN_YET
 
-    def bounds(self, tensors: int, nodes: int) -> bool:
+    def bounds(self, tensors: int, nodes: int, *, leaks: bool) -> bool:
         """Return whether no more saved tensors and other graphs' nodes are alive than after earlier
-        calls.
+        calls; where it ``leaks`` and was told, whether they become more at the same pace.
         """
         most_tensors, most_nodes = self.alive
-        self.alive = (max(tensors, most_tensors), max(nodes, most_nodes))
-        return tensors <= most_tensors and nodes <= most_nodes
+        more = max(0, tensors - most_tensors), max(0, nodes - most_nodes)
+        before = self.pace
+        self.alive = (most_tensors + more[0], most_nodes + more[1])
+        if leaks:
+            self.pace = (max(before[0], more[0]), max(before[1], more[1]))
+        return self.pace == before and (leaks or more == (0, 0))
+
+    def go_on(self) -> None:
+        """Take it that a guarded call has left as much as those that were watched."""
+        self.alive = (self.alive[0] + self.pace[0], self.alive[1] + self.pace[1])
 
     def scaled(self, tensors: int, nbytes: int) -> tuple[int, int]:
         """Return what the hooks would have counted of what a bare walk has read."""

@@ -454,6 +454,8 @@ class Lifting:
         self.blocked = not state.hooked
         self.doubts = set[object]()
         """Who sees something grow from call to call: what it is shows only with hooks."""
+        self.leaks = False
+        """A leak was told: what it leaves at each call is no news."""
         self.since = 0
         """The sequence number at which the hooks were lifted last."""
         self.theirs_entered = False
@@ -477,7 +479,8 @@ class Lifting:
             self._may_leave = False
             self.leaves = self._leaves_any(call)
         habit = call.habit
-        bounded = habit.bounds(self._ledger.live_tensors, self._census.alive - call.fresh)
+        alive = self._ledger.live_tensors, self._census.alive - call.fresh
+        bounded = habit.bounds(*alive, leaks=self.leaks)
         if self.on:  # a graph that was built in part before they were lifted
             return
         same = alike and bounded and not call.woken
@@ -561,6 +564,8 @@ class Lifting:
         more nodes than there ever were.
         """
         habit, alive = call.habit, self._census.graphs
+        if habit.pace[1]:
+            habit.go_on()
         calls, most = self._alive.get(habit, (0, 0))
         if calls < _SETTLING:
             self._alive[habit] = (calls + 1, max(most, alive))

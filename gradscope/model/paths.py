@@ -97,6 +97,11 @@ class Path:
         return any(s.kind == "frame" and s.key.raised for s in (*self.steps, *self.beyond))
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is within a variable that only one function has."""
+        return self.origin.owner == "local" and self.attribute is None
+
+    @property
     def innermost(self) -> Path:
         """The name that the object has within the generator or closure that the way leads through
         last.

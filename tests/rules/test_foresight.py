@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gradscope.detect.foresight.reading import Schedule
+from gradscope.detect.foresight.reading import Foretold, Schedule
 from gradscope.model import (
     BackwardCall,
     Certainty,
@@ -312,5 +313,17 @@ def test_free_looks_read_a_bounded_part(monkeypatch: pytest.MonkeyPatch) -> None
     schedule = Schedule()
     for _ in range(3):
         assert schedule.is_due("a loop")
-        schedule.read(40_000)
+        schedule.read(Foretold(steps=40_000))
     assert not schedule.is_due("another loop")
+
+
+def test_what_was_read_in_vain_is_read_for_few_rounds_again() -> None:
+    schedule = Schedule()
+    for kind, steps in (("short", 500), ("long", 5_000)):
+        assert schedule.is_due(kind)
+        assert schedule.rounds == math.inf
+        schedule.read(Foretold(steps=steps))
+    assert schedule.is_due("short")
+    assert schedule.rounds == math.inf
+    assert schedule.is_due("long")
+    assert schedule.rounds < 10

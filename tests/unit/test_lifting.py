@@ -581,6 +581,42 @@ def test_a_leak_that_begins_late_is_found() -> None:
     assert "GS302" in [finding.code for finding in scope.findings]
 
 
+def leaking(steps: int, outputs_from: int) -> tuple[Scope, list[bool]]:
+    """Train, and keep each loss, and late in the program the outputs, too; before which steps the hooks were lifted."""
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    losses, outputs, lifted = [], [], []
+    with gradscope.watch() as scope:
+        for step in map(int, range(steps)):
+            lifted.append(lifting_of(scope).on)
+            out = net(torch.randn(2, 4))
+            losses.append(out.pow(2).mean())
+            optimizer.zero_grad()
+            losses[-1].backward()
+            optimizer.step()
+            if step >= outputs_from:
+                outputs.append(out)
+    return scope, lifted
+
+
+def told_at_the_end(scope: Scope) -> dict[str, str]:
+    """What the last finding of each holder says of it."""
+    return {finding.message.split("`")[1]: finding.label for finding in scope.findings}
+
+
+def test_a_leak_that_was_told_is_no_news() -> None:
+    """What it leaves at each call does not keep the hooks in force, and is in the last figures."""
+    scope, lifted = leaking(100, 100)
+    assert any(lifted)
+    assert "keeps graphs of 100 iterations" in told_at_the_end(scope)["losses"]
+
+
+def test_a_leak_beside_one_that_was_told_is_found() -> None:
+    """More is left than at the pace of what was told."""
+    scope, _ = leaking(200, 100)
+    assert told_at_the_end(scope).keys() == {"losses", "outputs"}
+
+
 def test_what_was_saved_meanwhile_is_counted_at_the_end() -> None:
     loop = Loop()
     outputs: list[torch.Tensor] = []

@@ -90,8 +90,8 @@ class StaleGraphs:
         wanted = Wanted([h for h in tensors_of(frames) if self._traces(h)], self._traces)
         if not wanted.leads:
             return None
-        foretold = foretell(wanted, start, frames)
-        schedule.read(foretold.steps)
+        foretold = foretell(wanted, start, frames, schedule.rounds)
+        schedule.read(foretold)
         for held, read in foretold.reads:
             if not source.runs_a_part(read.backward):
                 return Needed(read, self._stale_in(held), foretold.conditions)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
+from math import inf
 from types import FrameType
 from typing import Any
 
@@ -122,8 +123,9 @@ class Foresight(Observer):
         modules = self.watch.names.modules
         hooks = hooks_of(look.nodes, look.kinds, tensors, modules) if reached else ()
         start = start_at_call(frames[0], is_inner=call.parent is not None, hooks=hooks)
-        foretold = foretell(wanted, start, frames)
-        self._schedule.read(foretold.steps)
+        rounds = inf if call.woken else self._schedule.rounds
+        foretold = foretell(wanted, start, frames, rounds)
+        self._schedule.read(foretold)
         self.watch.unread.update(foretold.reasons)
         found = foretold.reads
         if not found or foretold.conditions is not None:

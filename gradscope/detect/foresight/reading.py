@@ -233,12 +233,15 @@ def _part_of(machine: Machine, owner: Any, kind: str, key: Any) -> Any:
     return next((space[str(key)] for space in spaces if str(key) in space), _UNREAD)
 
 
-def foretell(wanted: Wanted, start: FromFrames, frames: Sequence[FrameType]) -> Foretold:
+def foretell(
+    wanted: Wanted, start: FromFrames, frames: Sequence[FrameType], rounds: float = inf
+) -> Foretold:
     """Return what will be run backward of the tensors that are wanted.
 
-    ``frames`` are the user's, innermost first.
+    ``frames`` are the user's, innermost first; the loops around the start are read for so many
+    ``rounds`` at the most.
     """
-    explored = explore(wanted, start)
+    explored = explore(wanted, start, rounds)
     found = Foretold(compared=explored.compared, reasons=explored.reasons, steps=explored.steps)
     if not explored.is_certain:
         words = filter(None, map(in_words, explored.parting))
@@ -326,6 +329,10 @@ _FIRST = 3  # looks of each kind: what is carried over shows in the second or th
 _FREE_LOOKS = 24  # whatever they take, as no clock is to change what is found
 _FREE_STEPS = 120_000  # of reading, in all these looks: some read as much as many others together
 _FREE_LOOKS_FOR_NEW = 80  # a kind that was never looked at is worth more: a run has few of them
+_LONG, _ROUNDS_AGAIN = 2_000, 4
+"""How far loops are read once a look of this kind has read so many steps and come to nothing: the
+way is the same but for its last round, and a condition that will turn sounds an alarm.
+"""
 _SHARE = 0.01  # of the run's time
 _MOST_KINDS = 10_000  # of calls, and of conditions
 
@@ -338,6 +345,8 @@ class Schedule:
 
     def __init__(self) -> None:
         self._met: dict[Hashable, int] = {}
+        self._kind: Hashable = None
+        self._in_vain = set[Hashable]()
         self._started = time.perf_counter()
         self._entered = 0.0
         self._spent = 0.0
@@ -348,7 +357,7 @@ class Schedule:
         met = self._met.get(kind, 0) + 1
         if met == 1 and len(self._met) >= _MOST_KINDS:
             return False
-        self._met[kind] = met
+        self._met[kind], self._kind = met, kind
         comes = met <= _FIRST or not met & (met - 1)
         return comes and self.has_time(_FREE_LOOKS_FOR_NEW if met == 1 else _FREE_LOOKS)
 
@@ -360,9 +369,16 @@ class Schedule:
         is_free = self._looks < free and self._read < _FREE_STEPS
         return is_free or self._spent < share
 
-    def read(self, steps: int) -> None:
-        """Count so many steps that a look has read ahead."""
-        self._read += steps
+    @property
+    def rounds(self) -> float:
+        """How many rounds of a loop a look of the last kind is to read at the most."""
+        return _ROUNDS_AGAIN if self._kind in self._in_vain else inf
+
+    def read(self, foretold: Foretold) -> None:
+        """Note what a look of the last kind has read ahead."""
+        self._read += foretold.steps
+        if foretold.steps >= _LONG and not foretold.reads:
+            self._in_vain.add(self._kind)
 
     def __enter__(self) -> None:
         self._entered = time.thread_time()

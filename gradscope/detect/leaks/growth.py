@@ -297,7 +297,9 @@ class Growth(Observer):
         self._look_for_unheld(loop, frames)
         doubts, grows = self.watch.lifting.doubts, [s.grows for _, s in self._untold(loop)]
         (doubts.add if any(grows) else doubts.discard)(self)
-        return () if loop.waits else self._judge(loop, ended=False)
+        told = [] if loop.waits else [*self._judge(loop, ended=False)]
+        self.watch.lifting.leaks |= loop.done
+        return told
 
     def after_program(self, main: ModuleType) -> None:
         """Look at what the program leaves in its variables, unless pack hooks have shown it."""

@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from math import inf
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
@@ -96,10 +97,13 @@ class Question:
 class Machine:
     """One way through the program, as far as the steps allow.
 
-    ``choices`` say which way to go at the first forks; ``steps`` are left.
+    ``choices`` say which way to go at the first forks; ``steps`` are left, and ``rounds`` of the
+    loops around the starting point.
     """
 
-    def __init__(self, question: Question, choices: Sequence[bool], steps: int) -> None:
+    def __init__(
+        self, question: Question, choices: Sequence[bool], steps: int, rounds: float = inf
+    ) -> None:
         self.question = question
         self.overlay = v.Overlay()
         self.choices = choices
@@ -109,6 +113,7 @@ class Machine:
         self.compared: Conditions = {}
         self.steps = 0
         self.most_steps = steps
+        self._rounds = rounds
         self.frames: list[Frame] = []
         self.outer: list[Frame] = []
         self.grad = torch.is_grad_enabled()
@@ -648,10 +653,14 @@ class Machine:
         frame.stack.append(value)
         frame.index = instruction.handler
 
-    def clear_if_over(self) -> None:
-        """End this way if nothing that is live leads to what is looked for any more. It is asked so
-        seldom that looking takes no longer than reading does.
+    def go_round(self) -> None:
+        """Begin another round of a loop around the starting point, unless nothing that is live
+        leads to what is looked for any more. That is asked so seldom that looking takes no longer
+        than reading does.
         """
+        self._rounds -= 1
+        if self._rounds < 0:
+            v.lost("too many steps")
         if self.steps < self._due:
             return
         looked = self._looked

@@ -342,7 +342,7 @@ def _on_call_intrinsic_1(m: Machine, f: Frame, i: Instruction) -> None:
 @_also("JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_BACKWARD_QUICK")
 def _on_jump_forward(m: Machine, f: Frame, i: Instruction) -> None:
     if f.goes_back():
-        m.clear_if_over()
+        m.go_round()
     f.index = i.jump - 1
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import Future, thread
 from dataclasses import dataclass, field
 from functools import cache, partial, reduce
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
+from math import inf
 from types import FrameType, FunctionType
 from typing import Any, Final, TypeAlias
 
@@ -83,8 +84,9 @@ class Explored:
         return self.is_complete and len(places) == 1 and is_sure and not self.ends
 
 
-def explore(question: Question, start: FromFrames) -> Explored:
-    """Follow the ways, those that go on as long as possible first.
+def explore(question: Question, start: FromFrames, rounds: float = inf) -> Explored:
+    """Follow the ways, those that go on as long as possible first, for so many ``rounds`` of the
+    loops around the start at the most.
 
     Each branch on something unknown is taken the other way once: what it does elsewhere is taken to
     be the same.
@@ -100,7 +102,8 @@ def explore(question: Question, start: FromFrames) -> Explored:
                 break
             choices, fork = waiting.pop(0)
             ways += 1
-            machine = Machine(question, choices, min(_MOST_OF_ONE, MOST_STEPS - found.steps))
+            most = min(_MOST_OF_ONE, MOST_STEPS - found.steps)
+            machine = Machine(question, choices, most, rounds)
             kind, why = _way(machine, start)
             found.steps += machine.steps
             found.compared = machine.compared | found.compared

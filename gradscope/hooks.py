@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 import weakref
@@ -201,6 +202,21 @@ def on_inference_mode(switched: Callable[[Any, str, FrameType], None]) -> Handle
 
         handle.add(replace(torch.inference_mode, name, switch))
     return handle
+
+
+def on_saving(write: Callable[[], object]) -> Handle:
+    """Call ``write()`` before ``torch.save`` writes a file by its name, which no event of Python's
+    audit tells of.
+    """
+    original = torch.save
+
+    @functools.wraps(original)
+    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        if isinstance(f, str | bytes | os.PathLike):
+            write()
+        original(obj, f, *args, **kwargs)
+
+    return replace(torch, "save", save)
 
 
 def hide_references(kind: type) -> Handle:

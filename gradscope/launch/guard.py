@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import torch
 
 from gradscope.collect.calls import EngineCall
-from gradscope.hooks import wrap_engine
+from gradscope.hooks import on_saving, wrap_engine
 from gradscope.program.sites import user_frames
 from gradscope.torch_private import DisableTorchDispatch, DisableTorchFunction
 
@@ -49,14 +49,7 @@ def keep_inside(folder: str, refuse: Callable[[str], object]) -> None:
         elif event in _REFUSED and _is_outside(given[0] if given else "", folder):
             refuse(f"{event} {given[0] if given else ''}")
 
-    torch_save = torch.save
-
-    def save(obj: Any, f: Any, *given: Any, **named: Any) -> None:
-        if isinstance(f, str | bytes | os.PathLike):  # written by code that no event tells of
-            refuse("torch.save")
-        torch_save(obj, f, *given, **named)
-
-    torch.save = save
+    on_saving(lambda: refuse("torch.save"))
     sys.addaudithook(look)
 
 

@@ -23,8 +23,7 @@ class Nothing(Question):
 
 
 def machine_for(*wanted: Tensor) -> Machine:
-    assert questions
-    return Machine(Nothing(*wanted), [], 10_000)
+    return Machine(questions.KINDS, Nothing(*wanted), [], 10_000)
 
 
 def ahead_of(iterator: Any) -> list[Any]:

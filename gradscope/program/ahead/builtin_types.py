@@ -23,7 +23,7 @@ from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.event_loop import TASK, TWINS
-from gradscope.program.ahead.machine import PARTS, Machine
+from gradscope.program.ahead.machine import Machine
 from gradscope.program.ahead.models import are_same, argument, computed, contains, in_order
 from gradscope.program.ahead.values import Given, Named
 from gradscope.program.containers import (
@@ -386,6 +386,3 @@ def _unwrapped(value: Any, key: Any, inside: list[Any]) -> Any:
         if each is type(value) and inside[at - 2] is key:
             return inside[at - 1]
     return v.Unknown(why="a cache")
-
-
-PARTS.builtin_types = sys.modules[__name__]

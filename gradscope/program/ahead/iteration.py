@@ -24,7 +24,7 @@ from gradscope.program.ahead import tensors
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.event_loop import future_of
 from gradscope.program.ahead.frames import frame_of
-from gradscope.program.ahead.machine import OF_C, PARTS, Machine
+from gradscope.program.ahead.machine import OF_C, Machine
 from gradscope.program.containers import (
     GENERATOR_TYPES,
     GENERATORS,
@@ -666,6 +666,3 @@ def next_awaitable(m: Machine, of: Any) -> Any:
         return found  # it waits for something itself
 
     return v.Elements(step, generator)
-
-
-PARTS.iteration = sys.modules[__name__]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from math import inf
 from types import FrameType, FunctionType, MethodType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.nn import Module
@@ -70,8 +70,15 @@ it.
 """
 
 
-PARTS: Final = types.SimpleNamespace()
-"""The modules that are built on the machine, to which it leaves something: each adds itself."""
+class Kinds(NamedTuple):
+    """The modules that know what things of one kind do. They are built on the machine, so whoever
+    makes one hands them in.
+    """
+
+    builtin_types: Any
+    iteration: Any
+    tensors: Any
+    torch_models: Any
 
 
 class Question:
@@ -102,8 +109,14 @@ class Machine:
     """
 
     def __init__(
-        self, question: Question, choices: Sequence[bool], steps: int, rounds: float = inf
+        self,
+        kinds: Kinds,
+        question: Question,
+        choices: Sequence[bool],
+        steps: int,
+        rounds: float = inf,
     ) -> None:
+        self.kinds = kinds
         self.question = question
         self.overlay = v.Overlay()
         self.choices = choices
@@ -297,7 +310,7 @@ class Machine:
         if kind is tuple:
             return gc.get_referents(value)  # some places in an iterator's own may be empty
         if is_a(value, *v.CONTAINERS):
-            return [*PARTS.iteration.elements_of(self, value)]
+            return [*self.kinds.iteration.elements_of(self, value)]
         if is_function(value):
             return [overlay.cell(cell) for cell in value.__closure__ or ()]
         if kind is MethodType:
@@ -386,7 +399,7 @@ class Machine:
                 return MethodType(torch.Tensor.backward, of)
             return v.Unknown(v.unsure(of.marks), of.why)
         if v.is_tensor(of):
-            return PARTS.tensors.attribute(self, of, name)
+            return self.kinds.tensors.attribute(self, of, name)
         if kind is v.Super:
             owner = of.owner
             cls = owner if is_a(owner, type) else v.kind_of(owner)
@@ -517,7 +530,7 @@ class Machine:
     def set_attribute(self, of: Any, name: str, value: Any) -> None:
         """Store an attribute as the program would; MISSING deletes it."""
         if v.is_tensor(of):
-            PARTS.tensors.set_attribute(self, of, name, value)
+            self.kinds.tensors.set_attribute(self, of, name, value)
             return
         if type(of) is v.Unknown:
             self.doubt_of(value, f"an attribute of {of.why}")
@@ -572,7 +585,7 @@ class Machine:
             if is_function(found):
                 return self.known_truth(self.call(found, (value,), {}))
             if found is not MISSING:
-                size = PARTS.iteration.size_of(self, value)
+                size = self.kinds.iteration.size_of(self, value)
                 return None if size is None else size > 0
         return True
 
@@ -678,14 +691,15 @@ class Machine:
         kind = type(what)
         if kind is v.Unknown:
             return self.unknown(f"a call of {what.why}", what, *given, *named.values())
-        if kind is FunctionType and (model := PARTS.torch_models.of_function(what)) is not None:
-            return model(self, what, given, named)
+        known = self.kinds.torch_models.of_function(what) if kind is FunctionType else None
+        if known is not None:
+            return known(self, what, given, named)
         if is_function(what):
             return self.enter(what, given, named)
         if kind is MethodType:
             return self.call(what.__func__, (what.__self__, *given), named)
         if kind is v.BuiltinMethod:
-            return PARTS.builtin_types.call_method(self, what.owner, what.name, given, named)
+            return self.kinds.builtin_types.call_method(self, what.owner, what.name, given, named)
         if is_exactly(what, *_GETTERS):
             make, arguments = what.__reduce__()
             return self.call(self.call(make, arguments, {}), given, named)
@@ -698,14 +712,14 @@ class Machine:
         if class_name(kind) == "TaskStepMethWrapper":
             return self.call(TASK._Task__step, (future_of(what),), {})
         if is_a(what, type):
-            return PARTS.builtin_types.make(self, what, given, named)
+            return self.kinds.builtin_types.make(self, what, given, named)
         if is_exactly(what, types.BuiltinFunctionType, types.MethodWrapperType):
-            return PARTS.builtin_types.call_builtin(self, what, given, named)
+            return self.kinds.builtin_types.call_builtin(self, what, given, named)
         if is_exactly(what, *_C_METHODS):
             of, *rest = given
-            return PARTS.builtin_types.call_method(self, of, what.__name__, tuple(rest), named)
+            return self.kinds.builtin_types.call_method(self, of, what.__name__, tuple(rest), named)
         if derives(v.kind_of(what), Module):
-            return PARTS.tensors.call_module(self, what, given, named)
+            return self.kinds.tensors.call_module(self, what, given, named)
         found = self.lookup(v.kind_of(what), "__call__")
         if is_function(found):
             return self.call(found, (what, *given), named)
@@ -750,7 +764,7 @@ class Machine:
         key = v.key_of((given, tuple(named.items())))
         kept = self.caches.setdefault(id(cached), {})
         if key not in kept:
-            find = PARTS.builtin_types.cached_result
+            find = self.kinds.builtin_types.cached_result
             found = MISSING if id(cached) in self.cleared else find(self, cached, given, named)
             if found is MISSING:
                 found = self.call(cached.__wrapped__, given, named)

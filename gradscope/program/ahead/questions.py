@@ -18,13 +18,11 @@ from torch.nn import Module
 
 from gradscope.code import source
 from gradscope.code.bytecode import MISSING, NULL_FIRST, flow_of, site_at
-from gradscope.program.ahead import builtin_types as _builtin_types  # noqa: F401 - fills in what it models
-from gradscope.program.ahead import iteration, models, opcodes
+from gradscope.program.ahead import builtin_types, iteration, models, opcodes, tensors, torch_models
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.event_loop import STEP, run_loop
 from gradscope.program.ahead.frames import NO_RESULT, SUSPENDED, Frame, frame_of
-from gradscope.program.ahead.machine import Machine, Question
-from gradscope.program.ahead.torch_models import run_backward
+from gradscope.program.ahead.machine import Kinds, Machine, Question
 from gradscope.program.ahead.values import Conditions, Fork, Hazard
 from gradscope.program.containers import class_name, is_a, is_exactly
 from gradscope.program.sites import USER, frames_from, owner_of
@@ -39,6 +37,8 @@ _MOST_WAYS = 24
 _MOST_FRAMES = 60
 _MOST_OF_EXPRESSION = 500
 _MOST_NODES = 2_000  # of an outer call
+KINDS = Kinds(builtin_types, iteration, tensors, torch_models)
+"""What a machine is told by."""
 _CHECKPOINT = "CheckpointFunctionBackward"
 _WORK = thread._WorkItem.run.__code__
 _RESULT = Future.result.__code__
@@ -103,7 +103,7 @@ def explore(question: Question, start: FromFrames, rounds: float = inf) -> Explo
             choices, fork = waiting.pop(0)
             ways += 1
             most = min(_MOST_OF_ONE, MOST_STEPS - found.steps)
-            machine = Machine(question, choices, most, rounds)
+            machine = Machine(KINDS, question, choices, most, rounds)
             kind, why = _way(machine, start)
             found.steps += machine.steps
             found.compared = machine.compared | found.compared
@@ -299,7 +299,8 @@ def _run_checkpoints(machine: Machine, entry: FrameType | None) -> None:
     left = [n for n in seen if n.name() == _CHECKPOINT and n._sequence_nr() < now._sequence_nr()]
     for node in sorted(left, key=lambda node: -node._sequence_nr()):
         given = (v.Ahead() if each is None else each for each in node.inputs)
-        run_backward(machine, [models.in_thread(machine, node.run_function, tuple(given), {})])
+        recomputed = models.in_thread(machine, node.run_function, tuple(given), {})
+        torch_models.run_backward(machine, [recomputed])
 
 
 def _waiting_for(work: Any) -> FrameType | None:
@@ -510,7 +511,7 @@ def values_of(texts: Iterable[str], frame: FrameType) -> list[Any]:
 
 
 def _value_of(text: str, space: dict[str, Any]) -> Any:
-    machine = Machine(Question(), (), _MOST_OF_EXPRESSION)
+    machine = Machine(KINDS, Question(), (), _MOST_OF_EXPRESSION)
     try:
         _, found = machine.run(Frame(_expression(text), space, space))
     except (v.Stop, v.Raised, LookupError, SyntaxError):

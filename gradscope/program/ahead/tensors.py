@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import sys
 import types
 import weakref
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from torch.nn import Module
 
 from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import values as v
-from gradscope.program.ahead.machine import PARTS, Machine, is_function
+from gradscope.program.ahead.machine import Machine, is_function
 from gradscope.program.containers import class_name, class_namespace, is_a, is_exactly
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
 from gradscope.program.tensors import requires_grad
@@ -391,7 +390,7 @@ def call_module(m: Machine, module: Any, given: v.Given, named: v.Named) -> Any:
         if with_kwargs:
             changed = m.call(hook, (module, given, v.OwnDict(named)), {})
             if type(changed) is tuple and len(changed) == 2:
-                given, named = changed[0], PARTS.iteration.as_dict(m, changed[1])
+                given, named = changed[0], m.kinds.iteration.as_dict(m, changed[1])
             continue
         changed = m.call(hook, (module, given), {})
         if changed is not None:
@@ -506,6 +505,3 @@ def _meta_of(value: Any) -> Any:
     if type(value) is dict and any(is_a(each, Tensor) for each in value.values()):
         return {name: None if each is None else _meta(each) for name, each in value.items()}
     return value
-
-
-PARTS.tensors = sys.modules[__name__]

@@ -14,7 +14,7 @@ from torch.nn import Module
 
 from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
-from gradscope.program.ahead.machine import MODULE_PARTS, PARTS, Machine
+from gradscope.program.ahead.machine import MODULE_PARTS, Machine
 from gradscope.program.ahead.models import argument, in_thread, model, rebuilt
 from gradscope.program.ahead.values import Given, Named
 from gradscope.program.containers import class_namespace, derives, is_a
@@ -340,6 +340,3 @@ def _lists_plainly(m: Machine, module: Any) -> bool:
             if m.lookup(type(each), name) is not class_namespace(Module)[name]:
                 return False
     return True
-
-
-PARTS.torch_models = sys.modules[__name__]

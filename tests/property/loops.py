@@ -39,6 +39,7 @@ class Loop:
     skips: int
     retains: bool
     optimizes: bool
+    keeps: str
 
     @classmethod
     def of(cls, seed: int) -> Loop:
@@ -55,6 +56,7 @@ class Loop:
             skips=draw.choice((0, 0, 0, 3, 7)),
             retains=draw.random() < 0.2,
             optimizes=draw.random() < 0.8,
+            keeps=draw.choice(("", "", "losses", "h", "losses", "a few")),
         )
 
     def run(self, seed: int) -> Iterator[None]:
@@ -70,6 +72,7 @@ class Loop:
         )
         heads = nn.ModuleList(nn.Linear(self.width, 1) for _ in range(self.losses))
         optimizer = torch.optim.SGD([*trunk.parameters(), *heads.parameters()], lr=1e-3)
+        kept: list[torch.Tensor] = []
         for i in range(ITERATIONS):
             h = torch.randn(draw.choice(self.sizes), self.width)
             for _ in range(self.steps):
@@ -81,6 +84,9 @@ class Loop:
             if self.optimizes and i % self.accumulates == 0:
                 optimizer.step()
                 optimizer.zero_grad()
+            kept += {"losses": losses, "h": [h], "a few": losses}.get(self.keeps, [])
+            if self.keeps == "a few" and i % 50 == 49:
+                kept.clear()
             del h, losses
             if self.evaluates and i % self.evaluates == 0:
                 trunk(torch.randn(7, self.width)).sum().item()

@@ -5,6 +5,7 @@ So nothing is installed twice, and a session starts at once. Only ``matrix`` and
 environments of their own.
 """
 
+import os
 import pathlib
 import shutil
 
@@ -12,6 +13,7 @@ import nox
 
 nox.needs_version = ">=2024.4.15"
 nox.options.default_venv_backend = "none"
+os.environ.pop("CI", None)  # the pages show what people get
 FRAMEWORKS = (
     "accelerate",
     "gpytorch",

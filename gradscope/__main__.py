@@ -7,14 +7,14 @@ and would stay in the program's process.
 import os
 import sys
 
-_OPTIONS = frozenset({"GRADSCOPE_BUDGET", "GRADSCOPE_NO_REHEARSAL", "_GRADSCOPE_COMPLETE"})
+_OPTIONS = {"CI", "GRADSCOPE_BUDGET", "GRADSCOPE_NO_REHEARSAL", "_GRADSCOPE_COMPLETE"}
 """Variables that stand for options."""
 
 
 def main() -> None:
     """Run the command line."""
     command, *words = sys.argv[1:] or [""]
-    script = words[0] if command == "run" and words and _OPTIONS.isdisjoint(os.environ) else "-"
+    script = words[0] if command == "run" and words and not _OPTIONS & os.environ.keys() else "-"
     if script.startswith("-") or not (script.endswith(".py") and os.path.isfile(script)):
         from gradscope import cli
 

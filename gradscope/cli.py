@@ -120,6 +120,7 @@ def _signal(text: str) -> int:
 
 _BUDGET = "Look at fewer calls, to take no more than this share of the program's time."
 _IGNORE = "Do not count findings of this code, or several: GS303,GS305; repeatable."
+_QUIET = "The same as --format brief, and the default where CI=true: a line for each finding."
 _NO_REHEARSAL = "Do not run the program once more to find its fixes."
 _file = partial(_option, metavar="FILE")
 _figures = partial(_option, metavar="tensorboard:DIR", parser=_tensorboard)
@@ -151,7 +152,8 @@ def run(
     args: Annotated[list[str] | None, _argument("Its own arguments.", "ARGS")] = None,
     module: Annotated[bool, _option("PROGRAM is a module, as for python -m.", "-m")] = False,
     code: Annotated[bool, _option("PROGRAM is code, as for python -c.", "-c")] = False,
-    format: FormatOption = Format.TEXT,  # noqa: A002
+    format: Annotated[Format | None, _option("Format of the report (default: text).")] = None,  # noqa: A002
+    quiet: Annotated[bool, _option(_QUIET, "--quiet", "-q")] = False,
     output: Annotated[
         Path | None, _file("Write the report to this file instead of stderr.")
     ] = None,
@@ -202,8 +204,10 @@ def run(
         return partial(_run_again, target, len(args or ()))
     settings = settings_at().overridden(ignore, fail_on=fail_on, baseline=baseline)
     settings = settings.overridden(write_baseline=write_baseline, budget=budget)
+    is_quiet = quiet or os.environ.get("CI", "").lower() == "true"
+    form = format or (Format.BRIEF if is_quiet else Format.TEXT)
     options = command.RunOptions(
-        *(format, output, save, html, draw, stop_after, guard, not no_hooks),
+        *(form, output, save, html, draw, stop_after, guard, not no_hooks),
         *(not no_rehearsal, settings, log, metrics, dump_on),
     )
     job = partial(command.run, target, options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +35,7 @@ from gradscope.launch.interpreter import Target, header_of
 from gradscope.launch.remote import answer
 from gradscope.launch.runner import Ended, die_of_interrupt, run_program
 from gradscope.launch.standby import is_possible, standing_by
-from gradscope.model import Finding, Header, Outcome, Recording
+from gradscope.model import Finding, Outcome, Recording
 from gradscope.record.file import Store, amend, create, load_from
 from gradscope.record.processes import merged
 from gradscope.record.scalars import EventFile, MetricsFile
@@ -44,6 +43,7 @@ from gradscope.render.machine import Format
 from gradscope.render.text.fixes import print_tried
 from gradscope.render.text.report import print_finding, print_report
 from gradscope.render.text.terminal import begin_line, show_progress
+from gradscope.render.wording import fix_command
 from gradscope.rules.settings import DEFAULTS, Settings, Suppressor, write_baseline
 from gradscope.units import counted, listed
 
@@ -181,7 +181,7 @@ class _Report:
         took = time.time() - (self.children.header.started or 0)
         # On a busy machine all takes longer than the processor is at it, by the same factor.
         busy = min(max(took / time.process_time(), 1.0), _MOST_BUSY)
-        why, fixing = "", _fixing(recording.header)
+        why, fixing = "", fix_command(recording.header)
         if took / busy > _SOON:
             minutes = counted(round(took / 60), "minute")
             why = f"the run takes {minutes if took > 90 else counted(round(took), 'second')}"
@@ -330,14 +330,6 @@ class _Live:
         print_report(recording, console, saved, printed)
         if better:
             print_tried(better, console)
-
-
-def _fixing(header: Header) -> str:
-    """Return the command that tries fixes of a program."""
-    if not header.script.endswith(".py"):
-        return "gradscope fix"
-    options = ["--"] if any(each.startswith("-") for each in header.argv) else []
-    return shlex.join(["gradscope", "fix", header.script, *options, *header.argv])
 
 
 def _words(failure: Exception) -> str:

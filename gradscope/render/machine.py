@@ -1,4 +1,5 @@
-"""Text for machines: the JSON report, SARIF for code hosts and editors, GitHub's commands.
+"""Text for machines: the JSON report, SARIF for code hosts and editors, GitHub's commands, and a
+line for each finding, as compilers write theirs.
 
 The JSON report has the model's own fields, so that a field added there is in the report. SARIF
 2.1.0 is what code hosts and editors exchange the results of analyses in. Of GitHub's workflow
@@ -20,7 +21,14 @@ from urllib.parse import quote_from_bytes
 
 from gradscope.model import SCHEMA, Edit, Finding, Fix, Process, Recording, Root, Severity, Site
 from gradscope.render.memory import GroupBy, by, largest, name_of
-from gradscope.render.wording import proof_of, reasons, safety_of, whole_message
+from gradscope.render.wording import (
+    fix_command,
+    opened_as,
+    proof_of,
+    reasons,
+    safety_of,
+    whole_message,
+)
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
 from gradscope.units import escaped, gathered, short_path, working_directory
@@ -33,6 +41,7 @@ class Format(StrEnum):
     JSON = "json"
     SARIF = "sarif"
     GITHUB = "github"
+    BRIEF = "brief"
 
 
 LeftOut = Mapping[type, Set[str]]
@@ -289,6 +298,27 @@ def _escaped(text: str, *, property_: bool = False) -> str:
     return coded.replace(":", "%3A").replace(",", "%2C") if property_ else coded
 
 
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.ADVICE: "note"}
+
+
+def to_brief(recording: Recording) -> str:
+    """Return a line for each finding, which editors read as they read a compiler's."""
+    standing = (finding for finding in recording.findings if finding.counts)
+    fixing = f"; fix: {fix_command(recording.header)}"
+    return "".join(f"{escaped(_line(each, fixing if each.fix else ''))}\n" for each in standing)
+
+
+def _line(finding: Finding, fixing: str) -> str:
+    site = finding.site
+    place = "" if site is None else f"{opened_as(site, f':{site.column}')}: "
+    return f"{place}{_LEVELS[finding.severity]}: {finding.code}: {finding.message}{fixing}"
+
+
 def writer(form: Format) -> Callable[[Recording], str]:
     """Return what writes a recording in a format but ``text``."""
-    return {Format.JSON: to_json, Format.SARIF: to_sarif, Format.GITHUB: to_github}[form]
+    return {
+        Format.JSON: to_json,
+        Format.SARIF: to_sarif,
+        Format.GITHUB: to_github,
+        Format.BRIEF: to_brief,
+    }[form]

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from gradscope.model import Applicability, Finding, Fix, Proof, Recording, Site, Summary, Training
+import shlex
+
+from gradscope.model import (
+    Applicability,
+    Finding,
+    Fix,
+    Header,
+    Proof,
+    Recording,
+    Site,
+    Summary,
+    Training,
+)
 from gradscope.units import counted, listed, short_path
 
 _MOST_SAVED = 4
@@ -153,6 +165,14 @@ def with_safety(text: str, fix: Fix) -> str:
     """Return a text about a fix, and in brackets whether it was tried, and how safe it is."""
     known = ", ".join(filter(None, (proof_of(fix), safety_of(fix))))
     return f"{text} ({known})" if known else text
+
+
+def fix_command(header: Header) -> str:
+    """Return the command that tries fixes of a program."""
+    if not header.script.endswith(".py"):
+        return "gradscope fix"
+    options = ["--"] if any(each.startswith("-") for each in header.argv) else []
+    return shlex.join(["gradscope", "fix", short_path(header.script), *options, *header.argv])
 
 
 def whole_message(finding: Finding) -> str:

@@ -74,6 +74,25 @@ def test_the_options_of_run() -> None:
     assert parse("run", *files, *flags, "a.py").args[1] == expected
 
 
+@pytest.mark.parametrize(
+    ("ci", "words", "expected"),
+    [
+        ("", [], Format.TEXT),
+        ("true", [], Format.BRIEF),
+        ("True", [], Format.BRIEF),
+        ("no", [], Format.TEXT),
+        ("", ["-q"], Format.BRIEF),
+        ("true", ["--format", "text"], Format.TEXT),
+        ("", ["--quiet", "--format", "json"], Format.JSON),
+    ],
+)
+def test_where_nobody_reads_a_run_is_brief(
+    ci: str, words: list[str], expected: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    assert parse("run", *words, "a.py").args[1].format is expected
+
+
 def test_the_other_commands() -> None:
     a, b, svg = Path("a"), Path("b"), Path("b.svg")
     both = parse("report", "a", "b", "--format", "json").args

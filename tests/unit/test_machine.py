@@ -32,6 +32,7 @@ from gradscope.model import (
     Site,
     Summary,
     Suppression,
+    SuppressionKind,
     Training,
     TrainingCell,
     TrainingLoss,
@@ -39,7 +40,7 @@ from gradscope.model import (
     TrainingRow,
     TrainingTable,
 )
-from gradscope.render.machine import keys, to_github, to_json, to_sarif
+from gradscope.render.machine import keys, to_brief, to_github, to_json, to_sarif
 from gradscope.rules import ALL_RULES
 from gradscope.units import escaped
 
@@ -153,14 +154,14 @@ def test_a_site_without_an_end_ends_where_it_begins() -> None:
 # All formats
 
 
-@pytest.mark.parametrize("render", [to_json, to_sarif, to_github])
+@pytest.mark.parametrize("render", [to_json, to_sarif, to_github, to_brief])
 @each_recording
 def test_every_format_renders_every_recording(
     render: Callable[[Recording], str], recording: Recording
 ) -> None:
     text = render(recording)
     assert text == "" or text.endswith("\n")
-    assert (text == "") == (render is to_github and not recording.findings)
+    assert (text == "") == (render in (to_github, to_brief) and not recording.findings)
 
 
 @given(st.text(), st.text())
@@ -172,11 +173,12 @@ def test_no_text_can_break_a_format(message: str, file: str) -> None:
     ((level, properties, whole),) = commands(recording)
     assert (level, properties["title"]) == ("error", "GS101 name")
     assert whole.startswith(escaped(message, keep="\n"))
+    assert to_brief(recording).count("\n") == 1
 
 
 def test_a_file_name_that_is_not_unicode_can_be_written_in_every_format() -> None:
     recording = with_finding(site=Site(os.fsdecode(b"caf\xe9.py"), 1))
-    for render in (to_json, to_sarif, to_github):
+    for render in (to_json, to_sarif, to_github, to_brief):
         render(recording).encode("utf-8")
     location = only_result(recording)["locations"][0]["physicalLocation"]
     assert location["artifactLocation"]["uri"] == "caf%E9.py"
@@ -325,3 +327,34 @@ def test_github_commands_are_escaped() -> None:
 
 def test_github_takes_a_finding_without_a_place() -> None:
     assert commands(with_finding(site=None)) == [("error", {"title": "GS101 name"}, "message")]
+
+
+# A line a finding
+
+
+def problem(line: str) -> dict[str, str]:
+    """What VS Code reads of a line by the task that the page has."""
+    page = Path("docs/ci.md").read_text(encoding="utf-8")
+    (task,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    pattern = json.loads(task)["tasks"][0]["problemMatcher"]["pattern"]
+    found = re.match(pattern.pop("regexp"), line)
+    assert found is not None
+    return {name: found[number] for name, number in pattern.items()}
+
+
+def test_an_editor_finds_the_line_of_a_finding() -> None:
+    edit = Fix(FixKind.OTHER, "do it", (Edit("a.py", 3, ""),))
+    (line,) = to_brief(with_finding(site=Site("a.py", 3, 5), fix=edit)).splitlines()
+    assert problem(line) == {
+        "file": "a.py",
+        "line": "3",
+        "column": "5",
+        "severity": "error",
+        "code": "GS101",
+        "message": "message; fix: gradscope fix train.py -- --epochs 1",
+    }
+
+
+def test_what_does_not_stand_has_no_line() -> None:
+    assert to_brief(with_finding(suppression=Suppression(SuppressionKind.IN_SOURCE, "here"))) == ""
+    assert to_brief(with_finding(withdrawn="it did not come")) == ""

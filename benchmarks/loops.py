@@ -369,6 +369,12 @@ time in Python. A profile by samples of the tiny MLP's loop:
 
 {parts}
 
+A walk in C++ against torch's headers took 13 to 46 ns a node, where Python takes a microsecond. It
+would see what `CopySlices` and foreach nodes wrap, which Python cannot. It reads private members,
+and needs a build for each version of torch: gradscope has none. In each guarded call it reads what
+was saved as well: a walk that reads numbers alone would take two thirds of the time, but could say
+that a saved tensor was modified only after the engine has.
+
 The first iterations cost most where graphs of hundreds of nodes are never alike: hooks on every
 saved tensor, a full look at every node, and a picture of the first graphs for the recording.
 

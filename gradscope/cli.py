@@ -227,7 +227,9 @@ def _run_again(again: Command, args: int) -> NoReturn:
 
 @app.command()
 def report(
-    files: Annotated[list[Path], _argument("Recordings that `run --save` wrote.", "FILE...")],
+    files: Annotated[
+        list[Path], _argument("Recordings that `run --save` wrote, or their folder.", "FILE...")
+    ],
     format: FormatOption = Format.TEXT,  # noqa: A002
     output: Annotated[
         Path | None, _file("Write the report to this file instead of stdout.")

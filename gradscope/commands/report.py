@@ -35,11 +35,11 @@ def report(
     from gradscope.render.text.report import print_findings, print_memory
     from gradscope.render.text.trains import print_trains
 
-    files = [file for name in files for file in files_of(name)]
-    recordings = [load(file) for file in files]
-    names = [str(file) for file in files]
+    found = [file for name in files for file in files_of(name)]
+    recordings = [load(file) for file in found]
+    names = [str(file) for file in found]
     if are_of_one_run(recordings):
-        recordings, names = [merged(recordings)], [" ".join(names)]
+        recordings, names = [merged(recordings)], [" ".join(map(str, files))]
     recordings = [Suppressor(settings).of_findings(recording) for recording in recordings]
     if html is not None:
         if len(recordings) > 1:

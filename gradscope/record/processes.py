@@ -33,11 +33,15 @@ Shape = tuple[tuple[str, str | None, str | None], ...]
 
 
 def files_of(file: Path) -> list[Path]:
-    """Return the files of a run that was told to save its recording as ``file``, or of the process
-    of that number, which has them open.
+    """Return the files of a run that was told to save its recording as ``file``, those in a folder,
+    or those of the process of that number, which has them open.
 
     Where each rank has written its own, as ``run-0.gscope``, these are there in its place.
     """
+    if file.is_dir():
+        if there := sorted(file.glob("*.gscope")):
+            return there
+        raise GradscopeError(f"{file}: no recording (*.gscope) is in this folder")
     if file.exists():
         return [file]
     if str(file).isdecimal() and (there := [*_open_in(int(str(file)))]):
@@ -127,12 +131,16 @@ def _order(recording: Recording) -> tuple[bool, int, float]:
 
 
 def _names(recordings: Sequence[Recording]) -> list[str]:
-    """Return a name for each; where two have the same one, with the number of the process."""
-    names = [recording.header.process for recording in recordings]
+    """Return a name for each, with its machine where there are several; where two have the same
+    one, with the number of the process.
+    """
+    headers = [recording.header for recording in recordings]
+    several = len({header.host for header in headers}) > 1
+    names = [f"{h.process} on {h.host}" if several and h.host else h.process for h in headers]
     twice = {name for name, count in Counter(names).items() if count > 1}
     return [
-        f"{name} (process {recording.header.pid})" if name in twice else name
-        for name, recording in zip(names, recordings, strict=True)
+        f"{name} (process {header.pid})" if name in twice else name
+        for name, header in zip(names, headers, strict=True)
     ]
 
 

@@ -33,7 +33,7 @@ from gradscope.model import (
     Severity,
     Summary,
 )
-from gradscope.record.processes import are_of_one_run, merged
+from gradscope.record.processes import are_of_one_run, files_of, merged
 from gradscope.render.forms import report_text
 from gradscope.render.html import page_data, to_html
 from gradscope.render.machine import to_json
@@ -349,3 +349,35 @@ def test_python_itself_runs_gradscope(bin: Path) -> None:  # noqa: A002
     (bin.parent / "python").mkdir()  # as many repositories have one
     (bin / "python").symlink_to(PYTHON)
     assert program_of("python", ["a.py"]) == Command([str(bin / "python")], ["a.py"])
+
+
+def on(host: str, number: int, *calls: BackwardCall) -> Recording:
+    one = rank(number, *calls)
+    return replace(one, header=replace(one.header, host=host))
+
+
+def test_of_several_machines_each_rank_has_its_own() -> None:
+    together = merged([on("a", 0), on("a", 1), on("b", 2)])
+    assert [one.name for one in together.processes] == ["rank 0 on a", "rank 1 on a", "rank 2 on b"]
+    assert [one.name for one in merged([on("a", 0), on("a", 1)]).processes] == ["rank 0", "rank 1"]
+
+
+def test_ranks_with_the_same_figures_are_one_line() -> None:
+    recordings = [on("ab"[i // 2], i, row(1, 4 if i < 3 else 5, 1)) for i in range(4)]
+    alike = replace(recordings[0].summary, peak_saved_bytes=20)
+    recordings[:3] = [replace(each, summary=alike) for each in recordings[:3]]
+    lines = report_text(merged(recordings)).splitlines()
+    assert [line.split("  ")[1] for line in lines if line.startswith("  rank")] == [
+        "rank 0 on a to rank 2 on b",
+        "rank 3 on b",
+    ]
+
+
+def test_a_folder_stands_for_the_recordings_in_it(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("b.gscope", "a.gscope", "notes.txt")]
+    for file in files:
+        file.touch()
+    assert files_of(tmp_path) == [files[1], files[0]]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(GradscopeError, match="no recording"):
+        files_of(tmp_path / "empty")

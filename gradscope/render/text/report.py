@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradscope.model import Cause, Certainty, Finding, Fix, Outcome, Recording, Severity
+from gradscope.model import Cause, Certainty, Finding, Fix, Outcome, Process, Recording, Severity
 from gradscope.render.memory import GroupBy, Largest, Saved, Size, by, largest, name_of
 from gradscope.render.text.calls import as_code, calls_table
 from gradscope.render.text.snippets import gutter_width, mentioned, pointed
@@ -225,23 +226,30 @@ def _totals(recording: Recording, console: Console) -> None:
 
 
 def print_processes(recording: Recording, console: Console) -> None:
-    """Print a line for each process, and in what it differs from the others."""
+    """Print a line for each process, or for several in a row with the same figures, and in what it
+    differs from the others.
+    """
     print_lines(console, [Text("processes", style="bold")])
-    width = max(cell_len(plain(one.name, console)) for one in recording.processes)
-    for one in recording.processes:
-        s, name = one.summary, plain(one.name, console)
-        figures = [
-            counted(s.backward_calls, "backward call"),
-            f"{nbytes(s.saved_bytes)} saved, {nbytes(s.peak_saved_bytes)} at the peak",
-            counted(one.findings, "finding") if one.findings else "no finding",
-        ]
+    rows = []
+    for figures, alike in groupby(recording.processes, _figures):
+        names = [plain(one.name, console) for one in alike]
+        rows.append((" to ".join(dict.fromkeys((names[0], names[-1]))), figures))
+    width = max(cell_len(name) for name, _ in rows)
+    for name, figures in rows:
         lead = Text(f"  {name}{'':{width - cell_len(name)}}  ", style="dim")
-        print_message(lead, ", ".join(figures), console)
+        print_message(lead, figures, console)
     print_lines(console, [Text()])
     for one in recording.processes:
         if one.differs:
             print_note(f"{one.name} differs: {one.differs}", console)
         _outcome(one.outcome, one.name, console)
+
+
+def _figures(one: Process) -> str:
+    s = one.summary
+    saved = f"{nbytes(s.saved_bytes)} saved, {nbytes(s.peak_saved_bytes)} at the peak"
+    found = counted(one.findings, "finding") if one.findings else "no finding"
+    return f"{counted(s.backward_calls, 'backward call')}, {saved}, {found}"
 
 
 def _outcome(outcome: Outcome, who: str, console: Console) -> None:

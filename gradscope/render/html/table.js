@@ -46,7 +46,7 @@ function dataTable(caption, columns, rows, options = {}) {
   return [
     el(
       "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+      { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
       el("table", { role: "table" }, el("caption", {}, caption), head, body),
     ),
     more,

@@ -22,7 +22,8 @@ from tests.zygote import python
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 TUTORIAL = DOCS / "tutorial.md"
-PAGES = [TUTORIAL, DOCS / "why.md", DOCS / "recipes" / "running.md"]
+REHEARSED = [TUTORIAL, DOCS / "recipes" / "agents.md"]
+PAGES = [*REHEARSED, DOCS / "why.md", DOCS / "recipes" / "running.md"]
 PAGES += sorted((DOCS / "errors").glob("*.md"))
 
 PROGRAM = re.compile(r"^```python\n(# (\S+\.py)\n.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -135,7 +136,7 @@ def faults(path: Path, folder: Path, interpreter: str) -> str:
 @of_pinned_torch
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_commands_print_what_the_page_shows(path: Path, tmp_path: Path) -> None:
-    interpreter = sys.executable if path == TUTORIAL else python()
+    interpreter = sys.executable if path in REHEARSED else python()
     if fault := faults(path, tmp_path, interpreter):
         pytest.fail(fault, pytrace=False)
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
-_STEP = 1024
+_STEP = 1024  # of a binary unit
 _ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _STAND_INS = {"→": "->", **dict(zip("…•·—–×█●■○≠✗▲✂", "~*.--x#*+o!x!%", strict=True))}  # noqa: RUF001
 """Replacements for signs that an encoding lacks; all but the arrow are as wide."""

@@ -22,8 +22,8 @@ from gradscope.units import counted, listed, nbytes
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_MOST_NAMES = 10
-_MOST_LINES = 8  # of why
+_MOST_NAMES = 10  # parameters that an assertion names: a test's output is to be seen at a glance
+_MOST_LINES = 8  # of what ``why`` says of the first: the cut and what to do come before more
 __unittest = True  # so unittest shows the line that asserts, and none of ours
 
 

@@ -16,7 +16,7 @@ import torch
 from gradscope.api.scope import Asked, Scope, Session
 from gradscope.collect.following import FAILED, Following, followed
 from gradscope.collect.notes import Notes
-from gradscope.collect.walk import StackLimit
+from gradscope.collect.walk import MOST_NODES, StackLimit
 from gradscope.errors import GradscopeError, Handle
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.program.undisturbed import unprofiled
@@ -25,8 +25,6 @@ from gradscope.record.scalars import sinks_of
 from gradscope.record.version import __version__
 from gradscope.record.writer import RecordingWriter
 from gradscope.rules.settings import Suppressor, percent, settings_at
-
-MOST_NODES = 300_000  # that one look touches
 
 _session: Session | None = None
 _limit = StackLimit()

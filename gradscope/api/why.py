@@ -32,6 +32,7 @@ from gradscope.render.text.why import print_answer, print_call
 from gradscope.rules.base import told
 from gradscope.torch_private import DisableTorchFunction
 
+# Cells: the usual width of a terminal, because the text is made before it is known where.
 _WIDTH = 80
 _UNDER_WAYS = "where ways lead, and are cut, is known only of code run under watch(ways=True)"
 

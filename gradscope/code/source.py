@@ -96,6 +96,8 @@ LOOPS = (ast.For, ast.While, ast.AsyncFor)
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+# Files that are kept parsed: those of the program, and of libraries that lines are sought in.
+# Each cell of a notebook is one, too. When there are more, all are forgotten and read again.
 _MOST_FILES = 256
 _NOT_A_NUMBER = re.compile(r"\D+")
 _ALL_IGNORED = ("ignore", None, Warning, None, 0)

@@ -612,9 +612,9 @@ def _is_empty(value: ast.expr) -> bool:
 class Bound(enum.Enum):
     """How the code may keep a container from growing for ever."""
 
-    NONE = 0
-    KEYED = 1  # filled by keys, which may come again
-    EMPTIED = 2  # emptied, made again in a loop or method, or elements taken out
+    NONE = 0  # losses.append(loss)
+    KEYED = 1  # filled by keys, which may come again: ring[step % 24] = loss
+    EMPTIED = 2  # emptied, made again in a loop or method, or elements taken out: pool.pop(0)
 
 
 def bound_of(names: tuple[Path, ...], store: Site | None, *, ended: bool) -> Bound:
@@ -673,6 +673,9 @@ def _keyed(node: ast.AST) -> Iterator[ast.expr]:
 def _keeps(value: ast.expr, text: str) -> bool:
     """Return whether elements of what has this name may be among those of the value: they are not
     where each is replaced by one that is computed of it.
+
+        kept = [*kept, loss]  # they are
+        kept = [each.detach() for each in kept]  # they are not
     """
     replaced = {
         part

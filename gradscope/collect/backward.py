@@ -47,11 +47,18 @@ from gradscope.torch_private import (
 )
 
 _torch_number = methodcaller("_sequence_nr")
-_SAMPLE_EVERY = 0.01  # seconds between points of the memory curve
+# Seconds between points of the memory curve. A recording has at most 4,000 points, so those of a
+# run of a minute are joined already; more would only cost time in each call.
+_SAMPLE_EVERY = 0.01
+# Kinds of guarded calls whose rows are remembered. When there are more, all are forgotten, and
+# each row is looked up again when a call of its kind comes.
 _MOST_ROWS = 64
 _LATE = "found after the error, as the budget was spent: this call was not looked at"
-_LEAST = 0.02  # seconds of a budget: about as much as reading the code ahead takes
-_MANY = 100  # nodes, whose Python objects count with Python's collector
+_LEAST = 0.02  # seconds of a budget that is left: about as much as reading the code ahead takes
+# Nodes of a recognized graph from which on Python's collector is kept from counting their Python
+# objects, two a node: it sets in after 700 of all kinds (in Python 3.11), and took up to a tenth
+# of the time of loops whose graphs have hundreds of nodes.
+_MANY = 100
 
 
 _CALLS = torch.autograd.backward.__code__, torch.autograd.grad.__code__

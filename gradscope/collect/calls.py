@@ -21,8 +21,14 @@ from gradscope.program.tensors import leaves_of
 from gradscope.program.undisturbed import Allowance
 from gradscope.torch_private import CALL
 
+# Graph structures that are remembered; the oldest is forgotten first. A loop whose graphs are
+# never alike adds one with each inspected call; a forgotten one only counts as new when it comes
+# again.
 _MOST = 1_000
-_MOST_NODES = 1_000_000  # in all remembered signatures
+# Nodes in all remembered signatures, each with a kind and a place of 8 bytes: 16 MB.
+_MOST_NODES = 1_000_000
+# Nodes in all snapshots that are kept for the next call of the same shape: each is a record of a
+# few hundred bytes. A forgotten one is taken again when its shape comes.
 _MOST_PICTURED_NODES = 200_000
 
 
@@ -103,9 +109,12 @@ COUNTS = (
 )
 """What a ledger counts in all."""
 
+# Sums of counts, one for each number of nodes built beside the graphs. If that number is never
+# the same twice (an evaluation of random length), the nearest sum is used.
 _MOST_ACCOUNTS = 64
-_MEASURED = 4  # calls of which is found out, tensor by tensor, what memory came back
-_MUCH_MEASURED = 1_000  # tensors in them: fewer calls are enough
+# Calls of one habit, or tensors in them, for which returned memory is measured tensor by tensor;
+# later calls are taken to return the same share. One call of a large graph has enough tensors.
+_MEASURED, _MUCH_MEASURED = 4, 1_000
 
 HabitKey = tuple[Place | None, int, bool]
 """The call's place, what it asks of the engine, and whether it runs within another."""
@@ -158,7 +167,7 @@ class Accounts(dict[int, Account]):
         return self[min(self, key=lambda known: abs(known - extra))]
 
 
-_UNKNOWN_YET = -1
+_UNKNOWN_YET = -1  # of nodes built beside a graph: no number of them
 
 
 class Habit:
@@ -250,8 +259,8 @@ class Habit:
         self._returned = (self._returned[0] + returned, self._returned[1] + freed)
 
 
+# In ``EngineCall.kind``, a bit: the call runs only what leads to some inputs.
 INPUTS = 4
-"""In ``EngineCall.kind``: the call runs only what leads to some inputs."""
 
 
 class EngineCall(NamedTuple):

@@ -16,8 +16,6 @@ from gradscope.program.tensors import node_of, shape_of, version_of
 from gradscope.program.undisturbed import apart
 from gradscope.torch_private import SAVED, current_node
 
-_MOST_SECONDS = 2.0  # to wait for torch, which takes some microseconds
-
 DETACHED = (
     f"{DETACHED_TEXT}, i.e. with .detach_()."
     "This is not supported, please use out-of-place `.detach()` instead"
@@ -119,7 +117,7 @@ def _error_of(ask: Callable[[], None]) -> str:
         except RuntimeError as error:
             errors.append(str(error))
 
-    apart(run, _MOST_SECONDS)
+    apart(run)
     return errors[0] if errors else ""
 
 

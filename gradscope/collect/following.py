@@ -78,7 +78,8 @@ from gradscope.torch_private import (
     untransformed,
 )
 
-_MOST_PARTS = 4096  # of a container that are looked at
+# Elements of an argument that are looked at for tensors, at each call of torch's that has it.
+_MOST_PARTS = 4096
 _CONTAINERS = (tuple, list, set, dict)
 
 _LEAVE = frozenset(

@@ -14,10 +14,10 @@ from gradscope.collect.walk import Targets, dependencies_last
 from gradscope.program.sites import Place
 from gradscope.torch_private import NO_SEQUENCE_NR, next_sequence_nr
 
+# A node's number is torch's sequence number plus this for each thread before its own, so no two
+# nodes share one: a thread that builds a node every 10 µs, the pace of scalar operations, needs
+# 127 days to reach it. Nodes of the watch's own thread keep torch's number.
 OTHER = 2**40
-"""A node's number is torch's sequence number, and so many more for each thread before its own: so
-it is no other node's. What the watch's own thread builds has torch's number as it is.
-"""
 
 _numbers = itertools.count(1)
 
@@ -46,8 +46,11 @@ def name_of_thread() -> str | None:
     return next((thread.name for thread in threading.enumerate() if thread.ident == here), None)
 
 
-_MOST = 100_000  # calls; of the older half of more every second one is forgotten
-_NODE = 1 << 28  # of time: in its lower bits is the number of a call
+# Calls whose end is remembered, in 16 bytes each. Of the older half of more every second one is
+# forgotten: iterations of long ago are then told apart two by two, or four by four.
+_MOST = 100_000
+# What one node is of time: in its lower bits is twice the number of a call, of 134 million.
+_NODE = 1 << 28
 
 Boundary = tuple[int, Place | None]
 """The number at which a backward call ended, and the call's place."""

@@ -18,10 +18,15 @@ from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.observers import Observer, Observers
 from gradscope.torch_private import DisableTorchFunction, storage_use_count
 
+# Saved tensors that may be asked for their node between two backward calls, to tell a result from
+# an input. Each node that Python has seen takes stack when it is destroyed, and a forward pass of
+# any length may come before the next call.
 LOOKS = 2_000
-"""Tensors that may be asked for their node between two backward calls."""
 
+# Nodes behind which a Function saved something, kept in case it changed a view in place; the
+# older half is forgotten first. Such a CopySlices is asked at the next call, or a line later.
 _MOST_LOOSE = 1_024
+
 _counts_of = attrgetter(*COUNTS)
 
 

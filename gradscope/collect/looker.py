@@ -31,12 +31,11 @@ from gradscope.collect.nodes import (
     was_freed,
 )
 from gradscope.collect.state import State
-from gradscope.collect.walk import dependencies_last, root_node, will_run
+from gradscope.collect.walk import MOST_NODES, dependencies_last, root_node, will_run
 from gradscope.program.sites import Place
 from gradscope.program.tensors import is_parameter
 from gradscope.torch_private import FUNCTION_APPLY, NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
 
-_MOST_NODES = 300_000  # looked at in one call
 _OF_NUMBERS = frozenset({torch.bool, torch.int64, torch.float64, torch.complex128})
 _NOTHING: list[weakref.ref[Packed]] = []
 
@@ -72,7 +71,7 @@ class Looker:
                 continue
             i = len(nodes)
             if i >= room:
-                room = min(self._state.stack_limit.room_for(_MOST_NODES), _MOST_NODES)
+                room = min(self._state.stack_limit.room_for(MOST_NODES), MOST_NODES)
                 if i >= room:
                     look.left = len(stack) + 1
                     self._ledger.notes.add(

@@ -73,8 +73,8 @@ class Weight:
 KEY = "gradscope"
 """The key of our mark in ``node.metadata``."""
 
+# Instead of a sequence number, which is never negative: it is not looked up yet.
 UNKNOWN = -2
-"""Instead of a sequence number, until it is looked up."""
 
 UNTIED = -1
 """Instead of a sequence number: the node must be asked what it saved."""

@@ -21,7 +21,9 @@ from gradscope.rules.gs201 import Modified
 if TYPE_CHECKING:
     from gradscope.collect.marks import Packed, Stale, Token
 
-_MOST_STEPS = 128  # remembered
+# Steps of optimizers that are remembered, to say which has changed a saved parameter: most often
+# the last. An older one stays without a name.
+_MOST_STEPS = 128
 
 
 class _OptimizerStep:

@@ -148,7 +148,7 @@ def was_freed(node: Node, kind: Kind) -> bool:
     return False
 
 
-_DIMENSIONS = 65  # one more than torch's operations take
+_DIMENSIONS = 65  # one more than the 64 that torch's operations take
 
 
 def is_foreach(node: Node, kind: Kind) -> bool:

@@ -12,6 +12,9 @@ from typing import Any
 
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 _UNARY = ("neg", "pos", "abs")
+# Plain floats that are kept alive so that their ids stay unique: the `loss.item()` of each
+# iteration of a rehearsal, which ends after tens of them. Of further ones, the origin is not
+# known.
 _MOST_KEPT = 10_000
 
 _bare: dict[int, tuple[object, tuple[int, ...]]] = {}

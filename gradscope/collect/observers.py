@@ -17,8 +17,9 @@ from gradscope.torch_private import DisableTorchFunction
 
 P = ParamSpec("P")
 
+# Guarded calls that may wait to be reported together. Their node numbers are kept until then, and
+# 64 already share the cost of reporting.
 MOST_UNTOLD = 64
-"""Guarded calls: of each as much is kept as of those that were told of."""
 
 Announced: TypeAlias = Iterable[Finding] | None
 """What an observer has found at some point of the program."""

@@ -26,13 +26,18 @@ from gradscope.program.sites import Place
 from gradscope.torch_private import CALL, NO_SEQUENCE_NR, carried, next_sequence_nr
 from gradscope.units import counted
 
+# Predictions of the last calls that are kept, to see whether one of them comes true in an error.
 _MOST_FORETOLD = 100
 _AROUND = 1.5  # measured: what the program needs longer by that, of the time that a look takes,
 _CACHES = 75e-6  # and the seconds to fill the processor's caches again, before the call and after
-_PER_NODE = 7e-6  # seconds, measured
-_MOST_PASSED = 256  # calls, between two looks at the clock
+_PER_NODE = 7e-6  # seconds that hooks take of a node that is built under them, measured
+# Calls that are passed over between two looks at the clock while the budget is spent: with more,
+# it would stay unused for long once calls become slower.
+_MOST_PASSED = 256
+# Waste below both this many bytes and this share of the peak is counted and not reported: a
+# validation of a few samples without no_grad() keeps some KB for a moment, and fixing that gains
+# nothing.
 _LEAST_TOLD, _LEAST_SHARE = 1_000_000, 0.01
-"""Waste of fewer bytes, and of less of what graphs held at the peak, is counted and not told."""
 
 
 class Budget:
@@ -85,11 +90,10 @@ class Budget:
         return (note,) if self.passed else ()
 
 
+# The first calls, which cost most, are all timed; of the others, one in 17: no divisor of the
+# iterations after which more is inspected (4, 6, 8, 12, 16 …).
 _TIMED_ALL, _TIMED_EACH = 34, 17
-"""Calls in the beginning whose time is taken, and one of so many of the others: no divisor of the
-iterations after which more is looked for.
-"""
-_ENOUGH_TIMED = 200  # calls, for what they took to say something of the loop
+_ENOUGH_TIMED = 200  # calls, for what they took to say something of the loop, not of its start
 
 
 class Cost:

@@ -19,6 +19,9 @@ from gradscope.program.tensors import node_of, requires_grad
 if sys.platform == "linux":
     import resource
 
+# Nodes that one look touches: what the largest stack (``StackLimit.LARGEST``) has room for.
+MOST_NODES = 300_000
+
 Targets = Sequence[tuple[int, ...]]
 """For each node the numbers of the nodes to which it hands gradients, an edge each."""
 
@@ -93,8 +96,9 @@ class StackLimit:
     room; elsewhere only a smaller number of nodes may be touched.
     """
 
-    BYTES_PER_NODE = 320
+    BYTES_PER_NODE = 320  # half as many again as measured
     LARGEST = 96 << 20  # Linux keeps at least 128 MiB of address space free below the stack
+    # 2.5 MB of the 8 MiB that a thread has on Linux, and 320 KB where it may have 512 KiB.
     OTHER_THREAD_NODES = 8_000 if sys.platform == "linux" else 1_000
 
     def __init__(self) -> None:

@@ -157,8 +157,9 @@ def attempted(job: Callable[[], int]) -> int:
     return 2
 
 
+# Cells that a report is laid out for at least: a table needs them for its names and figures. A
+# narrower terminal wraps the lines by itself.
 _NARROWEST = 40
-"""Cells that a report is laid out for at least; a terminal with fewer wraps the lines by itself."""
 
 
 def console_on(stream: TextIO | SafeStream) -> Console:

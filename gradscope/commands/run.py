@@ -50,16 +50,20 @@ from gradscope.units import counted, listed
 # All that a report needs is imported before the program runs, which may leave no path to import it
 # from.
 
+# A run that took more seconds is rehearsed only by `gradscope fix`: a rehearsal may take as long,
+# and the user waits for it.
 _SOON = 30.0
-"""A run that took more seconds is rehearsed only by `gradscope fix`."""
+# Seconds for a rehearsal and all tries: importing torch once more takes about 2 of them, and a
+# try of a small program 0.1 to 0.2.
 _MOST_TIME = 10.0
-"""Seconds for a rehearsal and what is tried."""
-_LEAST_LEFT = 2.0
-"""Seconds at the end of that time in which nothing more is begun."""
+_LEAST_LEFT = 2.0  # seconds at the end of that time in which nothing more is begun
+# How many times longer that may take on a busy machine, at most: a program that sleeps looks like
+# one.
 _MOST_BUSY = 4.0
 
+# The exit status if the report cannot be written where it should be, and the program has no other
+# status: the usual one for a usage error.
 USED_WRONGLY = 2
-"""The exit status if the report is not where the user wants it, and the program has no other."""
 
 
 class RunOptions(NamedTuple):

@@ -50,7 +50,7 @@ except ImportError:  # on Windows, where no key is read, and no terminal is /dev
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 _KEYS = "q quit  p pause  m module/line/operation  sort: c calls, s saved, n nodes"
-_LATE = 40  # points of the memory curve
+_LATE = 40  # points of the memory curve, the last, that the calls per second are computed from
 
 
 def top(file: Path, every: float, settings: Settings) -> int:
@@ -179,8 +179,7 @@ class _View:
 
 
 _FIGURES = "calls", "nodes", "saved"
-_TAKEN = 40
-"""Cells of these columns, if the graphs grow."""
+_TAKEN = 40  # cells of these columns, if the graphs grow
 
 _SORTED: dict[str, Callable[[list[BackwardCall]], int]] = {
     "c": lambda calls: sum(call.count for call in calls),
@@ -217,10 +216,9 @@ def _curve(timeline: Sequence[Sample], width: int) -> str:
 
 # in the program's own terminal
 
-_QUIET = 1.0
-"""Seconds in which the program prints nothing, before the run is shown, or shown anew."""
-_LINES = 16
-_PIECE = 65_536  # bytes
+_QUIET = 1.0  # seconds in which the program prints nothing, before the run is shown, or shown anew
+_LINES = 16  # lines below what the program prints, which keeps the rest of the screen
+_PIECE = 65_536  # bytes that are passed on at once: the capacity of a pipe
 _SIGNALS = "SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2"
 _BEGIN, _END = "\x1b7\x1b[m\x1b[J\x1b[?7l", "\x1b[?7h\x1b8"
 """Save the cursor with its colours, clear what is below, wrap no line; and back."""

@@ -14,8 +14,9 @@ from gradscope.render.machine import Format, plain
 from gradscope.render.text.terminal import show_progress, write_text
 from gradscope.units import counted, lines_told
 
+# Engine calls up to which a program is followed if its first steps do not show what is asked for;
+# the timeout mostly ends it earlier.
 _MOST_CALLS = 10_000
-"""Engine calls up to which a program is followed for what its first steps do not show."""
 
 
 class WhyOptions(NamedTuple):

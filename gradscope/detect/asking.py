@@ -23,6 +23,7 @@ from gradscope.program.tensors import TensorRef, describe, is_zero, leaves_of, m
 from gradscope.program.variables import variables
 from gradscope.rules import gs501, gs505
 
+# Inputs of one call that a finding describes: the text names four, the JSON report all.
 _MOST_NAMED = 1_000
 _GRAD = getattr(torch.autograd.grad, "__code__", None)
 

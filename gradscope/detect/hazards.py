@@ -31,7 +31,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
-from gradscope.collect.walk import Walker, reachable, targets_of
+from gradscope.collect.walk import MOST_NODES, Walker, reachable, targets_of
 from gradscope.detect import asking
 from gradscope.detect.leaks.suspects import LAST
 from gradscope.detect.leaks.unused import Unused, Waste
@@ -68,6 +68,8 @@ from gradscope.torch_private import (
 )
 from gradscope.units import common_module, followers_last
 
+# Freed nodes that a finding lists, for the picture and the JSON report: the text names some, and
+# the line of the first that has one.
 _MOST_NODES_NAMED = 50
 _WARNINGS = {"GS101": ("GS102", "GS103"), "GS201": ("GS202",)}
 
@@ -316,8 +318,9 @@ def _names_of(tensor: torch.Tensor, known: str | None) -> frozenset[str]:
 
 _ALLOCATORS = re.compile(r"DefaultCPUAllocator: (can't|not enough)|backend out of memory")
 _SIZE = r"(\d[\d,.]*) ?(bytes|[KMGT]i?B)"
-# Nodes that are looked at, named holders of others, and errors that one came of.
-_MOST_ALIVE, _MOST_HELD, _MOST_CAUSES = 300_000, 3, 10
+# Holders of graphs that are named, those of most bytes, and errors that are followed through
+# their causes: no program chains more, and an error may be its own cause.
+_MOST_HELD, _MOST_CAUSES = 3, 10
 
 
 def out_of_memory(error: BaseException | None) -> BaseException | None:
@@ -422,7 +425,7 @@ class _Alive:
 
     def __init__(self, watch: State, roots: Iterable[AutogradNode], codes: Set[CodeType]) -> None:
         room_for = watch.stack_limit.room_for
-        walker = Walker(room_for(0), lambda: min(room_for(_MOST_ALIVE), _MOST_ALIVE))
+        walker = Walker(room_for(0), lambda: min(room_for(MOST_NODES), MOST_NODES))
         self.index = walker.walk(roots)
         watch.stack_limit.keep()
         if walker.left:

@@ -26,7 +26,7 @@ from gradscope.collect.look import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.asking import script
-from gradscope.detect.trains import Losses
+from gradscope.detect.trains import ENOUGH_STEPS, Losses
 from gradscope.model import BackwardCall, Finding, Site, Training, TrainingOptimizer, TrainingTable
 from gradscope.program.containers import is_exactly
 from gradscope.program.names import names_in, parameters_in, within
@@ -48,11 +48,30 @@ from gradscope.program.variables import local_variables, variables
 from gradscope.rules import gs502, gs503, gs504
 from gradscope.rules.base import counts
 
-_NAMED = 2  # steps, at which the program's names for the parameters are read
-_LOOKED_AT = 32  # steps, of which is known whether they used gradients again
-_ENOUGH_STEPS, _ENOUGH_CALLS = 2, 3
+# Steps of each optimizer at which the program's names for the parameters are read, each time by a
+# walk through its variables.
+_NAMED = 2
+# Steps of each optimizer at which each gradient is checked for earlier use: a missing zero_grad()
+# shows in the first few, and the check takes time at every step.
+_LOOKED_AT = 32
+# Backward calls that gave a gradient to a parameter that no optimizer holds: one or two may come
+# before the optimizer is made, or only test a model.
+_ENOUGH_CALLS = 3
+# Steps that used a gradient again: once may be before the first zero_grad(). It is to be every
+# second one that was looked at, as here, where what resets the gradients comes too seldom:
+#
+#     loss.backward()
+#     opt.step()
+#     if i % 2:
+#         opt.zero_grad()
 _FEWEST_AGAIN = 2
-_STEPS_TO_CHOOSE = 20  # of experts, or of heads that alternate
+# Steps without a gradient for one of several modules in a list that others of it have had:
+# experts or heads that take turns. This one is said to be left out after 20:
+#
+#     experts = nn.ModuleList(nn.Linear(4, 1) for _ in range(3))
+#     for i in range(20):
+#         step(opt, mse_loss(experts[i % 2](x), y))
+_STEPS_TO_CHOOSE = 20
 _CONTAINERS = nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict
 
 
@@ -177,7 +196,7 @@ class _Optimizer:
             if grad_of(parameter) is None:
                 self.frozen.add(key)
 
-    def unreached(self, reached: Collection[int], steps: int = _ENOUGH_STEPS) -> set[int]:
+    def unreached(self, reached: Collection[int], steps: int = ENOUGH_STEPS) -> set[int]:
         """Return which parameters had no gradient in so many steps, nor were reached by a call."""
         last = self.steps + 1 - steps
         return {key for key, since in self.waiting.items() if since <= last} - {*reached}
@@ -415,7 +434,7 @@ class Trained(Observer):
         if self.watch.passes:
             return  # steps were not looked at, nor calls
         self._forget_those_held(dict(variables(each)) for each in user_frames(sys._getframe(1)))
-        stepped = [each for each in self._all if each.steps >= _ENOUGH_STEPS]
+        stepped = [each for each in self._all if each.steps >= ENOUGH_STEPS]
         replaced = set[int]()
         if stepped and self._unheld:
             known = max(stepped, key=lambda each: each.steps)

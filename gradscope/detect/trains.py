@@ -34,9 +34,15 @@ from gradscope.program.tensors import (
 )
 from gradscope.rules.base import table_rows
 
+# Lines with backward calls that have a column in the table of who trains what: nobody reads more,
+# and each call is checked for all its parameters.
 _MOST_LOSSES = 12
-_FOLLOWED = 32  # calls at a line, of which is known what becomes of a gradient that no step uses
-_ENOUGH_STEPS = 2
+# Calls at one line for which it is noted what becomes of a gradient that no step uses: as many as
+# there are inspected steps of an optimizer.
+_FOLLOWED = 32
+# Steps of an optimizer before anything is said about what it lacks: at the first, another
+# optimizer may still be to come (of the generator, in a GAN).
+ENOUGH_STEPS = 2
 _LATE = 10  # steps: before that, several losses may have come by in turns
 
 
@@ -225,7 +231,7 @@ class Losses:
         """
         told = tuple(each for each, _ in optimizers)
         holder = {key: number for number, (_, held) in enumerate(optimizers) for key in held}
-        enough = any(each.steps >= _ENOUGH_STEPS for each in told)
+        enough = any(each.steps >= ENOUGH_STEPS for each in told)
 
         def cell(key: int, known: _Known, number: int) -> TrainingCell:
             reach, by = known.reaches.get(number), holder.get(key)

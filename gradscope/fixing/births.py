@@ -15,7 +15,8 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing import reconnecting
 from gradscope.fixing.origins import CutReason, EngineUse, Origins
 from gradscope.fixing.plan import Plan, alone, none_held, plan
-from gradscope.fixing.runs import REFUSED, Bounds, Program
+from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program
+from gradscope.fixing.verify import LEAST_CALLS
 from gradscope.fixing.ways import Cut, State, Ways, spot_of
 from gradscope.model import (
     Applicability,
@@ -34,9 +35,9 @@ from gradscope.model import (
 from gradscope.rules.base import table_rows
 from gradscope.units import counted, gathered, lines_told
 
-_LEAST_SECONDS = 2.0
+# Fixes of one finding that are tried: each takes a run of the program and a rehearsal.
 _MOST_TRIED = 5
-_MOST_NOTES = 3
+_MOST_NOTES = 3  # notes of one finding on where a way was cut: nobody reads more
 _ATTACHED = Fix(FixKind.ATTACH, "use the value itself, with its graph")
 
 
@@ -390,7 +391,7 @@ def _tried(
             continue
         held, why, tried = list[Fix](), "", 0
         for candidate in [c for c in proposal.candidates if c.can_be_tried][:_MOST_TRIED]:
-            if end - time.monotonic() < _LEAST_SECONDS:
+            if end - time.monotonic() < LEAST_SECONDS:
                 why = "not tried: no time was left"
                 break
             tell(f"tries fix {candidate.number}")
@@ -424,7 +425,7 @@ def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> boo
     not all zero, and nothing fails; None where no time was left to see that.
     """
     left = end - time.monotonic()
-    ran = program.run(with_it.changes, Bounds(100, max(left / 2, _LEAST_SECONDS)))
+    ran = program.run(with_it.changes, Bounds(LEAST_CALLS, max(left / 2, LEAST_SECONDS)))
     if ran.exit_status is None:
         return None
     if ran.exit_status == REFUSED or ran.exception:
@@ -433,7 +434,7 @@ def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> boo
         return False
     with suppress(GradscopeError):
         calls = finding.backward_call if finding.severity is Severity.ERROR else 0
-        left = max(end - time.monotonic(), _LEAST_SECONDS)
+        left = max(end - time.monotonic(), LEAST_SECONDS)
         record = program.follow(Bounds(calls, left), with_it.changes)
         after = Ways(record)
         if record.stopped or any(not call.has_graph for call in record.calls):

@@ -108,6 +108,11 @@ class Search(Trial):
     def emptied(self) -> list[Fix]:
         """Return the fixes that empty a container of numbers, such as losses, once it is read: what
         an earlier call has run is run no more, and nothing else is left out.
+
+            net[1].register_forward_hook(lambda module, x, y: terms.append(y.abs().mean()))
+            for x in data:
+                loss = net(x).square().mean() + torch.stack(terms).sum()  # then: terms.clear()
+                loss.backward()
         """
         record, fixes = self._record, []
         everything = set[int]().union(*self._base.ran.values())
@@ -283,6 +288,12 @@ class Search(Trial):
     def _built_later(self, changed: Iterable[Span]) -> Iterator[Fix]:
         """Yield the fixes that build what is changed, and what is computed from it, only once that
         is over.
+
+            out = net(x)  # behind the second swap
+            swap()  # the parameters for their average
+            goal = net(x).detach()
+            swap()
+            (out - goal).square().mean().backward()
         """
         calls = self._calls_by(self._failing.spot)
         happened = {place for event in self._record.events for place in event.levels}
@@ -439,6 +450,10 @@ class Search(Trial):
     def _uncached(self) -> list[Fix]:
         """Return the fixes that compute each time what is kept in a cache, or in all where one is
         not enough.
+
+            embed = lru_cache(lambda n: table(torch.full((3,), float(n))))  # without lru_cache
+            for _ in range(3):
+                torch.stack([embed(1), embed(2)]).square().sum().backward()
         """
         wrapped: list[_Kept] = [
             (file, [function], pieces)
@@ -479,7 +494,17 @@ class Search(Trial):
         return [each for each in run if self._built_by(file, each) & self._broken]
 
     def _inside(self) -> Iterator[Fix]:
-        """Yield the fixes that run what comes before a loop or a function at its head."""
+        """Yield the fixes that run what comes before a loop or a function at its head.
+
+        image = torch.sigmoid(canvas)  # as the first line of the function
+
+        def closure():
+            loss = (image - 0.3).square().sum()
+            loss.backward()
+            return loss
+
+        torch.optim.LBFGS([canvas]).step(closure)
+        """
         built = dict.fromkeys((*self._built_at, *self._ran))
         beside = ((file, e) for file, node in built for e in block_with(file, node))
         for file, owner in dict.fromkeys(beside):
@@ -527,7 +552,13 @@ class Search(Trial):
                 yield from islice(self._made_twice(spot, nodes, again, behind), 1)
 
     def _opened(self, file: str, node: ast.stmt) -> list[ast.stmt]:
-        """Return what a branch ran that built what fails: another time it may not be taken."""
+        """Return what a branch ran that built what fails: another time it may not be taken.
+
+        if stage != entered:
+            opt = torch.optim.SGD(parts[stage], 0.1)
+            rays = grid * camera.exp()  # this alone is run again
+            entered = stage
+        """
         if not isinstance(node, ast.If):
             return [node]
         inside = self._building(file, [*node.body, *node.orelse])
@@ -613,7 +644,10 @@ class Search(Trial):
         return next((record.bound[h] for h in heads), None)
 
     def _fewest(self, harmless: Sequence[int]) -> list[int]:
-        """Return the fewest of harmless cuts that mend it together; none if all do not."""
+        """Return the fewest of harmless cuts that mend it together; none if all do not.
+
+        h, c = cell(x, (h, c))  # in a loop: both carry the graph on
+        """
         cuts: list[int] = []
         for each in harmless:
             if not self._harm(self._cut([*cuts, each])):

@@ -19,8 +19,7 @@ from gradscope.errors import GradscopeError
 from gradscope.model import Edit
 from gradscope.units import lines_of
 
-CONTEXT = 3
-"""Lines around a change that a diff shows."""
+CONTEXT = 3  # lines around a change that a diff shows, as many as those of `diff -u` and git
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
 _ENDS = "\r\n"

@@ -18,7 +18,7 @@ from gradscope.fixing.patch import read
 from gradscope.fixing.pieces import all_of
 from gradscope.fixing.plan import Candidate, Proposal, alone, none_held, plan
 from gradscope.fixing.rehearsal import Record, Spot
-from gradscope.fixing.runs import REFUSED, Bounds, Program, Run, Start, start_process
+from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program, Run, Start, start_process
 from gradscope.fixing.trials import CONSTANT, MOST, OTHER, TARGET, UNSPOILT
 from gradscope.fixing.verify import Verdict, compared, default_calls
 from gradscope.model import Applicability, Finding, Fix, FixKind, Proof, Recording
@@ -33,10 +33,28 @@ _CHEAPEST = (
 """What trains by a derivative or empties what is summed comes first, then what builds less of a
 graph, then what builds as much, then what keeps it for the next call, and what computes it twice.
 """
+# Fixes of one finding that are tried, small changes first: each takes a run of the program and,
+# if it mends, a rehearsal. The search ends earlier at one that leaves the training as it was.
 _MOST_TRIED = 6
-_LEAST_SECONDS = 2.0
 
 
+# Several edits mend most programs. In this one, `b(h.detach())` takes the second loss from `body`
+# (``trains``); `retain_graph=True` at the first call takes nothing, and the second one frees all:
+#
+#     h = body(x)
+#     a(h).sum().backward()
+#     b(h).sum().backward()
+#
+# With `state = cell(x, state)` in a loop, `retain_graph=True` keeps each graph (``keeps``), and
+# each call runs through all of them (``carries``); `state.detach()` does neither. In the next
+# program, `loss.item()` ends the leak as `loss.detach()` does, but behind the calls that are tried,
+# the last line fails (``may_fail``):
+#
+#     for x in data:
+#         loss = net(x).mean()
+#         losses.append(loss)
+#         ...
+#     print(torch.stack(losses).mean())
 class Outcome(NamedTuple):
     """What became of a program with a fix: the less, the better."""
 
@@ -194,7 +212,7 @@ def _tried(
         waiting, tried = own[:_MOST_TRIED], set[int]()
         while waiting:
             left = end - time.monotonic()
-            if left < _LEAST_SECONDS:
+            if left < LEAST_SECONDS:
                 why = "no time was left"
                 break
             candidate = waiting.pop(0)

@@ -24,8 +24,9 @@ from gradscope.fixing.rehearsal import Line, Record, Spot
 from gradscope.model import Finding, Header, Recording
 from gradscope.record.file import load
 
+# Losses at either end of a run that are averaged, or a quarter of all if these are fewer: one
+# loss alone varies from batch to batch.
 MEAN_OF = 10
-"""Most calls at either end of a run whose losses are averaged."""
 
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 _START = """\
@@ -35,10 +36,15 @@ from gradscope.launch.{2} import main
 sys.path.remove({0!r})
 sys.exit(main({1!r}))
 """
+# Exit status of a guarded run that ended before it would change something outside: programs use
+# small numbers, shells 126 and above.
 REFUSED = 125
-"""The exit status of a guarded run that ended where it would change something outside."""
-_MOST_OUTPUT = 64 << 10
-_GRACE = 5  # seconds
+# Seconds that must be left to try one more fix; a small program's try takes 0.1 to 0.2.
+LEAST_SECONDS = 2.0
+_MOST_OUTPUT = 64 << 10  # bytes of the output that are kept, the last: enough for a traceback
+_GRACE = 5  # seconds for a run that was asked to end, to write its recording
+# Backward calls of a program that is first run for its findings: most hazards show in the first
+# calls, and leaks within 512.
 _MOST_CALLS = 10_000
 
 

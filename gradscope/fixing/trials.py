@@ -16,13 +16,15 @@ from gradscope.fixing.rehearsal import Event, Kind, Option, Record, Simulation, 
 from gradscope.model import Applicability, Edit, Fix, FixKind
 from gradscope.units import gathered
 
-MOST = 3
+MOST = 3  # lines in a fix that say what the training loses: more are not read
 CHANGES = Applicability.MAYBE_INCORRECT
 CONSTANT = "it is a constant then: each loss trains what it does now, by its other ways alone"
 TARGET = "it enters the loss as its target"
 SPOILT = "what an earlier call has freed is trained through it no more"
 UNSPOILT = "every gradient that a step needs stays as it is"
 OTHER = "it is computed from what has been changed by then or is drawn anew: it may be another"
+# Places on the way to what fails at which a cut is simulated, the first ones: each simulation
+# walks through the graph of all iterations.
 _MOST_CUTS = 400
 
 

@@ -18,15 +18,15 @@ from gradscope.fixing.runs import Bounds, Program, Run, Start, start_process
 from gradscope.fixing.training import Comparison, Difference, TrainingChange
 from gradscope.model import Certainty, Finding, Header, Severity
 
+# Backward calls of each run, unless another number is given or the findings need more. They
+# include the scans for leaks at iterations 4, 6, 8, 12, 16, 24, 32, 48, 64 and 96.
 LEAST_CALLS = 100
-"""Backward calls of each run, unless another number is given or the findings need more."""
 
 NEVER_CAME = "this did not happen in the run: nothing to mend"
 
+# Calls of a changed program in which its training is compared: a rehearsal keeps all graphs.
 MOST_REHEARSED = 40
-"""Most calls of a changed program in which its training is compared."""
-_LEAST_SECONDS = 1.0
-"""A run that would get less time than this is not started."""
+_LEAST_SECONDS = 1.0  # seconds: a run that would get less time than this is not started
 
 _Key = tuple[str, str, int, tuple[str, ...]]
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gradscope.api.watch import watch
 
 BOOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
-_MOST_UNWATCHED = 5
+_MOST_UNWATCHED = 5  # commands that the report names
 _OF_MULTIPROCESSING = "--multiprocessing-fork"
 """With this argument ``multiprocessing`` starts an interpreter for its helper process."""
 _FORKSERVER = "from multiprocessing.forkserver import"

@@ -60,6 +60,7 @@ def _is_outside(path: Any, folder: str) -> bool:
     return not text.startswith((os.path.join(folder, ""), os.path.join(os.devnull, "")))
 
 
+# Frames of the program, from the innermost outwards, that say where it would change a file.
 _MOST_FRAMES = 8
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gradscope.fixing.rehearsal import Record
     from gradscope.fixing.runs import ChildProcess
 
-_POLL = 0.01  # seconds
+_POLL = 0.01  # seconds between two checks whether a copy has ended: a tenth of the shortest try
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 _START = """\
 import sys

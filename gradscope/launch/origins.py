@@ -12,12 +12,15 @@ from gradscope.collect.following import Following
 from gradscope.fixing.runs import Job
 from gradscope.launch.trial import begin_rehearsal, end_rehearsal, overlay, rehearse
 
+# Steps of each optimizer after which the rehearsal ends: the second shows what the first has left
+# (a carried state, a gradient that was not reset).
 STEPS = 2
-"""Steps of each optimizer at which it ends."""
+# Steps of one optimizer after which it ends, whatever the others did: a critic may take five for
+# each of its generator, and another optimizer may never step.
 _MOST_STEPS = 12
-"""Steps of one optimizer at which it ends, whatever others have done."""
+# Engine calls after which it ends if no optimizer has stepped: micro-batches may come before the
+# first step.
 _MOST_CALLS = 40
-"""Engine calls at which it ends without any step."""
 
 
 class Rehearsal(Following):

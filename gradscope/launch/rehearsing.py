@@ -60,15 +60,19 @@ from gradscope.program.tensors import (
 from gradscope.torch_private import DisableTorchFunction, innermost_transform
 from gradscope.units import gathered
 
+# Engine calls that are rehearsed after the first that would fail: some iterations, also of
+# several losses each, show what an edit does to later ones. All their graphs are kept.
 _CALLS_AFTER = 14
-"""Engine calls that are watched after the first one that would fail."""
 
 _CONTAINERS = (tuple, list, dict)
 _TOLD = (*_CONTAINERS, int, float, bool, str, type(None))
-_MOST_SEARCHES = 50  # for names
+# Searches through all variables for the names of new leaves: inner loops make new ones without
+# end, and these have no names.
+_MOST_SEARCHES = 50
 _OLD = 8  # events: what is older is of an earlier iteration
 _ABSENT = object()
-_MOST_PARTS = 64  # of a container that are looked at
+# Elements of a container that are looked at, in each expression that the program reads.
+_MOST_PARTS = 64
 
 _PRODUCTS = ("mul", "__mul__", "__rmul__", "div", "__truediv__", "__rtruediv__", "true_divide")
 _COMPILING = ("gradscope.", "runpy", "importlib.", "_frozen_importlib")

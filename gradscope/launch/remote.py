@@ -22,10 +22,13 @@ from typing import Any
 from gradscope.errors import GradscopeError
 from gradscope.units import counted, nbytes
 
+# Seconds for a program that runs Python code to answer: it begins at its next instruction, but to
+# look through its graphs takes time.
 PATIENCE = 10.0
-"""Seconds within which a program answers that runs Python code."""
-_NEEDS = (3, 14)
+_NEEDS = (3, 14)  # ``sys.remote_exec``
+# Graphs, and holders of each, that are printed: those of a leak are alike.
 _MOST_GRAPHS, _MOST_HOLDERS = 10, 3
+# Nodes that are counted while the program waits, at about a microsecond each.
 _MOST_NODES = 100_000
 _RUNS_PROGRAMS = str(Path(__file__).with_name("runner.py"))
 _HOME = str(Path(__file__).parents[2])

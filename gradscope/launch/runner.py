@@ -267,8 +267,8 @@ class _TorchFinder(MetaPathFinder):
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _IMPORT_SYSTEM = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 _LAST = ("last_exc", "last_type", "last_value", "last_traceback")
+# What a shell shows for a program that died of Ctrl-C: 128, and the number of SIGINT.
 INTERRUPTED = 130
-"""What a shell shows for a program that died of Ctrl-C."""
 
 
 class Ending(NamedTuple):

@@ -27,11 +27,14 @@ _SHARED = struct.Struct("QQ")
 """What the two processes share: the number of the standby, and 1 once it is not needed."""
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 """What a terminal or a scheduler sends to all processes of a job before it kills them."""
-_LOOK_EVERY = 1000  # milliseconds
+# Milliseconds between two checks which files the program has closed: the reader of a pipe waits
+# this long for its end.
+_LOOK_EVERY = 1000
+# Linux, uapi/linux/pidfd.h: PIDFD_GET_INFO, struct pidfd_info, and the flag of its exit code.
 _GET_INFO = 0xC040FF0B
 _INFO = struct.Struct("QQ11Ii")
 _INFO_OF_EXIT = 8
-_STARTED = 19
+_STARTED = 19  # starttime in /proc/PID/stat, counted from the state, which follows the name
 
 Report: TypeAlias = Callable[[int | None], None]
 """Is called with the exit status of a process, if it is known."""

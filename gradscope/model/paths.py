@@ -23,7 +23,7 @@ Kind = Literal[
 ]
 """How an object is held."""
 
-_LONGEST_KEY = 40
+_LONGEST_KEY = 40  # characters of a key in a name such as `cache["…"]`, so that it fits in a line
 
 
 class Step(NamedTuple):

@@ -183,9 +183,11 @@ Held = tuple[Kind, Any, Any]
 _Reader = Callable[["Contents", Any], Iterable[Held]]
 """Returns what an object of one type holds."""
 
-_MANY_NAMES = 10_000
-_MANY_RESULTS = 10_000
-_LONGEST_TRACEBACK = 1_000  # frames, of a deeper one those nearest to the error
+# Attributes that are inspected of an object (more than elements of a list, because programs keep
+# graphs there), and results of a bounded ``lru_cache``: one with more is passed over.
+_MANY_NAMES, _MANY_RESULTS = 10_000, 10_000
+# Frames of a traceback; of a longer one (endless recursion), those nearest to the error.
+_LONGEST_TRACEBACK = 1_000
 
 GENERATORS = {
     id(types.GeneratorType): ("gi_frame", "gi_yieldfrom", "gi_code"),
@@ -484,7 +486,7 @@ _READERS = {id(cls): read for cls, read in _BY_CLASS}
 """By id: a metaclass may define equality, and these classes live as long as the process."""
 
 _layouts: dict[int, Layout] = {}
-_LARGEST_CACHE = 5_000  # programs can make new classes for ever
+_LARGEST_CACHE = 5_000  # classes: programs can make new ones for ever
 
 
 def layout_of(cls: type) -> Layout:

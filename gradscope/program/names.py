@@ -19,8 +19,10 @@ from gradscope.program.variables import Variable, variables
 from gradscope.torch_private import MODULE_CALL
 
 _MODULE: Any = None if MODULE_CALL is None else Variable(MODULE_CALL, "self")
-_DEEPEST = 60  # frames looked at for a module
-_MOST_ENTRIES = 100  # of a container that is looked through for one
+# Frames that are searched for a module, at each operation of a new graph. A module that calls
+# another takes three: its own, and two of torch.
+_DEEPEST = 60
+_MOST_ENTRIES = 100  # of a container that is looked through for a module: not data, but networks
 
 
 class Names:

@@ -37,16 +37,18 @@ class Budget(NamedTuple):
     window: int = 0
 
 
+# What a user asks for once may take some seconds.
 ON_DEMAND = Budget(max_objects=500_000, max_seconds=5.0, max_depth=40, max_items=20_000)
 
 
 _Link = tuple[int, Kind, Any]
 """How an object is held, and by which object number, or by the variables of origin ``~number``."""
 
-_MOST_LINKS = 4  # other holders of the same object that are remembered
-_MOST_NAMES = 8  # of one tensor
-_MOST_WAYS = 64  # ways tried to find them
-_CLOCK = 32  # objects between two looks at the clock
+_MOST_LINKS = 4  # other holders that are remembered for each object
+# Names of one tensor, the shortest first, and ways up that are tried to find them: holders that
+# hold each other, as a module and its parent may, have no end of names.
+_MOST_NAMES, _MOST_WAYS = 8, 64
+_CLOCK = 32  # objects between two looks at the clock, so that these cost little
 
 
 class Walk:
@@ -250,9 +252,12 @@ def named_tensors(frames: Iterable[FrameType], budget: Budget) -> list[tuple[Ten
         return walk.named_tensors()
 
 
+# Levels of referrers up to a variable; at each, the collector goes through all of Python's
+# objects. A longer name no longer helps.
 _MOST_LEVELS = 12
 _MOST_REFERRERS = 300  # of one level: beyond that the names no longer help
 _LONGEST_JUMP = 4  # an object, its __dict__, _modules or a closure, a cell, then what it holds
+# Items of a container that is known to hold what is sought: all are looked at.
 _MANY_ITEMS = 1_000_000
 
 

@@ -35,12 +35,11 @@ _CONSOLE_SCRIPTS = tuple(os.sep + name for name in _STARTERS)
 _SCRIPTS = _PATHS["scripts"]
 """Where an installer writes what starts ``pytest`` or ``torchrun``; they have no ending."""
 
+# Whose code it is: the user's, an installed library's, or that of torch, gradscope or Python.
+#
+# COMPILED is what torch.compile made of the user's: most of its instructions are nowhere in the
+# source. ENGINE is gradscope's one frame between a backward call and the engine.
 USER, COMPILED, LIBRARY, HIDDEN, ENGINE = 2, 3, 1, 0, -1
-"""Whose code it is: the user's, an installed library's, or that of torch, gradscope or Python.
-
-COMPILED is what torch.compile made of the user's: most of its instructions are nowhere in the
-source. ENGINE is gradscope's one frame between a backward call and the engine.
-"""
 
 _OVERRIDES = ("__torch_function__", "__torch_dispatch__")
 """The methods that torch runs in the place of an operation.
@@ -97,7 +96,7 @@ class KnownCode:
 
 known_codes: dict[int, KnownCode] = {}
 """By id, as hashing a code object hashes its constants. The pack hook looks into it by itself."""
-_LARGEST_CACHE = 20_000  # notebooks and exec() make new code objects for ever
+_LARGEST_CACHE = 20_000  # code objects: notebooks and exec() make new ones for ever
 
 
 def learn_code(code: CodeType) -> KnownCode:
@@ -254,8 +253,11 @@ def site_of(place: Place | None) -> Site | None:
     return None if place is None else place.site
 
 
+# Routes that are kept, one for each chain of calls that saved something. A further one is made
+# anew each time, and equals none.
 _MOST_ROUTES = 10_000
-_DEEPEST = 200  # frames of the user's
+# Frames of the user's code in a route, from the innermost: a recursion may have thousands.
+_DEEPEST = 200
 
 
 class Route:

@@ -179,8 +179,10 @@ def storage_of(tensor: Tensor) -> int:
 Memory: TypeAlias = tuple[int, int]
 """Address and bytes."""
 
-_PAGE = 4_096
-_MOST_PAGES = 256  # of one tensor that are read; of more than that, as many spread evenly
+# Bytes in a page, and pages of a tensor that are read: 1 MiB, in less than a millisecond. A
+# larger tensor is read in as many pages spread evenly, so a write to a few of its elements may go
+# unseen.
+_PAGE, _MOST_PAGES = 4_096, 256
 
 
 def memory_of(tensor: Tensor) -> Memory | None:

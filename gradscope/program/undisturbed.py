@@ -28,9 +28,14 @@ _suspend.restype = _resume.restype = None
 _IN_PYTHON = (FunctionType, MethodType)
 
 
-def apart(work: Callable[[], object], seconds: float) -> None:
+# What torch is asked in another thread takes microseconds, all probes of facts milliseconds: the
+# program is held up for longer only where that thread hangs, and then no longer than this.
+_MOST_SECONDS = 2.0
+
+
+def apart(work: Callable[[], object]) -> None:
     """Do some work in a new thread, where no mode, no hook and no numbering of nodes of the
-    program's is; do not wait for longer than that.
+    program's is; do not wait for it for ever.
 
     A thread that starts now must not wait for an import that this one is in the middle of.
     """
@@ -44,7 +49,7 @@ def apart(work: Callable[[], object], seconds: float) -> None:
 
     done.acquire()
     _thread.start_new_thread(run, ())
-    done.acquire(timeout=seconds)
+    done.acquire(timeout=_MOST_SECONDS)
 
 
 class Uncollected:

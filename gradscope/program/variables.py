@@ -41,7 +41,7 @@ LOCALS_PROXY = type((lambda: sys._getframe().f_locals)())
 _WORD = ctypes.sizeof(c_size_t)
 _DATA = object.__basicsize__ + _WORD
 _LOCALS, _SLOTS = 3 * _WORD, (10 if sys.version_info >= (3, 14) else 9) * _WORD
-_HOW_IT_IS_HELD = 3
+_HOW_IT_IS_HELD = 3  # the two lowest bits
 _IS_KNOWN = (
     sys.implementation.name == "cpython"
     and (3, 11) <= sys.version_info[:2] <= (3, 14)

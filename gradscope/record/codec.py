@@ -35,14 +35,13 @@ _WORDS = {kind.__name__: [word.value for word in kind] for kind in _KINDS if iss
 FORMAT = zlib.crc32(f"4 {LAYOUT} {_WORDS}".encode())
 """What a file of another layout of the model has another one of; so has another layout of logs."""
 
-_LARGEST = 1 << 63
-"""Numbers are no larger, so that those who show them can reckon with them."""
+_LARGEST = 1 << 63  # no number is larger, so that views can compute with them: 64 bits
 
+# No site has more: views go through its lines, and a file made to do harm must not hold them up.
 _MOST_LINES = 10_000
-"""No place has more: those who show one go through its lines."""
 
+# Longer texts are cut to this; an argument of a program is never longer (Linux allows 128 KiB).
 _MOST_CHARACTERS = 1 << 17
-"""Of a longer text so many are read; no argument of a program has more."""
 
 _VALUES = {name: attrgetter(*names) for name, names in LAYOUT.items()}
 

@@ -54,15 +54,14 @@ TABLES = (
 Key: TypeAlias = tuple[str, int]
 """A table and the key in it."""
 
-PAGE = 4096
+PAGE = 4096  # bytes: what is noted here changes in place, within one page of memory and of a disk
 HEAD = struct.Struct("<8sIIIIQQ16s")
 """Magic, format, the process that writes and its file descriptor, how often the log was moved,
 where it starts and where it stops, 0 while it grows, and the version of gradscope.
 """
 NOTE = struct.Struct("<II")
-_NOTE_AT = 64
-ROWS_NOTED = 20
-"""Rows of calls of which it is noted that they have counted on: there is no room for more."""
+_NOTE_AT = 64  # behind ``HEAD``, which has 56 bytes
+ROWS_NOTED = 20  # rows of calls whose counts are noted in the page: it has no room for more
 _ROW = struct.Struct("<IIQQdqQ")
 """Checksum of what follows, the key of a row, and of it what is in ``NOTED``."""
 _OPEN = struct.Struct("<IIQ")
@@ -71,26 +70,24 @@ has begun, and ended once the row has a call with this number.
 """
 _OPEN_AT = 4096 - _OPEN.size
 _ROWS_AT = _OPEN_AT - ROWS_NOTED * _ROW.size
-_CHECKSUM = 4
+_CHECKSUM = 4  # bytes of a checksum, which comes first
 FRAME = struct.Struct("<4sIIBI")
 """Mark, checksum of all that follows it here and of the payload, length of that, table, key."""
 MARK = b"\xf5GS\n"
-_CHECKED_FROM = 8
+_CHECKED_FROM = 8  # behind mark and checksum
 
+# Outdated bytes that a log may have, in addition to as many as it has live ones: it is about
+# twice as large as needed at most, and each byte is copied about once.
 _SPARE = 1 << 20
-"""Bytes that may be outdated in a log, with as many more as are not."""
 _AS_IT_IS: int = getattr(os, "O_BINARY", 0)
+# Our file descriptors begin here: the program's have the numbers that they have without us, and a
+# program that closes all and opens others is not given one of gradscope's again. Linux allows
+# 1,024 to a process, unless more are asked for.
 _OUT_OF_THE_WAY = 900
-"""Our file descriptors begin here: the program's have the numbers that they have without us, and a
-program that closes all and opens others is not given one of gradscope's again.
-"""
 
-_MOST_READ = 64 << 20
-_MOST_IN_LOG = 500_000
-_A_CHECK = 512
-"""No recording is larger: a file that was made to do harm is read no further. To look for a record
-where none is costs as much as to read some bytes.
-"""
+# Bytes and records that are read, more than a recording has: a file that was made to do harm is
+# read no further. Each search for a record where none is counts as some bytes.
+_MOST_READ, _MOST_IN_LOG, _A_CHECK = 64 << 20, 500_000, 512
 
 
 class Store:
@@ -356,8 +353,7 @@ T = TypeVar("T")
 _MOST_TEXT = dict.fromkeys(TABLES, 2 << 20) | {"graphs": 20 << 20, "sources": 32 << 20}
 """Bytes that are read of the text of each table, unpacked; ten times as many in memory."""
 
-_A_LIST = 16
-"""A list counts as so many bytes more: an empty one takes 2 there, and 64 in memory."""
+_A_LIST = 16  # bytes that a list counts more: an empty one takes 2 there, and 64 in memory
 
 _MOST_RECORDS = dict.fromkeys(TABLES, 10_000) | {"findings": 500}
 NOTED = ("count", "last_number", "ended", "live_bytes", "number")

@@ -37,14 +37,15 @@ from gradscope.model import (
 from gradscope.record import codec
 from gradscope.record.file import NOTED, ROWS_NOTED, Key, Log, Store, create, pack, read_log
 
+# Rows of calls at most, without the extra one for each kind of call at each site. Each takes a
+# few hundred bytes in the file, and the page shows all of them.
 ROWS = 2_000
-"""Most rows of calls, without the one more for each kind of call at each site."""
 
+# Of these, rows for one kind of call at one site: a loop whose graphs are never alike must leave
+# some for others.
 ROWS_AT_SITE = 200
-"""Most of these rows for one kind of call at one site."""
 
-RUNS = 1_998
-"""The memory curve has fewer runs of samples, with two points each: less than 4,000."""
+RUNS = 1_998  # the memory curve has fewer runs of samples, with two points each: less than 4,000
 
 _ALIKE = attrgetter(
     "kind", "site", "retain_graph", "create_graph", "inputs", "graph", "nodes", "nodes_run",
@@ -54,14 +55,11 @@ _ALIKE = attrgetter(
 """What two calls must have in common to share a row, beside the names of their roots."""
 
 _figures = attrgetter(*FIGURES)
-GRAPHS_AT_SITE = 200
-"""Most graphs stored for one call site: enough to see a growing graph grow."""
+GRAPHS_AT_SITE = 200  # most graphs stored for one call site: enough to see a growing graph grow
 
-NODES_AT_SITE = 100_000
-"""Most nodes of the graphs of a site: large graphs take long to write."""
+NODES_AT_SITE = 100_000  # most nodes of the graphs of a site: large graphs take long to write
 
-GRAPH_BYTES = 8 << 20
-"""Most bytes of all stored graphs, compressed: as text more than are read."""
+GRAPH_BYTES = 8 << 20  # most bytes of all stored graphs, compressed: as text more than are read
 
 
 class FoldedCalls:
@@ -199,14 +197,15 @@ def _level(sample: Sample) -> tuple[int, int]:
     return sample.live_bytes, sample.held_bytes
 
 
-SOURCE_BYTES = 2 << 20
-"""Larger files are data, not source."""
+SOURCE_BYTES = 2 << 20  # bytes: larger files are data, not source
 
+# Seconds by which the totals and the memory curve may lag behind the calls in a file, and so in
+# `gradscope top`: writing them takes longer than a small call.
 WRITE_EVERY = 0.1
-"""Seconds for which the totals and the memory curve may lag behind the calls in a file."""
 
+# Up to this many calls in a row, everything is written with each: a short run that is killed
+# loses nothing.
 AT_ONCE = 100
-"""Until a row has more calls, all is written with each."""
 
 Method = TypeVar("Method", bound=Callable[..., None])
 

@@ -33,8 +33,8 @@ from gradscope.render.theme import NODE_STATES, SAVED_STATES
 from gradscope.render.wording import lives
 from gradscope.units import counted, escaped, gathered, nbytes
 
-_WIDTH = 100
-_MOST_NODES = 200
+_WIDTH = 100  # characters of a line in a notebook, which scrolls what is longer
+_MOST_NODES = 200  # rows of a graph that is printed: more are not read, and ``draw`` folds them
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -17,7 +17,7 @@ from gradscope.model import (
 )
 from gradscope.units import counted, listed, short_path
 
-_MOST_SAVED = 4
+_MOST_SAVED = 4  # saved tensors in a sentence: more are counted
 LOOKED_FOR = "nothing freed or changed was needed, nothing grows"
 
 
@@ -48,8 +48,9 @@ def lives(s: Summary) -> str:
     return f"{s.nodes:,} built, {s.nodes_destroyed:,} destroyed{alive}{unmet}"
 
 
+# So many tell whether gradients are reset, and whether graphs grow: what the first leaves, the
+# second meets, and the third shows that it goes on.
 _STEPS, _CALLS = 3, 3
-"""So many tell whether gradients are reset, and whether graphs grow."""
 
 
 def nothing_found(recording: Recording, calls: str) -> tuple[str, str, bool]:

@@ -87,10 +87,9 @@ def built(made: Iterable[Site], message: str, again: str = "and here") -> Iterat
         yield Related("created", site, again if position else message)
 
 
+# What a node costs beside the tensors that it has saved: malloc gave out 513 to 576 bytes for
+# each more in a chain of additions, negations, sums or views (torch 2.13 on Linux, 64 bits).
 NODE_BYTES = 512
-"""What a node costs beside the tensors that it has saved: malloc gave out 513 to 576 bytes for each
-more in a chain of additions, negations, sums or views (torch 2.13 on Linux, 64 bits).
-"""
 
 
 class Grown(NamedTuple):
@@ -166,7 +165,7 @@ def at(site: Site | None) -> str:
     return f" at {place(site)}" if site else ""
 
 
-_MOST_NAMED = 3
+_MOST_NAMED = 3  # patterns of parameters in a sentence, as `encoder.*`: more are counted
 
 
 def patterns(names: Iterable[str], others: Collection[str] = ()) -> dict[str, list[str]]:

@@ -97,7 +97,7 @@ _LEAST_SHARE = 0.1  # of what graphs held, or all of torch, for what was kept to
 _MOST_SHARE = 0.8  # more than that, computed again at once, would need the memory again
 _ALMOST_ALL = 0.95  # of what was saved, for the samples in it to be those of the batch
 _MOST_TIMES = 10  # as large as all graphs is what fails for a reason of its own
-_MOST_LINES, _MOST_OPERATIONS = 3, 2
+_MOST_LINES, _MOST_OPERATIONS = 3, 2  # that are named, with what they saved: those of most bytes
 
 
 @dataclass(slots=True)

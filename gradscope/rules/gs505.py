@@ -69,7 +69,7 @@ from gradscope.units import counted, listed
 
 RULE = rule(__doc__, "GS505", "differentiated-tensor-unused", Severity.ERROR, Certainty.CERTAIN)
 
-_MOST_NAMED = 4
+_MOST_NAMED = 4  # inputs in a sentence, by their place: more are counted
 
 
 class Input(NamedTuple):

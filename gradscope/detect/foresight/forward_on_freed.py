@@ -14,18 +14,26 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.lines import LineWatch
-from gradscope.detect.foresight.reading import Effect, Held, Read, Wanted, foretell, tensors_of
+from gradscope.detect.foresight.reading import (
+    MOST_MADE,
+    MOST_NAMED,
+    MOST_NODES,
+    Effect,
+    Held,
+    Read,
+    Wanted,
+    foretell,
+    tensors_of,
+)
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.ahead.questions import start_before
 from gradscope.program.sites import place_in, site_of, user_frames
 from gradscope.program.tensors import held_node
 from gradscope.rules import gs103
 
-_MOST_NODES = 2_000  # that may be touched in one look
-_MOST_MADE = 3
-_MOST_NAMED = 20
-_MOST_EXPECTED = 64
-_MOST_CALLS = 8  # backward calls that an expected line is waited for
+_MOST_EXPECTED = 64  # lines that are waited for at once; each is compared at every traced line
+# Backward calls for which an expected line is waited for; every line is traced meanwhile.
+_MOST_CALLS = 8
 
 
 class _Expected(NamedTuple):
@@ -107,8 +115,8 @@ class FreedWatch(Observer):
         return gs103.ForwardOnFreed(
             read=read.site,
             holder=read.name,
-            nodes=tuple(dict.fromkeys(name for name, _ in freed))[:_MOST_NAMED],
-            made=tuple(made)[:_MOST_MADE],
+            nodes=tuple(dict.fromkeys(name for name, _ in freed))[:MOST_NAMED],
+            made=tuple(made)[:MOST_MADE],
             freed_by=known.record,
             next_call=read.backward,
             after=self.watch.calls,
@@ -139,6 +147,6 @@ def _number(held: Held) -> int:
 
 def _freed_in(held: Held) -> list[tuple[str, Token]]:
     """Return the nodes of a tensor's graph that have lost what they saved, the nearest first."""
-    walked = Walker(_MOST_NODES).walk([held_node(held.tensor)])
+    walked = Walker(MOST_NODES).walk([held_node(held.tensor)])
     known = ((node, token) for node in walked if (token := token_of(node)) is not None)
     return [(node.name(), token) for node, token in known if token.freed_by is not None]

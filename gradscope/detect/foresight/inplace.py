@@ -22,20 +22,35 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.foresight.lines import LineWatch
-from gradscope.detect.foresight.reading import Held, Read, Schedule, Wanted, foretell, tensors_of
+from gradscope.detect.foresight.reading import (
+    MOST_MADE,
+    MOST_NAMED,
+    MOST_NODES,
+    Held,
+    Read,
+    Schedule,
+    Wanted,
+    foretell,
+    tensors_of,
+)
 from gradscope.model import Finding, Site
 from gradscope.program.ahead.questions import FromFrames, start_before
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import held_node, is_held_leaf, is_parameter, requires_grad
 from gradscope.rules import gs202
 
-_MOST_NODES = 2_000  # that may be touched in one look
-_MOST_MADE = 3
-_MOST_NAMED = 20
 _SLICES = 4  # CopySlices comes this soon after the node that it wraps
-_TRIES = 3  # lines of one frame: at the first, a result may not have its name yet
+# Lines of one frame at which the graphs that a change concerns are searched for. At the first, a
+# result may not have its name yet, because it is bound after all of these:
+#
+#     out = head(
+#         self.norm(x.mul_(2)),
+#     )
+_TRIES = 3
+# Changes that are looked into at once: each one reads the program ahead, and every line is traced
+# while one waits.
 _MOST_WAITING = 16
-_DEEPEST = 1_000_000
+_DEEPEST = 1_000_000  # frames, more than any program has: no line was looked at yet
 
 
 @dataclass(slots=True)
@@ -59,8 +74,8 @@ class Needed(NamedTuple):
     def facts(self, changed_at: Site, after: int, by: gs202.By) -> gs202.StaleSoon:
         """Return the facts of the finding: changed at a place, after so many backward calls."""
         read, stale = self.read, self.stale
-        tensors, nodes = tuple(stale.tensors)[:_MOST_NAMED], tuple(stale.nodes)[:_MOST_NAMED]
-        saved = tensors, nodes, tuple(stale.made)[:_MOST_MADE]
+        tensors, nodes = tuple(stale.tensors)[:MOST_NAMED], tuple(stale.nodes)[:MOST_NAMED]
+        saved = tensors, nodes, tuple(stale.made)[:MOST_MADE]
         known = changed_at, read.name, *saved, read.site, read.backward, after, by, self.conditions
         again = read.again and not read.alone
         return gs202.StaleSoon(*known, carried=again and read.carried, again=again)
@@ -78,7 +93,7 @@ class StaleGraphs:
     is_changed: Callable[[Packed], bool]
     unnamed: str
     tolerant: frozenset[str] = frozenset()
-    walker: Walker = field(default_factory=lambda: Walker(_MOST_NODES))
+    walker: Walker = field(default_factory=lambda: Walker(MOST_NODES))
 
     def needed(
         self, start: FromFrames, frames: Sequence[FrameType], schedule: Schedule

@@ -43,8 +43,11 @@ from gradscope.program.tensors import Memory, checksum, memory_of, storage_of, v
 from gradscope.program.undisturbed import Uncollected
 from gradscope.torch_private import DisableTorchFunction, hidden_from_compiler, is_compiler
 
+# Saved tensors that are remembered, the newest. A line that names a tensor with ``.data`` is
+# checked against all of them; a write to what was saved before goes unseen.
 _MOST_KEPT = 4_096
-_MOST_READ = 64  # saved tensors before one line
+# Saved tensors whose memory is read before and after such a line, and tensors that it names.
+_MOST_READ = 64
 
 
 class Versions:
@@ -152,11 +155,17 @@ def _memory_of(packed: Packed) -> Memory | None:
     return memory_of(tensor)
 
 
+# Calls of library functions while lines are traced, each of which calls gradscope, and inspected
+# lines of the program. Counts end the trace, not a clock, so that a busy machine does not change
+# what is found.
 _MOST_EVENTS, _MOST_LOOKS = 200_000, 20_000
-_COMPARED = 128  # of the newest saved tensors, at every line
+# Saved tensors whose version is compared at every line, the newest. A change of an older one is
+# found at the backward call, without its line.
+_COMPARED = 128
 _MOST_SECONDS = 2.0  # by then the looks are at an end, unless each takes long
+# Consecutive calls on known graphs after which no line is traced until something new comes: all
+# that an iteration does was seen by then.
 _ENOUGH = 5
-"""Calls in a row on graphs that are known: what the next iteration does was seen by then."""
 _BACKWARD = Backward.run.__code__
 
 

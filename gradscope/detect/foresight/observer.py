@@ -25,6 +25,8 @@ from gradscope.collect.walk import Walker, dependencies_last, reachable
 from gradscope.detect.foresight.forward_on_freed import FreedWatch
 from gradscope.detect.foresight.inplace import StaleGraphs
 from gradscope.detect.foresight.reading import (
+    MOST_MADE,
+    MOST_NODES,
     Effect,
     Held,
     Read,
@@ -48,9 +50,14 @@ from gradscope.program.undisturbed import Uncollected
 from gradscope.rules import gs102, gs202
 from gradscope.torch_private import cached_parametrizations
 
+# Predictions that are kept by the number of their call, to see whether they come true.
 _MOST_FORESEEN = 10_000
-_MOST_NODES, _MOST_MADE, _MOST_OTHERS = 50, 3, 5
-_MOST_WALKED = 2_000  # nodes that may be touched in one look
+# Freed nodes that a finding lists, and holders beside the one that it names.
+_MOST_FREED, _MOST_OTHERS = 50, 5
+# What an average of parameters is computed by, which is not to be trained through:
+#
+#     mean = 0.9 * mean + 0.1 * weight
+#     ((weight - mean).square().sum() + net(x).mean()).backward()
 _LINEAR = frozenset({"Add", "Sub", "Mul", "Div", "Lerp", "Clone"})
 
 
@@ -176,7 +183,7 @@ class _Freeing:
         self._below = list(self.frees)
         for i in dependencies_last(look.targets):
             self._below[i] = self._below[i] or any(self._below[j] for j in look.targets[i])
-        self._walker = Walker(_MOST_WALKED)
+        self._walker = Walker(MOST_NODES)
 
     def trace(self, held: Held) -> bool:
         """Fill in what the tensor leads to; return whether any of it will be freed."""
@@ -235,7 +242,7 @@ def _shared_graph(
     return gs102.SharedGraph(
         call=record,
         holder=reading.name,
-        nodes=tuple(node_at(look, None, i) for i in held.freed[:_MOST_NODES]),
+        nodes=tuple(node_at(look, None, i) for i in held.freed[:_MOST_FREED]),
         made=made,
         read=reading.site,
         next_call=reading.backward,
@@ -267,8 +274,8 @@ def _rank(entry: tuple[Held, Read]) -> tuple[bool, bool, int]:
 
 
 def _made(watch: State, look: Look, freed: list[int]) -> tuple[Site, ...]:
-    sites = (built_at(look, watch.generations, i) for i in freed[:_MOST_NODES])
-    return tuple(dict.fromkeys(filter(None, sites)))[:_MOST_MADE]
+    sites = (built_at(look, watch.generations, i) for i in freed[:_MOST_FREED])
+    return tuple(dict.fromkeys(filter(None, sites)))[:MOST_MADE]
 
 
 def _places_of(watch: State, look: Look, held: Held) -> tuple[Site, ...]:

@@ -43,8 +43,17 @@ from gradscope.program.containers import is_a, is_exactly
 from gradscope.program.reach import Budget, named_tensors
 from gradscope.program.sites import USER, Place, owner_of, place_in
 
+# What one look reads of the variables: objects, levels and elements in which a model, its state
+# and its optimizer lie. The seconds end only what goes astray.
 BUDGET = Budget(max_objects=1_000, max_seconds=0.2, max_depth=10, max_items=64)
-_MOST_TENSORS = 64
+# Nodes that one look touches: each takes stack when it is destroyed, in addition to those that
+# the walks of backward calls touched.
+MOST_NODES = 2_000
+# Lines where a graph was built, and tensors or nodes, that a finding lists: the first few are
+# enough to find it.
+MOST_MADE, MOST_NAMED = 3, 20
+_MOST_TENSORS = 64  # tensors with a graph that are followed ahead, those with short names first
+# Conditions that a finding names (`if x and y`); nobody acts on a prediction with more of them.
 _MOST_CONDITIONS = 2
 _STEPS = ("variable", "attribute", "item")
 _UNREAD: Any = object()
@@ -325,16 +334,29 @@ def _is_of(path: Path, frame: FrameType) -> bool:
     return origin.owner in ("global", "unnamed") and not origin.prefix
 
 
-_FIRST = 3  # looks of each kind: what is carried over shows in the second or third iteration
-_FREE_LOOKS = 24  # whatever they take, as no clock is to change what is found
-_FREE_STEPS = 120_000  # of reading, in all these looks: some read as much as many others together
-_FREE_LOOKS_FOR_NEW = 80  # a kind that was never looked at is worth more: a run has few of them
+# Looks at the first calls of each kind. What is carried over shows in the second or third:
+#
+#     state = None
+#     for x in data:
+#         out, state = rnn(x, state)  # no graph before it in the first iteration
+#         out.sum().backward()  # GS102 is foretold in the first, and raised in the second
+_FIRST = 3
+# Looks that are made however long they take, so that no clock changes what is found. A look takes
+# about 0.02 s, so they end within half a second.
+_FREE_LOOKS = 24
+# Steps of reading in all these looks together, three times the most that one may read: some read
+# as much as many others.
+_FREE_STEPS = 120_000
+# The same for the first call of each kind: that look is worth more, and a run has few of them.
+_FREE_LOOKS_FOR_NEW = 80
+# Once a look of this kind has read this many steps without a result, loops are read for so few
+# rounds: further rounds are the same but for the last one, and a condition that is about to turn
+# raises an alarm.
 _LONG, _ROUNDS_AGAIN = 2_000, 4
-"""How far loops are read once a look of this kind has read so many steps and come to nothing: the
-way is the same but for its last round, and a condition that will turn sounds an alarm.
-"""
-_SHARE = 0.01  # of the run's time
-_MOST_KINDS = 10_000  # of calls, and of conditions
+_SHARE = 0.01  # of the run's time that looks may take beyond those
+# Kinds of calls, and conditions, that are remembered; further ones are not looked at. Code made
+# by exec() in a loop has new ones without end.
+_MOST_KINDS = 10_000
 
 
 class Schedule:
@@ -388,10 +410,20 @@ class Schedule:
         self._looks += 1
 
 
+# A condition on a number, as the first one here, turns long after the loop has become the same:
+#
+#     for step in range(400):
+#         loss = net(x).square().mean()
+#         if step >= 50:  # read at calls 1, 2 and 3, `step` moves by one a call: it turns at 51
+#             level = loss if level is None else 0.9 * level + 0.1 * loss
 _AHEAD = 3  # moves of the number: the graphs of the one before are then built under hooks
-_FARTHEST = 10_000_000  # calls
-_ENOUGH = 6  # turns of a condition, there and back: the next ones lead to nothing else
-_SETTLED = 64  # calls: a number that has not moved by then stays what it is
+_FARTHEST = 10_000_000  # calls: a turn that far off comes in no run
+# Turns of a condition, there and back, as of `if step % 5 == 0`: the next ones lead to nothing
+# else.
+_ENOUGH = 6
+# Calls after which a number that has not moved is taken to stay (`epoch`, if an epoch has more
+# batches): what it turns is then reported when it comes.
+_SETTLED = 64
 
 
 @dataclass(slots=True)

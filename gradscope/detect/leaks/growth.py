@@ -33,8 +33,12 @@ from gradscope.rules import gs301, gs302, gs304
 from gradscope.rules.base import Grown
 from gradscope.torch_private import DisableTorchFunction
 
-SIGHTINGS = 3  # scans in which the same holder has to have grown
+# Scans in which the same holder must have grown. Scans come at iterations 4, 6, 8, 12, 16 …, so a
+# list that is emptied every few iterations is not seen to grow three times.
+SIGHTINGS = 3
 _SATURATED = 100  # iterations: a scan looks at no more entries of a container
+# Iterations of one loop whose time is remembered, in 8 bytes each. The older half is forgotten
+# first, and then counts as one iteration.
 _MOST_TICKS = 100_000
 
 Key = tuple[Origin, str]
@@ -159,24 +163,50 @@ class CallLoop:
         )
 
 
-_FREE_SCANS = 24  # whatever they take, for no clock to change what is found; later ones: cheap
-_SHARE, _SHARE_TO_CONFIRM = 0.01, 0.05  # of the run's time
-_TOUCHED = 20_000  # nodes in one scan
-_FIRST_LOOK = 8  # saved tensors
-# Iterations, before any optimizer has stepped, when they may be micro-batches, and after.
+# Scans that are made however long they take, so that no clock changes what is found: those of one
+# loop up to iteration 12,288. Later ones have to be cheap.
+_FREE_SCANS = 24
+# Share of the run time that later scans may take, and those that confirm what has grown once.
+_SHARE, _SHARE_TO_CONFIRM = 0.01, 0.05
+_TOUCHED = 20_000  # nodes in one scan: each takes stack when it is destroyed
+# Saved tensors since the last backward call after which a look comes; the next one when twice as
+# many were saved, and so on: few looks, however long the rollout.
+_FIRST_LOOK = 8
+# Iterations before any optimizer has stepped, and after, from which on a loop is judged: while it
+# runs, and at its end. Before a step they may be micro-batches, whose losses are kept on purpose:
+#
+#     for i in range(1, 121):
+#         losses.append(net(x[i]).mean() / 40)
+#         losses[-1].backward()
+#         if i % 40 == 0:
+#             opt.step()
+#             losses = []
 _ENOUGH, _ENOUGH_AT_END = (24, 8), (6, 4)
-_ENOUGH_AT_ONCE = 4  # iterations seen in a single look
+_ENOUGH_AT_ONCE = 4  # iterations that one look must find if no second look can see them grow
+# Calls at one place, in a program that trains nothing: the layers, inner loops and searches of
+# one step are taken to make fewer, so that a long program is told before its end:
+#
+#     for step in range(600):
+#         net(image).sum().backward()  # saliency maps
+#         kept.append(net(image))
 _MORE_THAN_ONE_STEP = 500
-"""Calls at one place, in a program that trains nothing: the layers, inner loops and searches of one
-step are taken to make fewer, so that a long program is told before its end.
-"""
+# Places of backward calls that are followed. Programs have few; code made by exec() in a loop has
+# new ones without end.
 _MOST_LOOPS = 1_000
-_MOST_LOOKS_BACK = 8
+_MOST_LOOKS_BACK = 8  # loops that are scanned once more at the end, each within the budget ``LAST``
+# Iterations held by a dict: its keys may come again, as long as the program goes on; when that is
+# over; and if it holds some from the beginning to the end. This one is full after its first
+# epoch:
+#
+#     for epoch in range(5):
+#         for i, x in enumerate(data):
+#             if i not in cache:
+#                 cache[i] = net(x)
+#             head(cache[i].detach()).mean().backward()
+#             opt.step()
 _ENOUGH_KEYS, _ENOUGH_AT_THE_END, _ENOUGH_OF_ALL = 100, 16, 8
-"""Iterations held by a dict: its keys may come again, as long as the program goes on; when that is
-over; and if it holds some from the beginning to the end.
-"""
-_FEWEST = 3  # tensors in the same kind of cycle
+# Tensors in cycles of the same kind: the program may hold one or two until its next round.
+_FEWEST = 3
 
 
 class Growth(Observer):
@@ -417,7 +447,8 @@ class Growth(Observer):
         enough = _ENOUGH_AT_THE_END if ended else _ENOUGH_KEYS
         if ended and sightings.seen[-1][0] == sightings.count:
             oldest = self.watch.generations.time_here(min(suspect.roots))
-            if bisect_right(loop.ticks, oldest) <= loop.count // 4:  # of the beginning
+            # Of the beginning: with `cache[i] = net(x)` in each epoch, all are of the last one.
+            if bisect_right(loop.ticks, oldest) <= loop.count // 4:
                 enough = _ENOUGH_OF_ALL
         return bound is Bound.NONE or (bound is Bound.KEYED and suspect.iterations >= enough)
 

@@ -36,7 +36,8 @@ from gradscope.program.sites import Place, site_of
 from gradscope.program.tensors import grad_of, held_node, version_of
 from gradscope.torch_private import NO_SEQUENCE_NR, DisableTorchFunction
 
-_OLDEST = 127  # iterations told apart in one graph
+# Iterations that are told apart in one graph, one bit each: all from the 127th back count as one.
+_OLDEST = 127
 
 
 @dataclass(slots=True)
@@ -258,10 +259,17 @@ class Spans:
         return masks[root]
 
 
-_WINDOW = 200  # iterations that a bounded deque may keep on purpose
+# Elements that a bounded deque may keep on purpose, `deque(maxlen=20)` for an average of the last
+# ones; `deque(maxlen=10_000)`, a replay memory, is not to hold a graph of each.
+_WINDOW = 200
 _BUDGET = Budget(1_000, max_seconds=0.2, max_depth=12, max_items=100, window=_WINDOW)
+# What scans look at while the program runs, and once at its end or when memory ran out.
 LAST = Budget(30_000, max_seconds=5, max_depth=12, max_items=10_000, window=_WINDOW)
-_FEWEST = 3  # iterations that must be seen together before anything is suspected
+# Iterations that must be seen together before anything is suspected: two are there whenever the
+# last loss is kept while the next is computed (`loss = net(x).mean()` in a loop).
+_FEWEST = 3
+# Tensors whose graphs go back over iterations that are compared with each other, the oldest
+# first: each is searched for in the graphs of all others.
 _MOST_CHAINS = 16
 
 

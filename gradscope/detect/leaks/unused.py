@@ -28,11 +28,17 @@ from gradscope.program.sites import Place, Route, site_of
 from gradscope.rules import gs303, gs305
 from gradscope.units import gathered
 
+# How often a graph must be built for nothing at one place, or kept by one line. Once or twice may
+# be a check before training: `print(net(x).shape)`.
 _OFTEN_ENOUGH = 3
+# One guarded call in 64 is asked for the lines that led to it: guarded calls come by the same
+# lines.
 _FEW = 64
-_FEWEST_BYTES = 1024
-_SHARE = 0.05  # of all that was saved
-_MOST_KEPT = 256  # calls remembered
+# Graphs built for nothing are not reported below this many bytes, and below this share of all
+# that was saved: to save that gains nothing.
+_FEWEST_BYTES, _SHARE = 1024, 0.05
+# The newest calls that kept their graph, remembered to see whether another call runs it.
+_MOST_KEPT = 256
 _BACKWARD = ("backward", "manual_backward", "grad")
 
 _Line = tuple[str, int]
@@ -168,7 +174,11 @@ def _line(place: Place) -> _Line:
 
 
 def _shape(place: Place) -> str:
-    """Return how the call at a place is written, without the variables that it is given."""
+    """Return how the call at a place is written, without the variables that it is given:
+
+    for i in range(20): agent.run(x)  # learns once its buffer is full, so this may yet train
+    for i in range(40): agent.run(x, learning=False)  # written otherwise: this does not
+    """
     call = source.call_at(place.site)
     if call is None:
         return ""

@@ -371,6 +371,8 @@ def cached_result(m: Machine, cached: Any, given: Given, named: Mapping[str, Any
     return MISSING if is_sure else v.Unknown(why="a cache")
 
 
+# Keys of an ``lru_cache`` that are compared, part by part. If a larger one has no such key among
+# these, it is not known whether the function runs.
 _MOST_KEYS: Final = 1_000
 _KEYWORDS: Final = object()
 """Stands for what a key has between arguments and keywords."""

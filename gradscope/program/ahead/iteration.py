@@ -37,9 +37,16 @@ from gradscope.program.containers import (
 from gradscope.torch_private import LOADER_ITERATORS
 
 _factory = collections.defaultdict.__dict__["default_factory"].__get__
+# Elements of a range or iterator that are taken at once, as `list(range(n))` does: as many as one
+# path may have steps. Loops take one element at a time, without this bound.
 _MOST = 20_000
 _STEPS_PER_ELEMENT = 10  # as long as it takes to see what one of many leads to
-_LAPS = 2  # elements of something unknown: they stand for all
+# Elements of something unknown: they stand for all. What the first leaves shows in the second:
+#
+#     for x in unknown():
+#         h = cell(x, h)  # of the first x there is no graph before it
+#         h.sum().backward()
+_LAPS = 2
 _LISTED = (list, tuple, str, bytes, range, deque)
 _HASHED = (dict, set, frozenset)
 _EMPTY: tuple[Any, ...] = (

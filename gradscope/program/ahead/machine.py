@@ -37,13 +37,14 @@ from gradscope.program.containers import (
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
 from gradscope.program.variables import local_variables, slot
 
-_DEEPEST = 60
-_MOST_HELD = 1_000  # containers that are looked into
-_MOST_INSIDE = 4_096
-_PER_STEP = 16
+_DEEPEST = 60  # functions within each other: each is read within some frames of our own
+# What is inspected of a value: containers, elements of each, and levels.
+_MOST_HELD, _MOST_INSIDE, _DEEPEST_HELD = 1_000, 4_096, 7
+# What that costs in steps: one for 16 elements, and two for each container.
+_PER_STEP, _STEPS_PER_LOOK = 16, 2
+# Branches on unknown values on one path, and visits of the same one: each branch adds a path, and
+# 24 paths are followed.
 _MOST_FORKS = 60
-_DEEPEST_HELD = 7
-_STEPS_PER_LOOK = 2  # as long as a look into one container takes
 
 _C_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _C_METHODS = (

@@ -154,8 +154,8 @@ _SYMBOLS: Final = (
     *("sub", "truediv", "xor"),
 )
 """The operators of BINARY_OP by its argument; those in place follow in the same order."""
-_SUBSCRIPT: Final = 26
-_MOST_AMONG: Final = 64
+_SUBSCRIPT: Final = 26  # the argument of BINARY_OP for `a[i]`, from Python 3.14 on
+_MOST_AMONG: Final = 64  # elements of `step in {40, 90}` for which it is known when that turns
 _COMMON: Final = (AssertionError, NotImplementedError, tuple, all, any)
 _COMPARED: Final = 0 if _OLD else 4 if sys.version_info < (3, 13) else 5
 _COMPARE: Final = (operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge)

@@ -32,11 +32,17 @@ from gradscope.program.variables import local_variables, on_stack
 from gradscope.torch_private import current_node
 
 MOST_STEPS = 40_000  # of all ways: what is foretold must not depend on how busy a machine is
+# Steps of one path: half of all, so that a path that goes astray leaves some for the others.
 _MOST_OF_ONE = 20_000
+# Paths that are followed, each from the beginning: every unknown condition doubles them, and four
+# conditions make 16.
 _MOST_WAYS = 24
+# Frames that are read on, from the innermost outwards: as many as a machine nests.
 _MOST_FRAMES = 60
-_MOST_OF_EXPRESSION = 500
-_MOST_NODES = 2_000  # of an outer call
+_MOST_OF_EXPRESSION = 500  # steps: an expression without a loop takes some tens
+# Nodes of an outer call that are checked for reentrant checkpoints; each takes stack when it is
+# destroyed.
+_MOST_NODES = 2_000
 KINDS = Kinds(builtin_types, iteration, tensors, torch_models)
 """What a machine is told by."""
 _CHECKPOINT = "CheckpointFunctionBackward"
@@ -56,6 +62,7 @@ gradients.
 Hooks: TypeAlias = Sequence[tuple[Any, v.Given]]
 _GRADIENT: Final = object()
 """Stands for a gradient that a hook is given."""
+# Hooks of one call that are read: a hook for each parameter is mostly the same function.
 _MOST_HOOKS = 64
 _LEAF, _OF_MODULES = "AccumulateGrad", "BackwardHookFunctionBackward"
 

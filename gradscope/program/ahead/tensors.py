@@ -456,7 +456,9 @@ def layer(m: Machine, module: Any, given: v.Given, named: v.Named) -> Any:
     return v.Ahead(marks, _twin_of(m, run, given, named), wanted)
 
 
-_MOST_SHAPES: Final = 100  # of one layer
+# Shapes of arguments for which the result of one layer is kept; when there are more, all are
+# forgotten. Sequences of ever new lengths would fill memory.
+_MOST_SHAPES: Final = 100
 _results: weakref.WeakKeyDictionary[Module, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 

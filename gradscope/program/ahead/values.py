@@ -63,6 +63,8 @@ class Mark(NamedTuple):
 
 Marks = frozenset[Mark]
 NO_MARKS: Marks = frozenset()
+# Live tensors that a simulated value may lead to: the sum over a list of states leads to all of
+# them, and each operation joins the sets of its arguments.
 _MOST_MARKS = 24
 
 
@@ -334,6 +336,7 @@ PLAIN: Final = ids(
 """Types, by their ids, whose values are compared and computed with as they are."""
 
 
+# Parts of a nested tuple that are checked for code of the user, in some milliseconds.
 _MOST_PARTS = 10_000
 
 

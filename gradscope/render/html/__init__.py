@@ -46,10 +46,10 @@ LAST = ("canvas.js", "report.js")
 """Scripts that use others at once: a class of another file, and all that makes the page."""
 
 ASSETS = files("gradscope.render.html")
+# Bytes of all graphs together, so that a page opens at once and can be mailed; what does not fit
+# is left out with a note.
 GRAPH_BUDGET = 1_500_000
-"""Bytes that all graphs together may take; what does not fit is left out with a note."""
-LEAST = 8
-"""Bytes that a node takes at least."""
+LEAST = 8  # bytes of a node at least: a graph that does not fit even so is not laid out
 
 
 def to_html(recording: Recording) -> str:
@@ -139,9 +139,9 @@ def _text(text: str) -> str:
 _WHOLE = ("header", "outcome", "summary", "findings")
 """The parts of a recording that are on the page as they are."""
 
-MAX_LARGEST = 25
-MAX_LINE = 240
-CONTEXT_LINES = 2
+MAX_LARGEST = 25  # saved tensors of the largest graph that are listed, those of most bytes
+MAX_LINE = 240  # characters of a source line: generated code has lines of thousands
+CONTEXT_LINES = 2  # above and below a line that is shown
 
 Json = Any
 """What the json module takes; Python's types cannot express it."""
@@ -337,7 +337,7 @@ def _heaviest(graph: Largest, sites: Sites) -> list[Json]:
     ]
 
 
-MAX_LANES = 12
+MAX_LANES = 12  # rows of bars for graphs alive at the same time; further bars overlap
 
 
 @dataclass(frozen=True, slots=True)

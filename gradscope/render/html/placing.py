@@ -31,7 +31,7 @@ class Level(NamedTuple):
 Nesting: TypeAlias = tuple[Level, ...]
 """The boxes around a node, outermost first."""
 
-MAX_DEPTH = 12
+MAX_DEPTH = 12  # nested boxes, each with a margin; deeper modules share the innermost one
 
 
 def module_calls(merged: Merged, built: Sequence[int]) -> list[Nesting]:
@@ -97,7 +97,7 @@ def _sizes(nestings: Sequence[Nesting]) -> Counter[Nesting]:
     return Counter(each[:depth] for each in nestings for depth in range(1, len(each) + 1))
 
 
-ROOT = 0
+ROOT = 0  # the group of all
 
 Arrows: TypeAlias = dict[int, dict[int, None]]
 """From each box to those it points at; a group is written as ``~number``."""

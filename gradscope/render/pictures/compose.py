@@ -26,8 +26,9 @@ from gradscope.render.pictures.picture import (
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
 from gradscope.units import common_module, counted, listed, nbytes
 
+# Saved tensors, and leaves, that a box shows; further ones are counted. Most operations save one
+# to three.
 _ROWS = 6
-"""A box shows at most so many saved tensors, and so many leaves."""
 
 _TELLING = list(map(NodeState, ("stale", "freed", "retained", "live", "destroyed", "bufferless")))
 """A box of many nodes has the first of these states that is in it."""
@@ -182,8 +183,7 @@ def _state_note(nodes: Sequence[Node], state: NodeState) -> str:
     return f"{word} by calls {calls[0]} to {calls[-1]}"
 
 
-_FRAMES = 12
-"""With more generations than this, frames would be all one sees."""
+_FRAMES = 12  # with more generations than this, frames would be all one sees
 
 
 def compose(graphs: Sequence[Graph], options: Options, marks: Marking = UNMARKED) -> Picture:

@@ -14,11 +14,11 @@ from gradscope.render.theme import LIGHT, NODE_STATES, SAVED_STATES, SEVERITIES,
 from gradscope.units import escaped
 
 _FAST = {"nslimit": "0.1", "nslimit1": "0.1", "mclimit": "0.1", "splines": "line"}
+# With more arrows, the optimum of graphviz costs more than it is worth: its time grows faster
+# than their number, and a layout may take 10 s.
 _MANY = 150
-"""For more arrows than this graphviz's optimum costs more than it is worth."""
 
-_WIDE = 110
-"""Characters of a note in a line."""
+_WIDE = 110  # characters of a note in a line
 
 _LOOKS: Mapping[str, Style] = NODE_STATES | WAY_STATES
 _ALARM = SEVERITIES[Severity.ERROR].light.ink

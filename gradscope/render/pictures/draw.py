@@ -36,11 +36,10 @@ from gradscope.render.pictures.folding import COMFORTABLE
 from gradscope.render.pictures.picture import DEFAULTS, UNMARKED, Marking, Options, Picture
 from gradscope.units import counted, escaped, firsts, listed
 
-MOST_CALLS = 4
-"""More graphs than these in one picture show less, not more."""
+MOST_CALLS = 4  # more graphs than these in one picture show less, not more
 
+# If there are more nodes to mark, only the first is, because marks would hide all else.
 _MOST_MARKED = 8
-"""Of more nodes than these only the first is marked, or the marks would be all one sees."""
 
 
 class Selection(NamedTuple):
@@ -201,9 +200,8 @@ FAMILY = "Liberation Sans"
 _FONTS = f"'{FAMILY}', Arial, Helvetica, sans-serif"
 _SVG = "http://www.w3.org/2000/svg"
 _TEXT = f"{{{_SVG}}}text"
-_MARK, _PAD = 14.0, 8.0
-_MOST = 20_000
-"""No one can read so many boxes."""
+_MARK, _PAD = 14.0, 8.0  # points for the mark before a text, and between a text and its box
+_MOST = 20_000  # boxes of a picture that is not folded: nobody can read more
 
 ElementTree.register_namespace("", _SVG)
 
@@ -282,9 +280,10 @@ def _colour(group: Element, lines: Sequence[Line]) -> None:
 _RING = "a1.9,1.9 0 1 0 3.8,0a1.9,1.9 0 1 0 -3.8,0"
 _BLADES = f"M0,-7.3{_RING}M0,-1.3{_RING}M3.3,-6l7.7,4.7M3.3,-2.6l7.7,-4.7"
 _FONT = files("gradscope.render.pictures") / "fonts" / "LiberationSans-Regular.ttf"
-_SHARPNESS = 2.0
-_MOST_PIXELS = 40_000_000
-_LONGEST_SIDE = 16_000
+_SHARPNESS = 2.0  # pixels a point, as screens have now
+# A larger PNG is drawn smaller, with a note: 40 million pixels take 160 MB while they are drawn,
+# and some viewers refuse longer sides.
+_MOST_PIXELS, _LONGEST_SIDE = 40_000_000, 16_000
 
 
 def _png(picture: Picture) -> tuple[bytes, list[str]]:

@@ -169,20 +169,24 @@ def _reach(targets: list[list[int]], roots: list[Root], order: list[int]) -> lis
     return reach
 
 
-SMALL = 30
-"""A graph of at most so many nodes is drawn as it is."""
+SMALL = 30  # a graph with no more nodes is drawn as it is: some layers and a loss
 
+# Folding ends when at most so many boxes are left: a picture of these is read without scrolling.
+#
+#     for layer, norm in layers:  # of twelve, one is drawn, and how often it comes
+#         x = x + layer(norm(x))
 COMFORTABLE = 25
-"""Folding ends when at most so many boxes are left."""
 
-MOST = 150
-"""No picture has more boxes, unless folding is switched off."""
+MOST = 150  # no picture has more boxes, unless folding is switched off
 
+# Roots, and nodes of a finding, that always have a box of their own; if all had one, the picture
+# of a freed graph of a thousand nodes would not be folded.
 _PINNED = 20
-"""So many roots, and so many nodes of a finding, have a box each in any case."""
 
-_LONGEST = 4096
-_CANDIDATES = 12
+# Nodes of one piece that repeats, and how many of its possible lengths are tried from each node:
+# those at which the first node comes again. A block of ``x + relu(linear(relu(linear(x))))`` has
+# `relu` twice.
+_LONGEST, _CANDIDATES = 4_096, 12
 
 
 class Fold(NamedTuple):

@@ -10,8 +10,7 @@ from typing import Any
 
 from gradscope.errors import GradscopeError
 
-_LIMIT = 10.0
-"""Seconds for a layout."""
+_LIMIT = 10.0  # seconds for a layout: graphviz itself has no limit, and the user waits
 
 
 class LayoutError(GradscopeError):

@@ -18,6 +18,8 @@ from gradscope.render.text.why import said_of
 from gradscope.render.theme import WAY_STATES
 from gradscope.units import counted
 
+# Boxes of a picture (each a line or some), losses on top of it, letters in a line of text, and
+# letters of a source line that is shown whole: a picture is read without scrolling.
 _MOST_BOXES, _MOST_LOSSES, _MOST_LETTERS, _MOST_OF_LINE = 12, 3, 34, 24
 _FIELDS = (LineState.GRADIENT, LineState.BARE, LineState.BEHIND)
 _OF_LEAVES = dict.fromkeys((State.ARRIVES, State.ZERO), LineState.GRADIENT)

@@ -13,11 +13,12 @@ from gradscope.model import BackwardCall
 from gradscope.render.text.terminal import ELLIPSIS, place_of, plain, tail, wrapped
 from gradscope.units import counted, gathered, listed, nbytes
 
-MOST_ROWS = 40
-_LAST_ROWS = 10
-_MARGIN, _GAP = 2, 2
-_NARROWEST_PLACE = 16
-_MOST_INPUTS = 3
+# Rows of the table, two lines each, and how many of them are the last: the first rows show what
+# is new, the last ones what grows.
+MOST_ROWS, _LAST_ROWS = 40, 10
+_MARGIN, _GAP = 2, 2  # cells before the table, and between its columns
+_NARROWEST_PLACE = 16  # cells for `…/train.py:123`: else a column of figures is left out
+_MOST_INPUTS = 3  # of `inputs=[…]`, which are named: more are counted
 
 
 def side_by_side(calls: Sequence[BackwardCall]) -> list[BackwardCall]:

@@ -11,7 +11,7 @@ from gradscope.render.text.terminal import ELLIPSIS, cut, drawn, plain, prose, s
 from gradscope.render.wording import opened_as
 from gradscope.units import Sources, line_at, source_lines
 
-_NARROWEST_LABEL = 24
+_NARROWEST_LABEL = 24  # cells for a label below its carets: with fewer it starts at the left
 
 
 def source_line(site: Site, sources: Sources) -> str | None:

@@ -20,8 +20,7 @@ from gradscope.model import Site
 from gradscope.render.wording import opened_as
 from gradscope.units import escaped, visible
 
-TAB = 4
-"""A tab is drawn up to the next multiple of this many cells."""
+TAB = 4  # a tab is drawn up to the next multiple of this many cells
 
 cell_len("…")  # rich imports its widths with the first text beyond ASCII: now, not amid the program
 

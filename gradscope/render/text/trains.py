@@ -12,6 +12,7 @@ from gradscope.render.theme import CELL_STATES
 from gradscope.render.wording import opened_as
 from gradscope.units import counted, short_path
 
+# Rows that are printed, each for all modules with the same cells; the JSON report has all.
 _MOST_ROWS = 40
 _GRAVE = CellState.CUT, CellState.NEVER_USED
 _ALONE = {CellState.TRAINS: "trains, ", CellState.CUT: "cut at "}

@@ -17,8 +17,8 @@ from gradscope.render.text.terminal import plain, print_lines, print_message, sh
 from gradscope.render.wording import kind_of
 from gradscope.units import counted, gathered, nbytes, short_path
 
-_MOST_OUTPUT_LINES = 15
-_MOST_TEXT = 40
+_MOST_OUTPUT_LINES = 15  # of a failed run, the last: most tracebacks are no longer
+_MOST_TEXT = 40  # characters of code within a sentence: a longer one is named by its line
 _MORE_TIME = "give it more time (--timeout)"
 
 

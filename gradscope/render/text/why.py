@@ -15,8 +15,8 @@ from gradscope.render.text.snippets import source_line
 from gradscope.render.text.terminal import plain, print_lines, prose, shorten, wrapped
 from gradscope.units import counted, lines_told, listed
 
-_MOST_ROWS = 12
-_MOST_ALSO = 4
+_MOST_ROWS = 12  # lines of a way: of a longer one both ends and what is around the cut, 11 at most
+_MOST_ALSO = 4  # further cuts that are named: more are counted
 _SIGNS = {
     LineState.GRADIENT: ("│", "|", "green"),
     LineState.BARE: ("╎", ":", "dim"),

@@ -286,7 +286,8 @@ def unused_inputs(finding: Finding, ways: Ways) -> Way | None:
     if cuts:
         own = cuts[0].behind & {record.origins[value].leaf for value in values}
         cuts[0] = cuts[0]._replace(behind=own or cuts[0].behind)
-        return Way(finding.site, finding.label, [*notes, *_notes_of(cuts[0], ways)], finding.fixes)
+        fixes = [*reconnecting.fixes_of(cuts[0], ways, call.roots), *finding.fixes]
+        return Way(finding.site, finding.label, [*notes, *_notes_of(cuts[0], ways)], fixes)
     root = next((s for r in call.roots if (s := record.site(record.origins[r].route))), None)
     function = root.function if root is not None else ""
     after = ways.last_of_values(values, function, call.values)
@@ -439,7 +440,9 @@ def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> boo
         after = Ways(record)
         if record.stopped or any(not call.has_graph for call in record.calls):
             return False
-        if not finding.parameters or finding.code == "GS504":
+        # What a call asks of its own inputs it gets, or fails.
+        is_own = finding.site is not None and source.runs_a_part(finding.site)
+        if not finding.parameters or finding.code == "GS504" or is_own:
             return bool(record.calls)
         own = [n for name in finding.parameters for n in after.named(name)[:1]]
         if finding.code == "GS503" and not finding.is_of_resets:

@@ -212,3 +212,53 @@ def test_a_loss_that_is_made_a_leaf_is_named(tmp_path: Path) -> None:
     assert finding.site is not None
     assert finding.site.line == 8
     assert "only silences the error" in finding.related[-1].message
+
+
+GUIDED = """\
+import torch
+from torch import nn
+
+net, scale = nn.Linear(4, 4), nn.Parameter(torch.ones(()))
+seen = []
+image = torch.randn(3, 4)
+for step in range(2):
+    image = image.detach().requires_grad_(True)
+    seen.append(net(image).softmax(-1).detach())
+    loss = scale * (1 - seen[-1].max())
+    (grad,) = torch.autograd.grad(loss, image)
+    image = image - grad
+"""
+FORCES = """\
+import torch
+from torch import nn
+
+net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def forces(place, training):
+    place = place.detach().requires_grad_(True)
+    energy = net(place).sum()
+    return -torch.autograd.grad(energy, place, create_graph=training)[0]
+
+
+forces(torch.randn(4, 3), True).pow(2).mean().backward()
+net.eval()
+with torch.no_grad():
+    forces(torch.randn(4, 3), False)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "mends"),
+    [(GUIDED, "leave out detach() in line 9"), (FORCES, "torch.enable_grad()")],
+    ids=["an input that a detach cuts off", "forces of an evaluation"],
+)
+def test_what_a_call_asks_of_its_own_inputs_is_mended(
+    program: str, mends: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(program)
+    finding = next(each for each in found(file) if each.severity is Severity.ERROR)
+    assert finding.fix is not None
+    assert mends in finding.fix.message
+    assert finding.fix.proof is Proof.HELD

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 32_729
+CODE = 32_731
 FILES = 179
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

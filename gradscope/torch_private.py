@@ -217,6 +217,16 @@ FUNCTION_APPLY: CodeType | None = getattr(
     getattr(Function.apply, "__func__", None), "__code__", None
 )
 """None where it is C code, as in torch 2.15: then it has no frame."""
+FUNCTION_BACKWARD: CodeType | None = getattr(
+    getattr(BackwardCFunction, "apply", None), "__code__", None
+)
+"""What the engine calls of a Python Function; its ``self`` is the node."""
+ENGINE_CALL: CodeType | None = getattr(
+    getattr(torch.autograd.graph, "_engine_run_backward", None), "__code__", None
+)
+"""The last frame of Python's before the engine."""
+BackwardHook: Any = _find("utils.hooks.BackwardHook", _Nothing)
+"""Calls the backward hooks of its ``module``."""
 MODULE_CALL: CodeType | None = getattr(getattr(Module, "_call_impl", None), "__code__", None)
 CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 ENTERED_FILES = (torch.utils._contextlib.__file__, torch.utils._pytree.__file__)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from time import monotonic, perf_counter
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 
 import torch
 
@@ -24,7 +24,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.slots import begin_watch, foreign
 from gradscope.collect.state import Budget, State
-from gradscope.detect import hazards
+from gradscope.detect import failing, hazards
 from gradscope.detect.asking import Materialized
 from gradscope.detect.foresight.forward_on_freed import FreedWatch
 from gradscope.detect.foresight.inplace import InPlace
@@ -50,6 +50,7 @@ from gradscope.hooks import (
 from gradscope.model import (
     BackwardCall,
     Certainty,
+    Failure,
     Finding,
     Findings,
     Graph,
@@ -83,6 +84,8 @@ if TYPE_CHECKING:
     from gradscope.render.pictures.draw import Drawing
     from gradscope.render.pictures.picture import DrawOptions
 
+
+T = TypeVar("T")
 
 _MOST_TEXTS = 100
 _MOST_BEGUN = 16
@@ -325,6 +328,18 @@ class Session:
         is_known = came_out_of_a_call(error)
         return None if is_known else hazards.explain_read(error, self.state.calls)
 
+    def failure(self, error: BaseException) -> Failure | None:
+        """Return what is known of an exception that ended the program, and that is no finding."""
+        if not self.state.looks:
+            return None
+        return self._explaining(partial(failing.failure, error, self.state, self.looker))
+
+    def _explaining(self, explain: Callable[[], T | None]) -> T | None:
+        """Return what is known of an error of the program's; that nothing is, where ours fails."""
+        what = "explaining an error failed in gradscope"
+        with DisableTorchFunction(), Untraced(), Uncollected():
+            return self.state.notes.attempt(what, unprofiled(explain), None)
+
     def _explained_memory(
         self, error: BaseException, raising: FrameType | None = None
     ) -> Finding | None:
@@ -333,9 +348,7 @@ class Session:
             _, unused, waste = self.scopes[0].leaks
             return hazards.explain_memory(error, unused, waste, raising)
 
-        what = "explaining an error failed in gradscope"
-        with DisableTorchFunction(), Untraced(), Uncollected():
-            return self.state.notes.attempt(what, unprofiled(explain), None)
+        return self._explaining(explain)
 
     def summary(self) -> Summary:
         """Return the totals so far."""
@@ -465,12 +478,20 @@ class Scope:
             self._session.steady.settle()
             self._session.state.observers.tell(Observer.after_program, main)
 
-    def explain(self, error: BaseException) -> None:
-        """Announce what is known of an exception that ends the program outside of a backward
-        call.
+    def explain(self, error: BaseException) -> Failure | None:
+        """Announce what is known of an exception that ends the program or the watch; return it
+        where that is no finding.
         """
-        if self._session is not None and (finding := self._session.explained(error)) is not None:
-            self._session.report(finding)
+        if self._session is None:
+            return None
+        if (finding := self._session.explained(error)) is not None:
+            unprofiled(self.report)(finding)
+            return None
+        failure = self._session.failure(error)
+        if failure is not None:
+            for site in filter(None, (failure.site, *(one.site for one in failure.related))):
+                self.writer.source(site.file)
+        return failure
 
     @property
     def findings(self) -> Findings:

@@ -125,15 +125,14 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         global _session
         scope, session, following = self._entered.pop()
         session.state.notes.attempt(FAILED, following.close, None)
-        if scope.outcome is None and error is not None:
-            for finding in filter(None, [session.explained(error)]):
-                unprofiled(scope.report)(finding)
+        failure = scope.explain(error) if scope.outcome is None and error is not None else None
         session.leave(scope)
         if not session.scopes and _session is session:
             _session = None
         if scope.outcome is None:
             text = None if error is None else f"{type(error).__name__}: {error}"
-            scope.outcome = Outcome(None, text, finished=True, ended=time.time())
+            ended = time.time()
+            scope.outcome = Outcome(None, text, finished=True, ended=ended, failure=failure)
         else:
             scope.withdraw()
         try:

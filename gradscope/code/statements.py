@@ -178,14 +178,18 @@ def _operation(node: ast.AST) -> str | None:
         return _OPERATORS.get(operator, operator)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return "neg"
+    if isinstance(node, ast.Call) and source.called_name(node) == "apply":
+        return ".".join(ast.unparse(node.func).split(".")[-2:])
     return source.called_name(node) if isinstance(node, ast.Call) else None
 
 
 def _operations_of(node_name: str) -> set[str | None]:
-    """Return how source spells what a node of this name does: ``MulBackward0`` is ``mul``."""
-    operation = re.sub(r"Backward\d*$", "", node_name)
+    """Return how source spells what a node of this name does: ``MulBackward0`` is ``mul``,
+    ``ScaleBackward`` may be ``Scale.apply``.
+    """
+    operation = function = re.sub(r"Backward\d*$", "", node_name)
     operation = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", operation).lower()
-    return {operation, _ALIASES.get(operation, operation)}
+    return {operation, _ALIASES.get(operation, operation), f"{function}.apply"}
 
 
 def names_at(site: Site) -> frozenset[str]:
@@ -310,6 +314,52 @@ def binding(site: Site, name: str) -> ast.expr | None:
     return getattr(found, "value", None)
 
 
+def _giving(site: Site, name: str) -> ast.stmt | None:
+    """Return the last statement before a site that binds a variable, in its function or else in
+    its module; a loop over what it is bound to is one.
+    """
+    for scope in (_scope(site), source.statements_of(source.tree(site.file))):
+        found = [each for each in scope if each.lineno < site.line and name in _bound_by(each)]
+        if found:
+            return max(found, key=lambda each: each.lineno)
+    return None
+
+
+def value_given(site: Site, name: str) -> ast.expr | None:
+    """Return what that statement gives the variable, or what it takes that from."""
+    found = _giving(site, name)
+    return getattr(found, "iter", None) or getattr(found, "value", None)
+
+
+def inference_mode(site: Site, name: str) -> Site | None:
+    """Return what has entered the inference mode in which a variable at a site was bound: a
+    ``with`` around that, or the decorator of the function that is called there.
+    """
+    if (given := _giving(site, name)) is None:
+        return None
+    called = {source.called_name(call) for call in source.calls_in(given)}
+    nodes = (each.node for each in source.parsed(site.file).nodes)
+    functions = [n for n in nodes if isinstance(n, source.FUNCTIONS) and n.name in called]
+    for each in reversed([*source.enclosing(site.file, given.lineno), *functions]):
+        items = [item.context_expr for item in getattr(each, "items", ())]
+        for entered in (*items, *getattr(each, "decorator_list", ())):
+            if "inference_mode" in ast.unparse(entered):
+                return source.of_node(entered, site.file, site.function)
+    return None
+
+
+def called_again(site: Site) -> Site | None:
+    """Return the last call before a site of what has given a variable there its value."""
+    given = (value_given(site, name) for name in sorted(names_at(site)))
+    for first in (each for each in given if isinstance(each, ast.Call)):
+        calls = (call for each in _scope(site) for call in source.calls_in(each))
+        alike = (call for call in calls if ast.unparse(call.func) == ast.unparse(first.func))
+        later = [call for call in alike if first.lineno < call.lineno < site.line]
+        if later:
+            return source.of_node(later[-1], site.file, site.function)
+    return None
+
+
 def resets_before(step: Site, calls: Iterable[Site | None], whose: Collection[str]) -> Site | None:
     """Return the last place before a step, behind the backward calls of its function, that resets
     gradients: those of what has one of the names ``whose`` where it says whose. What stands between
@@ -360,12 +410,12 @@ def _scope(site: Site) -> Iterator[ast.stmt]:
 
 
 def _bound_by(statement: ast.stmt) -> set[str]:
-    """Return the variables that an assignment binds."""
+    """Return the variables that an assignment or a loop binds."""
     match statement:
         case ast.Assign(targets=targets):
             return set().union(*map(stored_names, targets))
-        case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
-            return stored_names(target)
+        case ast.AnnAssign(target=t) | ast.AugAssign(target=t) | ast.For(target=t):
+            return stored_names(t)
     return set()
 
 

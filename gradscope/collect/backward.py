@@ -453,12 +453,16 @@ class Backward:
         budget = self._state.budget
         if budget is None or budget.left > _LEAST:
             self._state.observers.tell(Observer.before_call, call, look, call.record, frame)
+        again: Call | None = None
         for i, token in enumerate(look.tokens):
             if look.will_run(i):
                 other = token.call
-                if other is not None and other.open and token.has_buffers:
-                    call.met, other.met = other, call
+                if other is not None and token.has_buffers:
+                    again = other
+                    if other.open:
+                        call.met, other.met = other, call
                 token.call = call
+        call.again = None if again is None else again.record
 
     def _book(
         self, call: Call, asked: EngineCall, look: Look, frame: FrameType | None
@@ -547,6 +551,8 @@ class Backward:
             missed = self._judge.missed(str(error), call, lambda: self._look_again(call, args))
             if missed is not None:
                 self._sink.report(missed)
+            is_explained = bool(call.findings or missed)
+            state.failed = None if is_explained else (call.number, call.again)
         state.observers.tell(Observer.after_call, call, record, user_frame(sys._getframe(2)))
 
     def _note_sums(self, asked: EngineCall, place: Place | None) -> None:

@@ -354,7 +354,8 @@ class Call:
     ``exact`` calls ask of every freed tensor whether its memory returned; calls on a known shape do
     not. ``unhooked`` counts the tensors and bytes that the graph saved while the hooks were lifted;
     ``met`` is another call that ran on the same nodes meanwhile, and ``beside`` one that is not
-    around it. ``woken``: an alarm asks for a close look. ``word`` is its kind in the recording.
+    around it; ``again`` is the record of an earlier one that has run some of them.
+    ``woken``: an alarm asks for a close look. ``word`` is its kind in the recording.
 
     A call on a graph that was recognized while the hooks are lifted is ``guarded``: ``numbers`` are
     those of its nodes in depth-first order, 0 for leaves, and ``lowest`` is no higher than any of
@@ -378,6 +379,7 @@ class Call:
     frame: FrameType | None = None
     met: Call | None = None
     beside: Call | None = None
+    again: BackwardCall | None = None
     roots: tuple[int, ...] = ()
     sequence_nr: int = 0
     began: int = 0

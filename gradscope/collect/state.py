@@ -20,7 +20,7 @@ from gradscope.collect.notes import Notes
 from gradscope.collect.observers import Observers
 from gradscope.collect.saving import DefaultHooks, Saving
 from gradscope.collect.walk import StackLimit
-from gradscope.model import Finding, Site
+from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.names import Names
 from gradscope.program.sites import Place
 from gradscope.torch_private import CALL, NO_SEQUENCE_NR, carried, next_sequence_nr
@@ -131,6 +131,8 @@ class State:
     the default is a watch that no call goes through, for looks outside of one. ``foreseen`` has the
     predictions of failures by the number of the call that frees, ``left_out`` the places of waste
     that is not worth telling, ``unread`` what has ended a reading of the code ahead, how often.
+    ``failed`` is the last call that failed and that no finding explains, by its number, with the
+    record of an earlier one that has run the same nodes.
     """
 
     def __init__(
@@ -166,6 +168,7 @@ class State:
         self.foretold: deque[Finding] = deque(maxlen=_MOST_FORETOLD)
         self.running: dict[Call, None] = {}
         self.alarms: dict[Place | None, range] = {}  # the calls that are worth a close look
+        self.failed: tuple[int, BackwardCall | None] | None = None
         self.calls = self.guarded = self.steps = 0
         self.started, self.clock = time.perf_counter(), time.time()
 

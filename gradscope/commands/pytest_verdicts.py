@@ -81,10 +81,11 @@ class Watched:
         """End the watch; return what was found, with the reasons for what does not count."""
         with attempting(self._note):
             if self.scope is not None:
-                if error is not None:
-                    self.scope.explain(error)
-                text = None if error is None else describe(error)
-                self.scope.outcome = Outcome(None, text, finished=True, ended=time.time())
+                failure = None if error is None else self.scope.explain(error)
+                text, ended = None if error is None else describe(error), time.time()
+                self.scope.outcome = Outcome(
+                    None, text, finished=True, ended=ended, failure=failure
+                )
             self.watching.close()
         found = [] if self.scope is None else list(self.scope.findings)
         wanted = marked(self.item)

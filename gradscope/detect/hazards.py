@@ -181,7 +181,7 @@ def explain_read(error: BaseException, calls: int) -> Finding | None:
     """
     if FREED_TEXT not in str(error):
         return None
-    innermost = next((each for each in _way(error) if owner_of(each[1].code) == USER), None)
+    innermost = next((each for each in way_of(error) if owner_of(each[1].code) == USER), None)
     if innermost is None:
         return None
     frame, place = innermost
@@ -342,7 +342,7 @@ def explain_memory(
     from the variables of the functions that the error came through, or is ``raising`` in; and keeps
     nothing.
     """
-    watch, way = waste.watch, _way(error)
+    watch, way = waste.watch, way_of(error)
     in_call = came_out_of_a_call(error) if way else bool(watch.running)
     way = way or [(frame, place_in(frame)) for frame in frames_from(raising)]
     if watch.budget is not None:
@@ -493,7 +493,7 @@ def _evaluates(frames: Sequence[FrameType]) -> bool:
     return not next(modules, {}).get("training", True)
 
 
-def _way(error: BaseException) -> list[tuple[FrameType, Place]]:
+def way_of(error: BaseException) -> list[tuple[FrameType, Place]]:
     """Return the frames that an error came through, the innermost first, and where each stood."""
     way, entry = [], error.__traceback__
     while entry is not None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from gradscope.errors import GradscopeError, Handle, attempting, replace
 from gradscope.launch.interpreter import Target
-from gradscope.model import Outcome
+from gradscope.model import Failure, Outcome
 from gradscope.program.undisturbed import Uncollected
 
 if TYPE_CHECKING:
@@ -82,12 +82,13 @@ def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope
 
     program = prepare(target)
     watching.callback(when_torch_is_imported(start))
-    ending = _run_to_its_end(program, target, scopes, failures)
+    ending, failure = _run_to_its_end(program, target, scopes, failures)
     if os.getpid() != process:
         if ending.interrupted:
             die_of_interrupt()
         raise SystemExit(ending.exit_status)
-    outcome = Outcome(ending.exit_status, ending.exception, finished=True, ended=time.time())
+    how = ending.exit_status, ending.exception
+    outcome = Outcome(*how, finished=True, ended=time.time(), failure=failure)
     with attempting(failures.append):
         for scope in scopes:
             scope.outcome = outcome
@@ -100,9 +101,10 @@ def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope
 
 def _run_to_its_end(
     program: Program, target: Target, scopes: list[Scope], failures: list[Exception]
-) -> Ending:
+) -> tuple[Ending, Failure | None]:
     """Run the program and its threads; print what Python prints of the exception that ends it."""
     error: BaseException | None = None
+    failure: Failure | None = None
     try:
         program.run()
     except BaseException as raised:  # a program may end in any way
@@ -114,7 +116,7 @@ def _run_to_its_end(
             if error is None:
                 scope.look_back(program.main)
             else:
-                scope.explain(error)
+                failure = scope.explain(error)
     ending = conclude(error)
     del error  # and with it the frames that it came through: Python has let go of them by now
     left = not ending.by_exit or sys.version_info >= (3, 14)  # before, it ended within the script
@@ -122,7 +124,7 @@ def _run_to_its_end(
         for name in ("__file__", "__cached__"):  # which Python sets only while the script runs
             program.main.__dict__.pop(name, None)
     wait_for_threads()
-    return ending
+    return ending, failure
 
 
 class Program(NamedTuple):

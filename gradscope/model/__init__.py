@@ -22,6 +22,7 @@ from gradscope.model.finding import Applicability as Applicability
 from gradscope.model.finding import Cause as Cause
 from gradscope.model.finding import Certainty as Certainty
 from gradscope.model.finding import Edit as Edit
+from gradscope.model.finding import Failure as Failure
 from gradscope.model.finding import Finding as Finding
 from gradscope.model.finding import Findings as Findings
 from gradscope.model.finding import Fix as Fix

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from gradscope.model.finding import Finding, by_weight
+from gradscope.model.finding import Failure, Finding, by_weight
 from gradscope.model.graph import Graph, Printed, Root, Site
 from gradscope.units import working_directory
 
@@ -230,6 +230,7 @@ class Outcome:
 
     Its ``exit_status`` is then that of its process, negative for a signal, if it is known, and
     ``running`` says in a sentence that it still went on when the recording was read, or may.
+    ``failure`` is what is known of its ``exception``, where no finding explains that.
     """
 
     exit_status: int | None = None
@@ -237,6 +238,7 @@ class Outcome:
     finished: bool = False
     ended: float = 0.0
     running: str = ""
+    failure: Failure | None = None
 
     @property
     def unfinished(self) -> str:

@@ -130,6 +130,20 @@ class Fix:
     proof: Proof = Proof.UNTRIED
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is known of an exception that came out of autograd and that no finding explains.
+
+    ``site`` is the line of the user's that raised it, ``related`` are the node, the call and what
+    else had a part in it, ``help`` says what to do.
+    """
+
+    site: Site
+    label: str
+    related: tuple[Related, ...] = ()
+    help: str = ""
+
+
 class SuppressionKind(StrEnum):
     """Where a finding is suppressed, in SARIF's words: in the source, or in settings."""
 

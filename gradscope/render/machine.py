@@ -51,7 +51,7 @@ _NAMES = {"site": "location"}
 _ELSEWHERE: LeftOut = {Finding: {"graph", "graph_nodes"}, Root: {"node"}, Process: {"timeline"}}
 """Graphs and memory curves of a recording, and what points into them, are no part of the report."""
 
-_OUTCOME = ("exit_status", "exception", "finished", "running")
+_OUTCOME = ("exit_status", "exception", "finished", "running", "failure")
 _WHOLE = ("summary", "findings", "calls", "processes")
 """The parts of a recording that are in the report as they are."""
 
@@ -66,7 +66,7 @@ def to_json(recording: Recording) -> str:
         "script": {
             "path": header.script,
             "argv": header.argv,
-            **{name: getattr(outcome, name) for name in _OUTCOME},
+            **{name: plain(getattr(outcome, name)) for name in _OUTCOME},
         },
         **{name: plain(getattr(recording, name)) for name in _WHOLE},
         "memory": _memory(recording),

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from gradscope.model import (
     BackwardCall,
     Edit,
+    Failure,
     Finding,
     Fix,
     FixKind,
@@ -104,7 +105,7 @@ def test_json_has_the_keys_and_types_of_the_schema() -> None:
     schema = {}
     kinds = (Summary, Finding, Related, Suppression, Fix, Edit, Site, BackwardCall, Root)
     trains = TrainingTable, TrainingOptimizer, TrainingLoss, TrainingRow, TrainingCell
-    for kind in (*kinds, Process, Outcome, Training, *trains):
+    for kind in (*kinds, Process, Outcome, Failure, Training, *trains):
         types = {field.name: field.type for field in fields(kind)}
         schema[kind.__name__] = {key: types[name] for key, name in keys(kind).items()}
     assert_golden("json-schema.json", json.dumps(schema, indent=2) + "\n")

@@ -17,7 +17,18 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradscope.model import Cause, Certainty, Finding, Fix, Outcome, Process, Recording, Severity
+from gradscope.model import (
+    Cause,
+    Certainty,
+    Failure,
+    Finding,
+    Fix,
+    Outcome,
+    Process,
+    Recording,
+    Severity,
+    Site,
+)
 from gradscope.render.memory import GroupBy, Largest, Saved, Size, by, largest, name_of
 from gradscope.render.text.calls import as_code, calls_table
 from gradscope.render.text.snippets import gutter_width, mentioned, pointed
@@ -61,20 +72,9 @@ def print_finding(
     look = SEVERITIES[finding.severity]
     announced = next((one for one in before if one.announces(finding)), None)
     said = notes(finding, announced)
-    gutter = gutter_width(finding.site, *(site for _, site in said))
     lead = Text.assemble(tag(finding, console), ": ")
     print_message(lead, finding.message, console, style="bold")
-    if finding.site is None:
-        print_message(Text(" " * gutter + " = ", style="dim"), finding.label, console)
-    else:
-        place = pointed(
-            finding.site, finding.label, console, sources, style=look.terminal, gutter=gutter
-        )
-        print_lines(console, place)
-    for note, site in said:
-        print_note(note, console)
-        if site is not None:
-            print_lines(console, mentioned(site, console, sources, gutter=gutter))
+    _print_places(finding, said, console, sources, look.terminal)
     if announced is not None:
         print_lines(console, [Text()])
         return
@@ -84,6 +84,40 @@ def print_finding(
             print_message(Text("  or: ", style="green"), alternative(other), console)
     explain = f"{_EXPLAIN_INDENT}explain: gradscope explain {plain(finding.code, console)}"
     print_lines(console, [Text(explain, style="dim"), Text()])
+
+
+def _print_places(
+    about: Finding | Failure,
+    said: Sequence[tuple[str, Site | None]],
+    console: Console,
+    sources: Sources,
+    style: str,
+) -> None:
+    """Print the line that something is about with its label, and notes with the lines they name."""
+    site, label = about.site, about.label
+    gutter = gutter_width(site, *(each for _, each in said))
+    if site is None:
+        print_message(Text(" " * gutter + " = ", style="dim"), label, console)
+    else:
+        print_lines(console, pointed(site, label, console, sources, style=style, gutter=gutter))
+    for note, each in said:
+        print_note(note, console)
+        if each is not None:
+            print_lines(console, mentioned(each, console, sources, gutter=gutter))
+
+
+def _print_failure(outcome: Outcome, console: Console, sources: Sources) -> None:
+    """Print the exception that ended a run and that no finding explains, and where it arose."""
+    failure, look = outcome.failure, SEVERITIES[Severity.ERROR]
+    if failure is None or outcome.exception is None:
+        return
+    raised = shorten(outcome.exception.splitlines()[0], 2 * console.width - 40)
+    print_message(Text("raised: ", style=look.terminal), raised, console, style="bold")
+    said = [(each.message, each.site) for each in failure.related]
+    _print_places(failure, said, console, sources, look.terminal)
+    if failure.help:
+        print_message(Text("help: ", style="bold green"), failure.help, console)
+    print_lines(console, [Text()])
 
 
 def print_help(message: str, fix: Fix, console: Console) -> None:
@@ -157,6 +191,7 @@ def print_report(
     Findings whose causes are in ``printed`` were printed on this console before: one line each.
     """
     findings = [finding for finding in recording.findings if not finding.suppression]
+    _print_failure(recording.outcome, console, recording.sources)
     for place, finding in enumerate(findings):
         if finding.cause not in printed:
             print_finding(finding, console, recording.sources, findings[:place])
@@ -257,7 +292,7 @@ def _outcome(outcome: Outcome, who: str, console: Console) -> None:
     if not outcome.finished:
         what = "the recording" if who == "the script" else f"the recording of {who}"
         print_note(f"{what} ends here: {outcome.unfinished}", console)
-    elif outcome.exception:
+    elif outcome.exception and outcome.failure is None:
         raised = outcome.exception.splitlines()[0]
         print_note(f"{who} raised {shorten(raised, 2 * console.width - 40)}", console)
 
@@ -265,11 +300,12 @@ def _outcome(outcome: Outcome, who: str, console: Console) -> None:
 def _headline(recording: Recording, console: Console) -> None:
     """Print the result in one line."""
     words, style, made = ", ".join(tally(recording.findings)), "bold", _made(recording)
-    rest = f" in {made}{'; the script ended with that error' if _is_explained(recording) else ''}"
+    calls = f" in {made}" if recording.summary.backward_calls else "; no backward call was made"
+    rest = f"{calls}{_ended(recording)}"
     if recording.findings:
         found = [finding.severity for finding in recording.findings if finding.counts]
         style = SEVERITIES[min(found, key=lambda one: one.rank)].terminal if found else style
-    elif not recording.summary.backward_calls:
+    elif not recording.summary.backward_calls and recording.outcome.failure is None:
         print_lines(console, [Text("no backward call was made, so there is nothing to report")])
         return
     elif any(one.differs for one in recording.processes):
@@ -283,12 +319,15 @@ def _headline(recording: Recording, console: Console) -> None:
         print_lines(console, wrapped(line, console.width, console))
 
 
-def _is_explained(recording: Recording) -> bool:
-    """Return whether the one error of a run is the exception that ended it."""
+def _ended(recording: Recording) -> str:
+    """Return how a run with findings ended: with the one error that was found, or another one."""
     raised = (recording.outcome.exception or "").strip()
     failed = [call.exception for call in recording.calls if call.exception]
     errors = [each for each in recording.findings if each.severity is Severity.ERROR]
-    return bool(failed and raised and raised.endswith(failed[-1].strip()) and len(errors) == 1)
+    is_that = failed and raised and raised.endswith(failed[-1].strip())
+    if recording.outcome.failure is not None:
+        return f"; the script ended with {raised.partition(':')[0].rpartition('.')[2]}, see above"
+    return "; the script ended with that error" if is_that and len(errors) == 1 else ""
 
 
 def _made(recording: Recording) -> str:

@@ -1,0 +1,225 @@
+"""Says of an exception that came out of autograd, and that no finding explains, where it arose: at
+which node of a backward call, as anomaly mode would, or which line is behind what torch refuses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from gradscope.code import source, statements
+from gradscope.collect.calls import EngineCall
+from gradscope.collect.look import Look
+from gradscope.collect.looker import Looker
+from gradscope.collect.nodes import kind_of
+from gradscope.collect.state import State
+from gradscope.detect.hazards import run_order, way_of
+from gradscope.detect.node_facts import built_at
+from gradscope.model import Failure, Related, Site
+from gradscope.program.containers import is_a, is_exactly
+from gradscope.program.names import attributes_of
+from gradscope.program.reach import tensors_with_graph
+from gradscope.program.sites import USER, Place, owner_of, user_frames
+from gradscope.program.tensors import held_node, is_held_leaf, leaves_of, requires_grad
+from gradscope.program.variables import local_variables, variables
+from gradscope.torch_private import ENGINE_CALL, FUNCTION_BACKWARD, BackwardHook
+
+_IN_PYTHON = (FunctionType, MethodType)
+_NAMED = re.compile(r"Function '?(\w+)'? ")
+"""How torch's own words name the node: ``Function MulBackward0 returned an invalid gradient``."""
+_AGAIN = "what may run once only needs one backward call: add the losses up, and call it on the sum"
+_OF_AUTOGRAD = re.compile(r"grad\b|grad_fn|gradient|inference|in-?place|derivative|backward", re.I)
+
+Way: TypeAlias = Sequence[tuple[FrameType, Place]]
+_Refused: TypeAlias = tuple[Sequence[Related], str, str]
+"""Notes, what is said of the line, and what to do."""
+
+
+def failure(error: BaseException, state: State, looker: Looker) -> Failure | None:
+    """Return what is known of an exception that ends the program; None where it is none of
+    autograd's, or a finding explains it.
+    """
+    way = way_of(error)
+    users = [(frame, place.site) for frame, place in way if owner_of(place.code) == USER]
+    engine = next((i for i, (frame, _) in enumerate(way) if frame.f_code is ENGINE_CALL), None)
+    if not users or engine is None:
+        return refused(error, *users[0]) if users else None
+    if state.failed is None:
+        return None
+    site, (number, again) = users[0][1], state.failed
+    call = next(place.site for _, place in way[engine:] if owner_of(place.code) == USER)
+    notes = [*_nodes(error, way[: engine + 1], state, looker)]
+    if site == call:
+        return Failure(site, f"raised in backward call {number:,}", tuple(notes))
+    notes.append(Related("failing_node", call, f"in backward call {number:,}"))
+    if again is None:
+        return Failure(site, "raised here", tuple(notes))
+    kept = " and kept the graph" if again.retain_graph else ""
+    ran = f"backward call {again.number:,} ran this part{kept}: each hook now runs once more"
+    notes.append(Related("retained_by", again.site, ran))
+    return Failure(site, "raised here", tuple(notes), _AGAIN)
+
+
+# in a backward call
+
+
+def _nodes(error: BaseException, way: Way, state: State, looker: Looker) -> Iterator[Related]:
+    """Yield what is known of the node at which the engine was when this was raised, the call of the
+    engine being the last of the way.
+    """
+    given: dict[str, Any] = dict(local_variables(way[-1][0]))
+    asked = EngineCall.of(given["t_outputs"], *given["args"], **given["kwargs"])
+    look = looker.look_for(asked, asked.roots, None)
+    state.names.learn_variables(user_frames(way[-1][0]))
+    if (module := next(filter(None, (_hooked_module(f, state) for f, _ in way)), None)) is not None:
+        inside = (t.place for t in look.tokens if t.module and t.module[0] == module)
+        first = next((place.site for place in inside if place), None)
+        called = f"; `{module}` was called here" if first else ""
+        yield Related("created", first, f"in a backward hook of `{module}`{called}")
+        return
+    nodes = _failed_at(error, way, look)
+    leaves = leaves_of(look.nodes[i] for i in nodes)
+    if leaves and len(leaves) == len(nodes):
+        names = " or ".join(f"`{state.names.of_tensor(leaf) or 'a leaf'}`" for leaf in leaves[:3])
+        yield Related("failing_node", None, f"in a hook of {names}")
+    elif len(nodes) == 1:
+        made = built_at(look, state.generations, nodes[0])
+        own = look.tokens[nodes[0]].module
+        of = f" of `{own[0]}` ({own[1]})" if own else ""
+        what = f"at node `{look.nodes[nodes[0]].name()}`{of}"
+        yield Related("failing_node", made, f"{what}, which was made here" if made else what)
+
+
+def _failed_at(error: BaseException, way: Way, look: Look) -> list[int]:
+    """Return the nodes at one of which the engine was. A Function's own frame says which it is, a
+    hook's code whose it is, torch's words may name it; and what ran before it has been freed.
+    """
+    for frame, _ in way:
+        if frame.f_code is FUNCTION_BACKWARD:
+            node = dict(local_variables(frame))["self"]
+            return [look.index[node]] if node in look.index else []
+    order, freed = run_order(look), {*look.freed}
+    rest = order[max((at + 1 for at, i in enumerate(order) if i in freed), default=0) :]
+    if look.asked is not None and not look.asked.keep_graph:
+        kept = (at for at, i in enumerate(rest) if look.tokens[i].has_buffers)
+        rest = rest[: next(kept, len(rest)) + 1]
+    if len(way) > 1:  # code of Python's ran: that of a hook
+        hooked = {*_hooked(way[-2][0].f_code, look)}
+        if found := [i for i in rest if i in hooked]:
+            return found
+    said = _NAMED.search(str(error))
+    is_it = (not said or look.nodes[i].name() == said[1] for i in rest)
+    inner = (not kind_of(type(look.nodes[i])).is_leaf for i in rest)
+    return [i for i, *fits in zip(rest, is_it, inner, strict=True) if all(fits)]
+
+
+def _hooked(code: CodeType, look: Look) -> Iterator[int]:
+    """Yield the nodes of tensors that are there and have a hook that runs this code."""
+    index: dict[Any, int] = look.index
+    leaves = {id(n.variable): i for n, i in index.items() if kind_of(type(n)).is_leaf}
+    for tensor in (*tensors_with_graph(), *leaves_of(look.nodes)):
+        hooks = [h for h in (tensor._backward_hooks or {}).values() if is_exactly(h, *_IN_PYTHON)]
+        if any(hook.__code__ is code for hook in hooks):
+            i = leaves.get(id(tensor), index.get(held_node(tensor)))
+            yield from () if i is None else (i,)
+
+
+def _hooked_module(frame: FrameType, state: State) -> str | None:
+    """Return the name of the module whose backward hook a frame calls."""
+    hook = dict(local_variables(frame)).get("self")
+    if not is_a(hook, BackwardHook):
+        return None
+    named = (name for name, each in state.names.named_modules if each is hook.module)
+    return next(named, type(hook.module).__name__)
+
+
+# outside of one
+
+
+def refused(error: BaseException, frame: FrameType, site: Site) -> Failure | None:
+    """Return what is known of an exception raised at a place of the program's, where that frame
+    stands; None where it is none of autograd's.
+    """
+    text = str(error)
+    explain = next((own for words, own in _KNOWN.items() if re.search(words, text)), None)
+    if explain is not None:
+        notes, label, instead = explain(text, frame, site)
+        return Failure(site, label, tuple(notes), instead)
+    is_theirs = isinstance(error, RuntimeError) and _OF_AUTOGRAD.search(text)
+    return Failure(site, "raised here") if is_theirs else None
+
+
+def _leaf(text: str, frame: FrameType, site: Site) -> _Refused:
+    leaves = (n for n, t in _tensors(frame, site) if is_held_leaf(t) and requires_grad(t))
+    notes = []
+    for name in islice(leaves, 1):
+        made = statements.sets_requires_grad(site, name)
+        here = ", from here on" if made else ""
+        notes.append(Related("made", made, f"`{name}` is a leaf that requires grad{here}"))
+    update = "put the update under `with torch.no_grad():`, so that it is not recorded"
+    return notes, "changed in place while grad mode is on", update
+
+
+def _view(text: str, frame: FrameType, site: Site) -> _Refused:
+    name = statements.changed_by(site).target
+    notes = []
+    if (made := statements.value_given(site, name)) is not None:
+        at = source.of_node(made, site.file, site.function)
+        called = [source.called_name(call) for call in source.calls_in(made)]
+        by = next((f"`{each}` gives" for each in called if each in _VIEWS), "a loop gives")
+        notes.append(Related("made", at, f"`{name}` is one of the views that {by} of one tensor"))
+    copy = f"take a copy, `{name or 'x'}.clone()`, or compute it out of place"
+    whole = "to change the whole tensor, index that: `x[0].mul_(2)`"
+    return notes, "changed in place", f"{copy}; {whole}"
+
+
+def _inference(text: str, frame: FrameType, site: Site) -> _Refused:
+    name = next((name for name, value in _tensors(frame, site) if value.is_inference()), "")
+    entered = statements.inference_mode(site, name)
+    here = ", which was entered here" if entered else ""
+    note = Related("mode", entered, f"`{name}` was made in inference mode{here}")
+    copy = f"`{name or 'x'}.clone()` outside of inference mode"
+    instead = f"make it under `torch.no_grad()` instead, or take {copy}"
+    return [note] if name else [], "an inference tensor is part of no graph", instead
+
+
+def _overwritten(text: str, frame: FrameType, site: Site) -> _Refused:
+    notes = []
+    for file, line, function in _STACK.findall(text)[-1:]:
+        made = Site(file, int(line), function=function)
+        notes.append(Related("made", made, "a compiled function made the tensor here"))
+    if (later := statements.called_again(site)) is not None:
+        notes.append(Related("modified_by", later, "a later run wrote into the same memory"))
+    step = "call torch.compiler.cudagraph_mark_step_begin() before each run whose results may go"
+    clone = f"clone what is to stay, outside of the compiled function; or {step}"
+    return notes, "reads what was overwritten", clone
+
+
+def _node(*_: object) -> _Refused:
+    instead = "store the tensor without its graph (`.detach()`), and no node"
+    return [], "a part of this is a node of a graph, as a `grad_fn` is", instead
+
+
+_VIEWS = ("unbind", "split", "chunk", "tensor_split", "split_with_sizes", "hsplit", "vsplit")
+_STACK = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
+_KNOWN: dict[str, Callable[[str, FrameType, Site], _Refused]] = {
+    "leaf Variable that requires grad is being used in an in-place": _leaf,
+    "is a view and is being modified inplace": _view,
+    "[Ii]nference tensor": _inference,
+    "output of CUDAGraphs that has been overwritten": _overwritten,
+    r"cannot pickle '\w+Backward\d*' object": _node,
+}
+"""How torch words what it refuses, and what explains that."""
+
+
+def _tensors(frame: FrameType, site: Site) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that the statement at a place names, each as it writes it."""
+    wanted = statements.names_at(site)
+    pairs = [*variables(frame)]
+    pairs += [each for pair in pairs if pair[0] == "self" for each in attributes_of(*pair)]
+    return ((n, value) for n, value in pairs if n in wanted and is_a(value, Tensor))

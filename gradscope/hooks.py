@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from inspect import getattr_static
+from multiprocessing.reduction import ForkingPickler
 from types import FrameType, SimpleNamespace, TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -238,6 +239,31 @@ def on_new(kind: type[BaseException], see: Callable[[BaseException], None]) -> H
         see(self)
 
     return replace(kind, "__init__", init)
+
+
+def on_sent_tensors(see: Callable[[torch.Tensor], None]) -> Handle:
+    """Call ``see(tensor)`` with each tensor that is about to be pickled for another process."""
+    reducers: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    original = reducers.get(torch.Tensor)
+    if original is None:
+        return Handle()
+
+    @itself_hidden_from_compiler
+    def reduce(tensor: torch.Tensor) -> Any:
+        see(tensor)
+        try:
+            return original(tensor)
+        except RuntimeError as error:
+            erase(error, codes)
+            raise
+
+    def undo() -> None:
+        if reducers.get(torch.Tensor) is reduce:
+            reducers[torch.Tensor] = original
+
+    codes = frozenset({reduce.__code__})
+    reducers[torch.Tensor] = reduce
+    return Handle(undo)
 
 
 def on_thread_start(enter: Callable[[], None], leave: Callable[[], None]) -> Handle:

@@ -227,6 +227,7 @@ ENGINE_CALL: CodeType | None = getattr(
 """The last frame of Python's before the engine."""
 BackwardHook: Any = _find("utils.hooks.BackwardHook", _Nothing)
 """Calls the backward hooks of its ``module``."""
+DEEPCOPY_TENSOR: CodeType | None = getattr(torch.Tensor.__deepcopy__, "__code__", None)
 MODULE_CALL: CodeType | None = getattr(getattr(Module, "_call_impl", None), "__code__", None)
 CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 ENTERED_FILES = (torch.utils._contextlib.__file__, torch.utils._pytree.__file__)

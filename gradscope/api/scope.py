@@ -24,7 +24,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.slots import begin_watch, foreign
 from gradscope.collect.state import Budget, State
-from gradscope.detect import failing, hazards
+from gradscope.detect import crossing, failing, hazards
 from gradscope.detect.asking import Materialized
 from gradscope.detect.foresight.forward_on_freed import FreedWatch
 from gradscope.detect.foresight.inplace import InPlace
@@ -40,6 +40,7 @@ from gradscope.hooks import (
     hide_references,
     on_new,
     on_optimizer_step,
+    on_sent_tensors,
     on_unraisable,
     replace_register_hooks,
     replace_saved_tensors_of_functions,
@@ -63,12 +64,13 @@ from gradscope.model import (
 )
 from gradscope.program.ahead.frames import forget_wholes
 from gradscope.program.sites import forget_codes, place_in, site_of, user_frame
-from gradscope.program.tensors import TensorRef
+from gradscope.program.tensors import TensorRef, is_held_leaf
 from gradscope.program.undisturbed import Uncollected, Untraced, unprofiled
 from gradscope.program.variables import turn_off
 from gradscope.record.scalars import EVERY, FIGURES, Sink
 from gradscope.record.writer import Further, RecordingWriter, begun
 from gradscope.render.wording import whole_message
+from gradscope.rules import gs604
 from gradscope.rules.settings import Suppressor
 from gradscope.torch_private import (
     SAVED_TENSORS_ARE_READABLE,
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MOST_TEXTS = 100
+_MOST_REFUSED = 16  # tensors that cannot be sent, of which it is said what holds them
 _MOST_BEGUN = 16
 _MOST_REASONS = 20
 _LOOK_AT_STEP = "looking at an optimizer's step failed in gradscope"
@@ -118,6 +121,7 @@ class Session:
         self._survived = hazards.Survived(self._explained_memory)
         foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
         state.observers.add(*foresight, self._survived, Materialized(state))
+        self._refused = 0
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
         self._handles = Handle()
         try:
@@ -172,8 +176,18 @@ class Session:
         install(wrap_engine(self._backward.run))
         if self.state.looks:
             install(on_new(torch.cuda.OutOfMemoryError, self._survived.made))
+            install(on_sent_tensors(self._sending))
         if Part.STEPS not in off:
             install(on_optimizer_step(self._before_step, self._after_step))
+
+    def _sending(self, tensor: torch.Tensor) -> None:
+        """Announce that torch will refuse to send a tensor to another process."""
+        if is_held_leaf(tensor) or self._refused >= _MOST_REFUSED:
+            return
+        finding = self._explaining(partial(crossing.sent, tensor, self.state, self.looker))
+        if finding is not None:
+            self._refused += 1
+            self.report(finding)
 
     def _register_hooks(self, *args: Any) -> None:
         # What the program's own hooks hold cannot be read without running them.
@@ -325,12 +339,16 @@ class Session:
         if self.state.looks and (ran_out := hazards.out_of_memory(error)) is not None:
             self._survived.ended_it()
             return self._explained_memory(ran_out)
-        is_known = came_out_of_a_call(error)
-        return None if is_known else hazards.explain_read(error, self.state.calls)
+        if came_out_of_a_call(error):
+            return None
+        copied = partial(crossing.copied, error, self.state, self.looker)
+        found = self._explaining(copied) if self.state.looks else None
+        return found or hazards.explain_read(error, self.state.calls)
 
     def failure(self, error: BaseException) -> Failure | None:
         """Return what is known of an exception that ended the program, and that is no finding."""
-        if not self.state.looks:
+        is_announced = self._refused and gs604.REFUSES_TO_SEND in str(error)
+        if is_announced or not self.state.looks:
             return None
         return self._explaining(partial(failing.failure, error, self.state, self.looker))
 

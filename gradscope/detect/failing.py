@@ -200,6 +200,11 @@ def _overwritten(text: str, frame: FrameType, site: Site) -> _Refused:
     return notes, "reads what was overwritten", clone
 
 
+def _result(*_: object) -> _Refused:
+    instead = "return it without its graph: `.detach()`, or `.item()`"
+    return [], "what another process sends back has a graph", instead
+
+
 def _node(*_: object) -> _Refused:
     instead = "store the tensor without its graph (`.detach()`), and no node"
     return [], "a part of this is a node of a graph, as a `grad_fn` is", instead
@@ -212,6 +217,7 @@ _KNOWN: dict[str, Callable[[str, FrameType, Site], _Refused]] = {
     "is a view and is being modified inplace": _view,
     "[Ii]nference tensor": _inference,
     "output of CUDAGraphs that has been overwritten": _overwritten,
+    "Error sending result.*Cowardly refusing": _result,
     r"cannot pickle '\w+Backward\d*' object": _node,
 }
 """How torch words what it refuses, and what explains that."""

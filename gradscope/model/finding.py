@@ -233,7 +233,8 @@ class Finding(Printed):
     def is_to_mend(self) -> bool:
         """Whether it stands, is no mere advice, and has no fix that was tried and held."""
         is_mended = self.fix is not None and self.fix.proof is Proof.HELD
-        return self.counts and self.severity is not Severity.ADVICE and not is_mended
+        is_told = self.severity is Severity.ADVICE or self.code == "GS604"  # no edit is known
+        return self.counts and not is_told and not is_mended
 
     @property
     def is_to_rehearse(self) -> bool:

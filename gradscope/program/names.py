@@ -110,7 +110,7 @@ class Names:
         wanted: Any = outermost
         for each in users:
             # What a method knows as `self` may have a name where the method is called.
-            if (known := _variable(each, wanted)) is None:
+            if (known := variable_of(each, wanted)) is None:
                 continue
             name = known + (name or "").removeprefix("self")
             if re.split(r"[.\[]", known)[0] != "self":
@@ -204,7 +204,7 @@ def attributes_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{name}.{key}", each) for key, each in [*held.items()])
 
 
-def _variable(frame: FrameType, module: object) -> str | None:
+def variable_of(frame: FrameType, module: object) -> str | None:
     """The name by which a frame's code sees a module, or another object: a variable, an attribute
     of ``self``, a module of one, or an entry of one: ``nets[0]``.
     """

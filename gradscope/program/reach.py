@@ -351,7 +351,7 @@ def _down(top: Any, seen: dict[int, _Referrer], found: object) -> list[Any]:
 
 def _name(chain: list[Any], walk: Walk, modules: dict[int, str]) -> Path | None:
     top = chain[0]
-    steps = list(_steps(chain))
+    steps = list(steps_down(chain))
     known = next(walk.paths_to(top), None)
     if known is not None:
         origin, root = known.origin, known.root
@@ -369,7 +369,7 @@ def _name(chain: list[Any], walk: Walk, modules: dict[int, str]) -> Path | None:
     return Path.of(origin, root, steps)
 
 
-def _steps(chain: list[Any]) -> Iterator[Step]:
+def steps_down(chain: list[Any]) -> Iterator[Step]:
     """The steps of a way down, named as the walk would, past what a user does not write."""
     contents, place = Contents(_MANY_ITEMS), 0
     while place + 1 < len(chain):

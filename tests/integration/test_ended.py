@@ -1,8 +1,8 @@
 """Programs that an exception of autograd's ends: what the report says of it first, with the lines behind it.
 
 The first line of each program in ``tests/cases/ended`` says what is right: ``raised: RuntimeError: …``, whether a
-node is named and what the help speaks of; or ``says: nothing``. Of its lines ``# raised`` is the place that is told,
-``# note: …`` one that a note points at.
+node is named and what the help speaks of; ``found: GS604`` with the name of what cannot be copied; or ``says: nothing``.
+Of its lines ``# raised`` or ``# error: GS604`` is the place that is told, ``# note: …`` one that a note points at.
 """
 
 from __future__ import annotations
@@ -60,9 +60,16 @@ def test_the_report_leads_with_what_ended_the_program(file: Path, tmp_path: Path
     report, recording = ended(file, tmp_path)
     failure = recording.outcome.failure
     assert ("no problem found" in report) == (kind == "says"), report
-    assert [each.code for each in recording.findings] == []
+    assert [each.code for each in recording.findings] == (["GS604"] if kind == "found" else [])
     if kind == "raised":
         assert expected.split("; ")[0] in (recording.outcome.exception or "")
         check_raised(expected, report, text, failure, file)
+    elif kind == "found":
+        (found,) = recording.findings
+        assert told([found.site], file) == lines_with(text, "error: GS604")
+        assert {*told([each.site for each in found.related], file)} >= {*lines_with(text, "note")}
+        name, wanted = re.search(r"GS604 (`.*?`)", expected), re.search(r"help: (\w+)", expected)
+        assert name is None or found.message.startswith(name[1])
+        assert wanted is None or (found.fix is not None and wanted[1] in found.fix.message)
     else:
         assert failure is None

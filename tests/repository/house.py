@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 33_014
-FILES = 180
+CODE = 33_217
+FILES = 182
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -55,6 +55,7 @@ from gradscope.render.wording import (
     reasons,
     untrained,
 )
+from gradscope.rules.gs604 import CROSSES
 from gradscope.units import Sources, counted, firsts, line_at, listed, nbytes, source_lines
 
 _EXPLAIN_INDENT = " " * 6
@@ -324,7 +325,9 @@ def _ended(recording: Recording) -> str:
     raised = (recording.outcome.exception or "").strip()
     failed = [call.exception for call in recording.calls if call.exception]
     errors = [each for each in recording.findings if each.severity is Severity.ERROR]
-    is_that = failed and raised and raised.endswith(failed[-1].strip())
+    crosses = any(words in raised for words in CROSSES)
+    is_that = crosses and any(each.code == "GS604" for each in errors)
+    is_that = is_that or bool(failed and raised and raised.endswith(failed[-1].strip()))
     if recording.outcome.failure is not None:
         return f"; the script ended with {raised.partition(':')[0].rpartition('.')[2]}, see above"
     return "; the script ended with that error" if is_that and len(errors) == 1 else ""

@@ -6,6 +6,7 @@ import shlex
 
 from gradscope.model import (
     Applicability,
+    Failure,
     Finding,
     Fix,
     Header,
@@ -63,7 +64,7 @@ def nothing_found(recording: Recording, calls: str) -> tuple[str, str, bool]:
         failed = [call for call in recording.calls if call.exception]
         came = failed and raised.endswith((failed[-1].exception or "").strip())
         by = f" in backward call {failed[-1].last_number:,}" if came else ""
-        if recording.outcome.failure is not None:
+        if any(one.failure for one in outcomes):
             lead = f"the script ended with {raised.split(':')[0].split('.')[-1]}{by}"
             made = recording.summary.backward_calls
             rest = f"nothing else was found in {calls}" if made else "no backward call was made"
@@ -179,6 +180,13 @@ def fix_command(header: Header) -> str:
         return "gradscope fix"
     options = ["--"] if any(each.startswith("-") for each in header.argv) else []
     return shlex.join(["gradscope", "fix", short_path(header.script), *options, *header.argv])
+
+
+def arose(failure: Failure) -> str:
+    """Return in a line where an exception arose that no finding explains, and what can be done."""
+    said = [(failure.label, failure.site), *((one.message, one.site) for one in failure.related)]
+    places = (f"{text} ({opened_as(site)})" if site else text for text, site in said)
+    return "; ".join(filter(None, (*places, failure.help)))
 
 
 def whole_message(finding: Finding) -> str:

@@ -26,6 +26,7 @@ from gradscope.model import (
     BackwardCall,
     Edge,
     Edit,
+    Failure,
     Fix,
     FixKind,
     Graph,
@@ -36,6 +37,7 @@ from gradscope.model import (
     Recording,
     Root,
     Sample,
+    Site,
     Summary,
 )
 from gradscope.render import html as page_module
@@ -208,6 +210,11 @@ def test_verdicts() -> None:
     assert verdict(crashed)["headline"] == "No finding explains ValueError"
     found = "Nothing was found in 500 backward calls"
     assert verdict(crashed)["detail"] == f"{found}. The program ended with ValueError: no"
+    failure = Failure(Site("x.py", 3), "raised here", help="call it once")
+    failed = replace(crashed, outcome=replace(crashed.outcome, failure=failure))
+    assert verdict(failed)["headline"] == "The script ended with ValueError"
+    arose = "ended with ValueError: no; raised here (x.py:3); call it once"
+    assert verdict(failed)["detail"].endswith(arose)
     assert verdict(clean_recording())["detail"].startswith("in 500 backward calls: no optimizer")
 
 

@@ -21,6 +21,7 @@ from rich.console import Console
 from gradscope.commands.outputs import console_on, printer
 from gradscope.model import (
     BackwardCall,
+    Failure,
     Finding,
     Fix,
     FixKind,
@@ -189,6 +190,27 @@ def test_an_error_that_came_out_of_a_backward_call_is_said_to_have() -> None:
         replace(ended, findings=(ours,))
     )
     assert "ended with that error" not in report(replace(elsewhere, findings=(ours,)))
+
+
+def test_the_report_leads_with_an_exception_that_no_finding_explains() -> None:
+    notes = (Related("failing_node", None, "at node `ExpBackward0`"),)
+    failure = Failure(Site("train.py", 7, 5), "raised here", notes, "call it once")
+    outcome = Outcome(1, "KeyError: 'a'\nmore of it", finished=True, failure=failure)
+    canned, clean = (replace(RECORDINGS[name], outcome=outcome) for name in ("canned", "clean"))
+    for recording in (canned, clean):
+        lines = report(recording).splitlines()
+        assert lines[0] == "raised: KeyError: 'a'"
+        assert lines[1].split() == ["-->", "train.py:7:5"]
+        assert {"note: at node `ExpBackward0`", "help: call it once"} <= {*lines}
+    assert "script ended with KeyError; nothing else was found in 500" in report(clean)
+    assert "the script ended with KeyError, see above" in " ".join(report(canned).split())
+    first, second = (
+        Process(name, "x.py", clean.summary, replace(outcome, exception=f"{name}: no"))
+        for name in ("rank 0", "rank 1")
+    )
+    of_two = replace(clean, outcome=Outcome(1, finished=True), processes=(first, second))
+    assert report(of_two).startswith("raised in rank 0: rank 0: no\n")
+    assert report(of_two).count("raised in rank") == 1
 
 
 @pytest.mark.parametrize(

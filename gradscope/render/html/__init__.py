@@ -39,7 +39,7 @@ from gradscope.render.machine import dumped, keys, plain
 from gradscope.render.memory import Largest, Saved, by, largest
 from gradscope.render.text.report import tally
 from gradscope.render.text.trains import Words
-from gradscope.render.wording import nothing_found
+from gradscope.render.wording import arose, nothing_found
 from gradscope.units import counted, escaped, line_at, lines_of
 
 LAST = ("canvas.js", "report.js")
@@ -264,6 +264,8 @@ def verdict(recording: Recording) -> dict[str, str]:
     elif not calls:
         nothing, rest = "no backward call was seen", ""
     raised = outcome.exception and f"The program ended with {outcome.exception}"
+    if raised and outcome.failure is not None:
+        raised += f"; {arose(outcome.failure)}"
     ended = raised if outcome.finished else outcome.unfinished[:1].upper() + outcome.unfinished[1:]
     about = rest.lstrip("; ")
     detail = (

@@ -107,18 +107,24 @@ def _print_places(
             print_lines(console, mentioned(each, console, sources, gutter=gutter))
 
 
-def _print_failure(outcome: Outcome, console: Console, sources: Sources) -> None:
-    """Print the exception that ended a run and that no finding explains, and where it arose."""
-    failure, look = outcome.failure, SEVERITIES[Severity.ERROR]
-    if failure is None or outcome.exception is None:
-        return
-    raised = shorten(outcome.exception.splitlines()[0], 2 * console.width - 40)
-    print_message(Text("raised: ", style=look.terminal), raised, console, style="bold")
-    said = [(each.message, each.site) for each in failure.related]
-    _print_places(failure, said, console, sources, look.terminal)
-    if failure.help:
-        print_message(Text("help: ", style="bold green"), failure.help, console)
-    print_lines(console, [Text()])
+def _print_failures(recording: Recording, console: Console) -> None:
+    """Print the exceptions that ended a run and that no finding explains, and where they arose."""
+    style = SEVERITIES[Severity.ERROR].terminal
+    failures: dict[Failure, tuple[str, str]] = {}
+    ended = [("", recording.outcome)]
+    ended += [(f" in {one.name}", one.outcome) for one in recording.processes]
+    for where, outcome in ended:
+        if outcome.failure is not None:
+            failures.setdefault(outcome.failure, (where, outcome.exception or ""))
+    for failure, (where, exception) in failures.items():
+        raised = shorten(exception.partition("\n")[0], 2 * console.width - 40)
+        lead = Text(f"raised{plain(where, console)}: ", style=style)
+        print_message(lead, raised, console, style="bold")
+        said = [(each.message, each.site) for each in failure.related]
+        _print_places(failure, said, console, recording.sources, style)
+        if failure.help:
+            print_message(Text("help: ", style="bold green"), failure.help, console)
+        print_lines(console, [Text()])
 
 
 def print_help(message: str, fix: Fix, console: Console) -> None:
@@ -192,7 +198,7 @@ def print_report(
     Findings whose causes are in ``printed`` were printed on this console before: one line each.
     """
     findings = [finding for finding in recording.findings if not finding.suppression]
-    _print_failure(recording.outcome, console, recording.sources)
+    _print_failures(recording, console)
     for place, finding in enumerate(findings):
         if finding.cause not in printed:
             print_finding(finding, console, recording.sources, findings[:place])
@@ -293,7 +299,7 @@ def _outcome(outcome: Outcome, who: str, console: Console) -> None:
     if not outcome.finished:
         what = "the recording" if who == "the script" else f"the recording of {who}"
         print_note(f"{what} ends here: {outcome.unfinished}", console)
-    elif outcome.exception and outcome.failure is None:
+    elif outcome.exception and (outcome.failure is None or who != "the script"):
         raised = outcome.exception.splitlines()[0]
         print_note(f"{who} raised {shorten(raised, 2 * console.width - 40)}", console)
 

@@ -52,7 +52,8 @@ def failure(error: BaseException, state: State, looker: Looker) -> Failure | Non
     if state.failed is None:
         return None
     site, (number, again) = users[0][1], state.failed
-    call = next(place.site for _, place in way[engine:] if owner_of(place.code) == USER)
+    calls = (place.site for _, place in way[engine:] if owner_of(place.code) == USER)
+    call = next(calls, None)
     notes = [*_nodes(error, way[: engine + 1], state, looker)]
     if site == call:
         return Failure(site, f"raised in backward call {number:,}", tuple(notes))

@@ -8,6 +8,7 @@ files that rely on it. All were seen with torch 2.13 on Python 3.11.
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import sys
@@ -15,6 +16,8 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -28,6 +31,7 @@ from torch.autograd import Function
 import gradscope.torch_private as private
 from gradscope.collect.facts import _raises
 from gradscope.program.variables import AS_ARGUMENT, Variable, local_variables, on_stack
+from gradscope.rules.gs604 import REFUSES_TO_SEND
 from gradscope.torch_private import cached_parametrizations
 from tests.needs import DETACHED_IS_TOLD
 
@@ -61,6 +65,85 @@ def fact(statement: str, *used_in: str, of_name: str = "") -> Callable[[Probe], 
 
 def _leaf(*size: int) -> Tensor:
     return torch.ones(size or (2,), requires_grad=True)
+
+
+def _locals_of(run: Callable[[], object], code: Any) -> list[dict[str, Any]]:
+    """Return the variables of the frames of this code that an error came through, the innermost last."""
+    try:
+        run()
+    except (RuntimeError, KeyError) as error:
+        frames = (frame for frame, _ in walk_tb(error.__traceback__))
+        return [dict(frame.f_locals) for frame in frames if frame.f_code is code]
+    return []
+
+
+class _Fails(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise KeyError("broken")
+
+
+@fact(
+    "a traceback shows what the engine was asked, and the node of a Function",
+    "torch_private.py",
+    "detect/failing.py",
+)
+def _tracebacks_show_the_call_and_the_node() -> bool:
+    """Check the names of what the frames above and below the engine hold."""
+    apply: Any = _Fails.apply
+    loss = apply(_leaf()).sum()
+    (asked,) = _locals_of(loss.backward, private.ENGINE_CALL)
+    (ran,) = _locals_of(loss.backward, private.FUNCTION_BACKWARD)
+    is_node = ran["self"] is loss.grad_fn.next_functions[0][0]
+    return is_node and asked["t_outputs"][0] is loss and {"args", "kwargs"} <= asked.keys()
+
+
+@fact(
+    "the frame that calls the backward hooks of a module names it",
+    "torch_private.py",
+    "detect/failing.py",
+)
+def _hooks_of_modules_are_called_by_an_object_that_names_it() -> bool:
+    """Check that the closure's ``self`` is a BackwardHook with a ``module``."""
+    layer = torch.nn.Linear(2, 2)
+    layer.register_full_backward_hook(lambda module, *grads: int("broken"))
+    called = []
+    try:
+        layer(_leaf(1, 2)).sum().backward()
+    except ValueError as error:
+        frames = (frame for frame, _ in walk_tb(error.__traceback__))
+        called = [frame.f_locals.get("self") for frame in frames]
+    return any(isinstance(c, private.BackwardHook) and c.module is layer for c in called)
+
+
+@fact(
+    "deepcopy refuses a tensor with a graph in Tensor.__deepcopy__, and names what it copies x",
+    "torch_private.py",
+    "detect/crossing.py",
+)
+def _copies_are_shown_by_their_frames() -> bool:
+    """Check the frames of a copy that fails."""
+    kept = {"out": [_leaf() * 2]}
+    frames = _locals_of(lambda: copy.deepcopy(kept), copy.deepcopy.__code__)
+    (last,) = _locals_of(lambda: copy.deepcopy(kept), private.DEEPCOPY_TENSOR)
+    is_down = [each["x"] for each in frames] == [kept, kept["out"], kept["out"][0]]
+    return is_down and last["self"] is kept["out"][0]
+
+
+@fact(
+    "a tensor is pickled for another process by the reducer of its class, which refuses a graph",
+    "hooks.py",
+    "detect/crossing.py",
+)
+def _sent_tensors_go_through_a_reducer() -> bool:
+    """Check that the reducer that is replaced is the one that is called."""
+    reduce = ForkingPickler._extra_reducers[Tensor]  # type: ignore[attr-defined]
+    refuses = _raises(lambda: reduce(_leaf() * 2), REFUSES_TO_SEND)
+    return refuses and _raises(lambda: ForkingPickler.dumps([_leaf() * 2]), REFUSES_TO_SEND)
 
 
 @fact("every backward call goes through _engine_run_backward, bound in two modules", "hooks.py")

@@ -113,10 +113,11 @@ def _failed_at(error: BaseException, way: Way, look: Look) -> list[int]:
         hooked = {*_hooked(way[-2][0].f_code, look)}
         if found := [i for i in rest if i in hooked]:
             return found
-    said = _NAMED.search(str(error))
-    is_it = (not said or look.nodes[i].name() == said[1] for i in rest)
-    inner = (not kind_of(type(look.nodes[i])).is_leaf for i in rest)
-    return [i for i, *fits in zip(rest, is_it, inner, strict=True) if all(fits)]
+    if said := _NAMED.search(str(error)):
+        named = [i for i in order if look.nodes[i].name() == said[1]]
+        # What returned no number was freed before that was seen.
+        return [i for i in named if i in rest] or [i for i in named if i in freed][-1:]
+    return [i for i in rest if not kind_of(type(look.nodes[i])).is_leaf]
 
 
 def _hooked(code: CodeType, look: Look) -> Iterator[int]:

@@ -20,6 +20,7 @@ import torch.autograd.graph
 import torch.utils
 import torch.utils._python_dispatch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
+from torch.multiprocessing.reductions import reduce_tensor
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -242,24 +243,25 @@ def on_new(kind: type[BaseException], see: Callable[[BaseException], None]) -> H
 
 
 def on_sent_tensors(see: Callable[[torch.Tensor], None]) -> Handle:
-    """Call ``see(tensor)`` with each tensor that is about to be pickled for another process."""
-    reducers: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-    original = reducers.get(torch.Tensor)
-    if original is None:
+    """Call ``see(tensor)`` with each tensor that torch is about to pickle for another process;
+    where the program does that itself, with none.
+    """
+    reducers: Any = getattr(ForkingPickler, "_extra_reducers", {})
+    if reducers.get(torch.Tensor) is not reduce_tensor:
         return Handle()
 
     @itself_hidden_from_compiler
     def reduce(tensor: torch.Tensor) -> Any:
         see(tensor)
         try:
-            return original(tensor)
+            return reduce_tensor(tensor)
         except RuntimeError as error:
             erase(error, codes)
             raise
 
     def undo() -> None:
         if reducers.get(torch.Tensor) is reduce:
-            reducers[torch.Tensor] = original
+            reducers[torch.Tensor] = reduce_tensor
 
     codes = frozenset({reduce.__code__})
     reducers[torch.Tensor] = reduce

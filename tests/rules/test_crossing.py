@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
 
 import pytest
 import torch
@@ -67,3 +69,22 @@ def test_a_copy_that_ends_the_watch_is_told() -> None:
         copy.deepcopy([net])
     (found,) = scope.findings
     assert found.message.startswith("`[net][0].hidden` has a graph")
+
+
+def test_what_the_program_pickles_itself_is_not_told() -> None:
+    reducers: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    torch_s = reducers[torch.Tensor]
+    out = nn.Linear(2, 2)(torch.ones(1, 2))
+    with gradscope.watch() as scope, pytest.raises(RuntimeError, match="Cowardly refusing"):
+        ForkingPickler.dumps({"out": [out]})
+    assert reducers[torch.Tensor] is torch_s
+    assert [each.message for each in scope.findings] == [
+        "`out` has a graph and cannot be sent to another process"
+    ]
+    try:
+        ForkingPickler.register(torch.Tensor, lambda tensor: (torch.tensor, (tensor.tolist(),)))
+        with gradscope.watch() as scope:
+            ForkingPickler.dumps({"out": [out]})
+    finally:
+        reducers[torch.Tensor] = torch_s
+    assert scope.findings == []

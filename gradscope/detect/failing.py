@@ -32,7 +32,7 @@ from gradscope.torch_private import ENGINE_CALL, FUNCTION_BACKWARD, BackwardHook
 _IN_PYTHON = (FunctionType, MethodType)
 _NAMED = re.compile(r"Function '?(\w+)'? ")
 """How torch's own words name the node: ``Function MulBackward0 returned an invalid gradient``."""
-_AGAIN = "what may run once only needs one backward call: add the losses up, and call it on the sum"
+_AGAIN = "call backward once for each forward pass: add the losses up first"
 _OF_AUTOGRAD = re.compile(r"grad\b|grad_fn|gradient|inference|in-?place|derivative|backward", re.I)
 
 Way: TypeAlias = Sequence[tuple[FrameType, Place]]
@@ -187,7 +187,7 @@ def _inference(text: str, frame: FrameType, site: Site) -> _Refused:
     note = Related("mode", entered, f"`{name}` was made in inference mode{here}")
     copy = f"`{name or 'x'}.clone()` outside of inference mode"
     instead = f"make it under `torch.no_grad()` instead, or take {copy}"
-    return [note] if name else [], "an inference tensor is part of no graph", instead
+    return [note] if name else [], "an inference tensor cannot be part of a graph", instead
 
 
 def _overwritten(text: str, frame: FrameType, site: Site) -> _Refused:

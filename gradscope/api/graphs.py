@@ -29,10 +29,10 @@ from gradscope.code.source import cell_of, shell_of_ipython
 from gradscope.collect.calls import EngineCall
 from gradscope.collect.looker import Looker
 from gradscope.collect.marks import Packed
-from gradscope.collect.nodes import held, kind_of, whole_kinds
+from gradscope.collect.nodes import are_whole, held, kind_of
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
-from gradscope.collect.walk import Walker, may_have_gradient, root_node
+from gradscope.collect.walk import Following, Walker, may_have_gradient, root_node
 from gradscope.detect import hazards
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, Hazards, Node, NodeState, Root, SavedState, SavedTensors, Site
@@ -73,13 +73,15 @@ def snapshot(*roots: torch.Tensor | GradientEdge) -> Graph:
         # Ties what the hooks saw to the nodes: sites, modules, generations.
         with DisableTorchFunction():
             session.looker.look(nodes)
-    index = walker.walk(nodes)
+    with Uncollected():  # torch makes objects that live with the graph
+        following: list[Following] = []
+        index = walker.walk(nodes, edges=following)
     named = names_in(frames[0], roots) if frames else [None] * len(roots)
     shown = [
         Root(index[node], name, describe(root) if isinstance(root, torch.Tensor) else "")
         for node, root, name in zip(nodes, roots, named, strict=True)
     ]
-    return picture(index, shown, names=names, left=walker.left)
+    return picture(index, shown, names=names, left=walker.left, following=following)
 
 
 def start_nodes(roots: Sequence[Any]) -> list[AutogradNode]:
@@ -159,10 +161,9 @@ def check(
     )
     session = current()
     with Uncollected():  # torch makes objects that live with the graph
-        if session is None and not wanted and has_graph:
-            walked = Walker(room(0), room).walk(nodes)
-            if whole_kinds(walked).issuperset(map(type, walked)):
-                return Hazards()
+        is_plain = session is None and not wanted and has_graph
+        if is_plain and are_whole(Walker(room(0), room).walk(nodes)):
+            return Hazards()
         state = State() if session is None else session.state
         looker = Looker(state) if session is None else session.looker
         return Hazards(hazards.foresee(state, looker, asked, sys._getframe(1)))

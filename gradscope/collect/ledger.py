@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
@@ -16,7 +18,7 @@ from gradscope.collect.calls import COUNTS
 from gradscope.collect.marks import UNTIED, Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.observers import Observer, Observers
-from gradscope.torch_private import DisableTorchFunction, storage_use_count
+from gradscope.torch_private import storage_use_count
 
 # Saved tensors that may be asked for their node between two backward calls, to tell a result from
 # an input. Each node that Python has seen takes stack when it is destroyed, and a forward pass of
@@ -142,7 +144,7 @@ class Ledger:
                     call is not None
                     and call.exact
                     and packed.tensor is not None
-                    and {alone for *_, alone in memory_of([[("", packed)]]).values()} == {True}
+                    and is_alone(packed)
                 )
         if token is not None and call is not None:
             token.freed_by = call
@@ -165,99 +167,138 @@ Entry = tuple[str, Any]
 """A saved tensor's name, with the tensor or what our pack hook returned."""
 
 
-class _Counts:
-    """What Python counts for a tensor that one list holds, and more if C++ holds it (``shared``);
-    and for a storage that one list holds. A variable may count or not, as Python compiles its use.
+class Storages:
+    """The storages of what a graph saved, by number from 1: their bytes, and which of them nothing
+    but the graph holds.
+
+    Of each tensor, and of each base of one, it counts how often others than the nodes hold it.
     """
+
+    alone = shared = storage = 0
+    """What Python counts for a tensor that one entry holds, and more if C++ holds it; and for a
+    storage that one list holds. A variable may count or not, as Python compiles its use.
+    """
+    are_told = False
 
     def __init__(self) -> None:
+        self.nbytes = array("q", [0])
+        self._numbers: dict[int, int] = {}
+        self._used: dict[int, int | None] = {0: None}
+        """How often each is used besides the tensors that were met, None if that is not told; those
+        that a node has for itself are left out.
+        """
+        self._tensors: dict[int, list[Any]] = {}
+        """Of each tensor, by id, what ``read`` returns; how often others hold it, in Python and in
+        torch; and the tensor, so that no id is another's meanwhile.
+        """
+
+    def read(self, entries: Sequence[Entry], at: int) -> Sequence[Any]:
+        """Return of the tensor that is one of the entries of a node the number of its storage, the
+        address of that, and whether it is a view; the number is 0 for what is no tensor.
+
+        Nothing else of ours may hold any of these tensors.
+        """
+        tensor = entries[at][1]
+        is_ours = isinstance(tensor, Packed)
+        if is_ours:
+            tensor = tensor.tensor
+        counted = sys.getrefcount(tensor)
+        known = self._tensors.get(id(tensor))
+        if known is None:
+            if not isinstance(tensor, torch.Tensor):
+                return 0, 0, False
+            if not is_ours:
+                if self.are_told and (own := self._own(tensor, counted)) is not None:
+                    return own
+                counted -= _times(tensor, entries)
+            known = self._meet(tensor, counted, entries)
+        known[3 if is_ours else 4] -= 1
+        return known
+
+    def _own(self, tensor: Any, counted: int) -> Sequence[Any] | None:
+        """Return the same of a tensor whose storage nothing but one node has, and so no other will
+        be found to have it.
+        """
+        if counted != self.alone + self.shared or tensor._use_count() != 2 or tensor._is_view():
+            return None
+        try:
+            stored = [tensor.untyped_storage()]
+        except (NotImplementedError, RuntimeError):  # sparse and opaque tensors
+            return None
+        key = stored[0]._cdata
+        if sys.getrefcount(stored[0]) > self.storage or storage_use_count(key) > 2:  # by `stored`
+            return None
+        self.nbytes.append(stored[0].nbytes())
+        return len(self.nbytes) - 1, key, False
+
+    def _meet(self, tensor: Any, counted: int, entries: Sequence[Entry]) -> list[Any]:
+        by_torch = tensor._use_count() - 1 if self.are_told else 0  # its Python object
+        by_python = counted - self.alone + 1 - (self.shared if by_torch else 0)
+        is_view, base = tensor._is_view(), None
+        try:
+            stored = [tensor.untyped_storage()]
+        except (NotImplementedError, RuntimeError):
+            key, nbytes, used = id(tensor), 0, None
+        else:
+            key, nbytes, base = stored[0]._cdata, stored[0].nbytes(), tensor._base
+            is_named = sys.getrefcount(stored[0]) > self.storage
+            used = sys.maxsize if is_named else storage_use_count(key) - 1
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.nbytes)
+            self.nbytes.append(nbytes)
+            self._used[number] = used if self.are_told else None
+        known = self._tensors[id(tensor)] = [number, key, is_view, by_python, by_torch, tensor]
+        if base is not None:
+            of_base = self._tensors.get(id(base))
+            if of_base is None:
+                counted = sys.getrefcount(base) - _times(base, entries)
+                of_base = self._meet(base, counted, entries)
+            of_base[4] -= 1
+        return known
+
+    def are_alone(self) -> list[bool | None]:
+        """Return of each storage whether the tensors, and bases of views, that the graph has of it
+        are all that use it; None where that is not told.
+        """
+        for number, _, _, by_python, by_torch, _ in self._tensors.values():
+            if (left := self._used[number]) is not None:
+                is_held = by_python > 0 or by_torch > 0
+                # Where torch holds it less often than its nodes do, older torch made it when it
+                # was read.
+                self._used[number] = sys.maxsize if is_held else left - 1 - (by_torch < 0)
+        used = map(self._used.get, range(len(self.nbytes)), repeat(0))
+        return [None if left is None else left <= 0 for left in used]
+
+    @classmethod
+    def calibrate(cls) -> None:
+        """Find out what is counted."""
         held = [torch.empty(1, device="cpu")]
-        self.alone = sys.getrefcount(held[0])
-        view = held[0].view(1)
-        self.shared = sys.getrefcount(held[0]) - self.alone
-        del view
         stored = [held[0].untyped_storage()]
-        self.storage = sys.getrefcount(stored[0])
-        self.are_told = hasattr(held[0], "_use_count") and storage_use_count(stored[0]._cdata) == 2
+        cls.storage = sys.getrefcount(stored[0])
+        are_told = hasattr(held[0], "_use_count") and storage_use_count(stored[0]._cdata) == 2
+        before = sys.getrefcount(held[0])
+        view = held[0].view(1)
+        cls.shared = sys.getrefcount(held[0]) - before
+        del view, stored
+        storages = cls()
+        cls.alone = storages.read([("", held.pop())], 0)[3]
+        cls.are_told = are_told
 
 
-_counts = _Counts()
+def _times(tensor: Any, entries: Sequence[Entry]) -> int:
+    """Return how often the entries of a node hold a tensor."""
+    times = 0
+    for _, data in entries:
+        times += data is tensor
+    return times
 
 
-Memory = tuple[int, int, bool | None]
-"""The address and the bytes of a storage, and whether nothing but the graph holds it; None where
-torch does not tell.
-"""
+Storages.calibrate()
 
 
-class _Owned:
-    """A tensor of the graph's, or the base of one, in a list of its own: how often it is held by
-    Python and by torch, and how often that is the graph: in Python, in C++, by its views.
-    """
-
-    __slots__ = ("counted", "held", "in_python", "in_torch", "used", "views")
-
-    def __init__(self, held: list[Any]) -> None:
-        self.held = held
-        self.used = held[0]._use_count() - 1 if _counts.are_told else 0  # its Python object
-        self.counted = sys.getrefcount(held[0]) - _counts.alone
-        self.in_python = self.in_torch = self.views = 0
-
-
-def memory_of(found: Iterable[list[Entry]]) -> dict[int, Memory]:
-    """Return the memory of each tensor, by its id; those without a storage are left out.
-
-    ``found`` is what each node of the graph holds, as ``nodes.held`` returns it; nothing else of
-    ours may hold any of it.
-    """
-    storages: dict[int, tuple[int, int, dict[int, _Owned]]] = {}
-    with DisableTorchFunction():
-        for saved in found:
-            for _, data in saved:
-                is_ours = isinstance(data, Packed)
-                held = [data.tensor if is_ours else data]
-                data = None  # it would count as an owner
-                if not isinstance(held[0], torch.Tensor):
-                    continue
-                try:
-                    stored = [held[0].untyped_storage()]
-                    key, nbytes = stored[0]._cdata, stored[0].nbytes()
-                except (NotImplementedError, RuntimeError):  # sparse and opaque tensors
-                    continue
-                if key not in storages:
-                    named = sys.getrefcount(stored[0]) > _counts.storage
-                    used = sys.maxsize if named else storage_use_count(key) - 1  # by `stored`
-                    storages[key] = nbytes, used, {}
-                owned = _owned_in(storages[key][2], held)
-                owned.in_python += 1
-                owned.in_torch += not is_ours
-    return {
-        i: (key, nbytes, alone)
-        for key, (nbytes, used, of_storage) in storages.items()
-        for alone in (_are_all(of_storage, used),)
-        for i in of_storage
-    }
-
-
-def _owned_in(of_storage: dict[int, _Owned], held: list[Any]) -> _Owned:
-    owned = of_storage.get(id(held[0]))
-    if owned is None:
-        owned = of_storage[id(held[0])] = _Owned(held)
-        base = [held[0]._base if held[0]._is_view() else None]
-        if base[0] is not None:
-            _owned_in(of_storage, base).views += 1
-    return owned
-
-
-def _are_all(of_storage: dict[int, _Owned], used: int) -> bool | None:
-    """Return whether the tensors, and bases of views, that the graph has of a storage are all that
-    use it; None where torch does not tell.
-    """
-    if not _counts.are_told:
-        return None
-    for owned in of_storage.values():
-        own = owned.in_python + (_counts.shared if owned.used else 0)
-        if owned.counted > own or owned.used > owned.in_torch + owned.views:
-            return False
-        used -= 1 + (owned.used < owned.in_torch)  # then older torch made it when it was read
-    return used <= 0
+def is_alone(packed: Packed) -> bool:
+    """Return whether nothing but this holds the memory of a saved tensor."""
+    storages = Storages()
+    storages.read([("", packed)], 0)
+    return storages.are_alone()[1] is True

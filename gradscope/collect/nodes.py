@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, repeat
-from operator import attrgetter, is_
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch.autograd.graph import Node, increment_version
 
 from gradscope.collect import slots
 from gradscope.collect.marks import Packed, Stale
+from gradscope.collect.walk import Following
 from gradscope.program.tensors import PLAIN, is_leaf, version_of
 from gradscope.torch_private import (
     CHECKPOINT_FILE,
@@ -29,7 +29,6 @@ from gradscope.torch_private import (
     inputs_of,
     unpack_saved,
 )
-from gradscope.units import gathered
 
 DETACHED_TEXT = "Trying to use a saved tensor that has been detached in-place"
 _STALE_TEXTS = (slots.MODIFIED, slots.REFUSED, DETACHED_TEXT)
@@ -66,7 +65,8 @@ class Kind:
         """A node of C++ that Python cannot ask what it saved."""
         self.is_function = issubclass(kind, FunctionNode)
         self.is_compiled = self.is_function and kind.__name__ == "CompiledFunctionBackward"
-        self.saves = bool(self.names) or self.is_slices or self.is_unnamed or self.is_function
+        self.is_hidden = self.is_slices or self.is_unnamed or self.is_function
+        self.saves = bool(self.names) or self.is_hidden
 
 
 known_kinds: dict[type, Kind] = {}
@@ -277,32 +277,66 @@ def _stale_alone(saved: Any, *, is_input: bool = False) -> Iterator[Stale]:
             yield Stale(saved.data, version_of(saved.data))
 
 
-def whole_kinds(nodes: Iterable[Node]) -> set[type]:
-    """Return the types of nodes that are surely whole, as torch says of all nodes of a type at
-    once.
+def are_whole(nodes: Iterable[Node]) -> bool:
+    """Return whether all these nodes are surely whole: torch takes all that they saved, and no hook
+    would run to unpack it.
     """
-    with DisableTorchDispatch(), DisableTorchFunction():
-        alike = gathered(nodes, type).items()
-        return {kind for kind, own in alike if _whole_together(own, kind_of(kind))}
-
-
-def _whole_together(nodes: Sequence[Node], kind: Kind) -> bool:
-    is_hidden = kind.is_function or kind.is_slices or kind.is_unnamed
-    if is_hidden or not SAVED_TENSORS_ARE_READABLE or dispatch_modes():
+    if not SAVED_TENSORS_ARE_READABLE or dispatch_modes():
         return False
     try:
-        for _, name, raw, edge in kind.reads:
-            if not all(map(is_, map(attrgetter(f"{raw}.unpack_hook"), nodes), repeat(None))):
-                return False
-            for node, read in zip(nodes, map(attrgetter(name), nodes), strict=True):
-                if read is None or not read.is_leaf:
-                    continue
-                is_made = edge is None or node.next_functions[edge][0] is not None
-                if is_made and was_detached(getattr(node, raw), read):
+        with DisableTorchDispatch(), DisableTorchFunction():
+            for node in nodes:
+                kind = known_kinds.get(type(node)) or kind_of(type(node))
+                if kind.is_hidden:
                     return False
+                for name, attribute, raw, _ in kind.reads:
+                    saved = getattr(node, raw)
+                    if saved.unpack_hook is not None:
+                        return False
+                    if name in _ARGUMENTS:
+                        unpack_saved(saved)  # for no node: so torch also sees what was detached
+                    elif not _is_taken(node, attribute, saved):
+                        return False
     except (AttributeError, RuntimeError):  # a list; freed or stale
         return False
     return True
+
+
+def held_if_whole(node: Node, kind: Kind, following: Following) -> list[tuple[str, Any]] | None:
+    """Return what the node with these edges holds, as ``held`` does, if it is surely whole.
+
+    What needed no gradient nobody can detach.
+    """
+    if kind.is_hidden:
+        return None
+    found: list[tuple[str, Any]] = []
+    try:
+        for name, attribute, raw, edge in kind.reads:
+            saved = getattr(node, raw)
+            if saved.unpack_hook is not None:
+                return None
+            if name in _ARGUMENTS:
+                data = getattr(node, attribute)
+                is_made = edge is None or following[edge][0] is not None
+                if is_made and data is not None and data.is_leaf:
+                    unpack_saved(saved)
+            else:
+                data = saved.data
+                if not _is_taken(node, attribute, saved):
+                    return None
+            if data is not None:
+                if type(data) not in PLAIN:
+                    return None
+                found.append((name, data))
+    except (AttributeError, RuntimeError):
+        return None
+    return found
+
+
+def _is_taken(node: Node, attribute: str, saved: Any) -> bool:
+    """Return whether torch takes what may be an output of the node; raise its error if not."""
+    read = getattr(node, attribute)
+    return read is None or not read.is_leaf or not was_detached(saved, read)
 
 
 def _can_be_unpacked(saved: Any) -> bool:

@@ -4,61 +4,81 @@ from __future__ import annotations
 
 import functools
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field, fields, make_dataclass, replace
-from itertools import chain, count, islice
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+from operator import attrgetter
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from torch.autograd.graph import Node
 
 import gradscope.model as model
 from gradscope.collect.calls import Shape, Shapes
-from gradscope.collect.ledger import Entry, memory_of
+from gradscope.collect.ledger import Entry, Storages
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token, are_made, token_of
-from gradscope.collect.nodes import held, kind_of, stale_by_engine, was_freed, whole_kinds
+from gradscope.collect.nodes import (
+    held,
+    held_if_whole,
+    kind_of,
+    known_kinds,
+    stale_by_engine,
+    was_freed,
+)
 from gradscope.collect.state import State
-from gradscope.model import Edge, Graph, NodeState, Root, SavedState
+from gradscope.collect.walk import Following
+from gradscope.model import Graph, NodeState, Root, SavedState, SavedTensor
+from gradscope.model.graph import Edges, Nodes
 from gradscope.program.names import Names
-from gradscope.program.sites import site_of, user_frames
-from gradscope.program.tensors import describe, is_parameter, label_of, shape_of
+from gradscope.program.sites import Place, site_of, user_frames
+from gradscope.program.tensors import (
+    PLAIN,
+    describe,
+    is_parameter,
+    label_of,
+    shape_of,
+)
 from gradscope.program.undisturbed import Uncollected
-from gradscope.torch_private import DisableTorchFunction
+from gradscope.torch_private import (
+    NO_SEQUENCE_NR,
+    SAVED_TENSORS_ARE_READABLE,
+    DisableTorchFunction,
+    dispatch_modes,
+)
+
+_facts = attrgetter("shape", "dtype", "device", "_version")
+_others = attrgetter("dtype", "device", "_version")
 
 
-def _quickly(made: Any) -> Any:
-    """Return what makes objects of a frozen class in a quarter of the time: a class of the same
-    slots that is not frozen, and whose objects become of that class.
+class _Read(NamedTuple):
+    """What was read of a saved tensor, but for its storage; no facts of what is no tensor.
+
+    ``packed`` is what our pack hook knew: the version, and the places that saved it.
     """
 
-    def become(draft: Any) -> None:
-        draft.__class__ = made
+    name: str
+    facts: tuple[Any, ...] | None
+    is_parameter: bool = False
+    called: str | None = None
+    packed: tuple[int, Place | None, tuple[Place, ...]] | None = None
 
-    plain = [(f.name, Any, field(default=f.default)) for f in fields(made)]
-    return make_dataclass(made.__name__, plain, slots=True, namespace={"__post_init__": become})
+    @property
+    def is_stale(self) -> bool:
+        """Whether the tensor was modified since."""
+        return bool(self.packed and self.facts and self.facts[3] != self.packed[0])
 
-
-_node_of: Callable[..., model.Node] = _quickly(model.Node)
-_saved_of: Callable[..., model.SavedTensor] = _quickly(model.SavedTensor)
-_edge_of: Callable[..., Edge] = _quickly(Edge)
-_label_of_dtype, _label_of_device = functools.cache(label_of), functools.cache(str)
-"""The texts for dtypes and devices, each made once."""
-_last_part = functools.cache(lambda name: name.rsplit("::", 1)[-1])
-
-
-class _Painter:
-    """What is the same for all nodes of one picture. Storages have numbers from 1, by address, so
-    that shared memory shows; ``whole`` are kinds of which no node is freed or stale.
-    """
-
-    def __init__(self, names: Names, found: list[list[Entry]], numbers: Iterable[int]) -> None:
-        self.names, self.memory = names, memory_of(found)
-        self.storages = defaultdict[int, int](chain(numbers, count(len(found))).__next__)
-        self.shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self.whole: set[type] = set()
+    def form(self) -> SavedTensor:
+        """Return the same as a picture has it."""
+        version, place, within = self.packed or (None, None, ())
+        name = None if self.name.startswith("tensors[") else self.name
+        if self.facts is None:
+            return SavedTensor(name, (), "packed", "", 0, site=site_of(place))
+        shape, dtype, device, now = self.facts
+        state = SavedState.STALE if self.is_stale else SavedState.SAVED
+        what = name, tuple(shape), label_of(dtype), str(device), 0, 0
+        then = now if version is None else version
+        told = then, state, self.is_parameter, self.called, site_of(place), None
+        return SavedTensor(*what, *told, tuple([each.site for each in within]))
 
 
 def picture(
@@ -67,58 +87,136 @@ def picture(
     *,
     names: Names,
     left: int = 0,
-    runs: Callable[[int], bool] = lambda index: True,
+    runs: Callable[[int], bool] | None = None,
+    following: Iterable[Following] | None = None,
 ) -> Graph:
-    """The walked nodes as plain data."""
-    with DisableTorchFunction(), Uncollected():  # of the many objects of a picture none is garbage
-        found = [held(node, kind_of(type(node))) for node in index]
-        painter = _Painter(names, found, islice(index.values(), 1, None))
-        tokens = [*map(token_of, index)] if are_made() else [None] * len(index)
-        painter.whole = whole_kinds(n for n, t in zip(index, tokens, strict=True) if t is None)
-        nodes = [_node(i, n, tokens[i], found[i], painter, runs(i)) for n, i in index.items()]
-        leaving = ((i, edge) for node, i in index.items() for edge in node.next_functions)
-        edges = [_edge_of(i, index[node], nr) for i, (node, nr) in leaving if node in index]
-    return Graph(tuple(nodes), tuple(edges), tuple(roots), left)
+    """The walked nodes as plain data; ``following`` has the edges of each, if they were read."""
+    if following is None:
+        following = map(attrgetter("next_functions"), index)
+    with DisableTorchFunction(), Uncollected():  # what is made here is no garbage
+        painter = _Painter(names)
+        painter.paint(index, following, runs)
+    return Graph(painter.nodes, painter.edges, tuple(roots), left)
 
 
-def _node(
-    i: int, node: Node, token: Token | None, found: list[Entry], painter: _Painter, will_run: bool
-) -> model.Node:
-    kind = kind_of(type(node))
-    saved = tuple([_saved(name, data, painter) for name, data in found])
-    if token is None and type(node) in painter.whole:
-        state = NodeState.LIVE if saved else NodeState.BUFFERLESS
-    else:
-        state = _state(node, token, saved)
-    told: tuple[Any, ...] = _NOTHING
-    number, differentiates = None, ""
-    if kind.is_leaf:
-        variable: Any = node.variable  # type: ignore[attr-defined]
-        told = (*_NOTHING[:3], painter.names.of_tensor(variable), describe(variable), None, 0)
-    elif token is None:
-        number = node._sequence_nr()
-    else:
-        number, differentiates = token.sequence_nr, _differentiates(token)
-        if not saved and token.graph is not None and token.index < len(token.graph.nodes):
-            before = token.graph.nodes[token.index].saved
-            saved = tuple([replace(s, state=SavedState.FREED) for s in before])
-        freed_by = token.freed_by.number if token.freed_by else None
-        module = token.module or (None, None)
-        told = (site_of(token.place), *module, None, None, freed_by, token.generation)
-    is_known = state is NodeState.FREED or kind.is_function or len(kind.names) == len(saved) == 1
-    unneeded = () if is_known else _unneeded(kind.names, *[s.name for s in saved])
-    name = _last_part(node.name())
-    return _node_of(i, name, state, number, saved, *told, will_run, unneeded, differentiates)
+class _Painter:
+    """Draws nodes, each as a row of a picture. A form is known by what was read for it."""
+
+    def __init__(self, names: Names) -> None:
+        self.nodes, self.edges = Nodes(), Edges()
+        self._names, self._of_tensor = names, names.of_tensor
+        self._storages, self._add_storage = Storages(), self.nodes.storages.append
+        self._saved_forms: dict[tuple[Any, ...], SavedTensor] = {}
+
+    def paint(
+        self,
+        index: dict[Node, int],
+        following: Iterable[Following],
+        runs: Callable[[int], bool] | None,
+    ) -> None:
+        """Draw nodes, with their edges: one loop, with local names, as a graph has very many."""
+        asks, saved_by = SAVED_TENSORS_ARE_READABLE and not dispatch_modes(), self._saved
+        add, connect, forms = self.nodes.add, self.edges.add, dict[Hashable, int]()
+        token: Token | None = None
+        are_marked = are_made()
+        for (node, i), edges in zip(index.items(), following, strict=False):
+            of = type(node)
+            kind = known_kinds.get(of) or kind_of(of)
+            if are_marked:
+                token = token_of(node)
+            entries = held_if_whole(node, kind, edges) if asks and token is None else None
+            is_whole = entries is not None
+            if entries is None:
+                entries = held(node, kind)
+            saved: tuple[Any, ...] = ()
+            if entries:
+                saved = tuple([saved_by(entries, at) for at in range(len(entries))])
+            state = "" if is_whole else _state(node, token, saved).value
+            will_run = runs is None or runs(i)
+            number, told = (node._sequence_nr(), None) if token is None else _told(token)
+            read = node.name() if kind.is_unnamed else of, saved, state, will_run, told
+            freed = () if saved or token is None else _freed(token)
+            form = None if kind.is_leaf or freed else forms.get(read)
+            if form is None:
+                form = forms[read] = len(self.nodes.forms)
+                self.nodes.forms.append(self._form(node, token, *read[1:4], freed))
+            add(form, None if number == NO_SEQUENCE_NR else number)
+            connect(edges, index)
+        self.nodes.weigh(self._storages.nbytes, self._storages.are_alone())
+
+    def _form(
+        self,
+        node: Node,
+        token: Token | None,
+        saved: Sequence[tuple[Any, ...]],
+        known: str,
+        will_run: bool,
+        freed: tuple[SavedTensor, ...],
+    ) -> model.Node:
+        """Return the form of a node whose state is ``known``, unless it is whole."""
+        kind = kind_of(type(node))
+        state = NodeState(known or (NodeState.LIVE if saved else NodeState.BUFFERLESS))
+        told: tuple[Any, ...] = (None, None, None, None, None, None, 0)
+        differentiates = ""
+        if kind.is_leaf:
+            variable: Any = node.variable  # type: ignore[attr-defined]
+            told = (*told[:3], self._names.of_tensor(variable), describe(variable), None, 0)
+        elif token is not None:
+            freed_by = token.freed_by.number if token.freed_by else None
+            module = token.module or (None, None)
+            told = (site_of(token.place), *module, None, None, freed_by, token.generation)
+            by, place = token.differentiates or ("", None)
+            differentiates = by if place is None else f"{by} of {place.site.place}"
+        forms = freed or tuple([self._saved_form(read) for read in saved])
+        is_known = (
+            state is NodeState.FREED or kind.is_function or len(kind.names) == len(forms) == 1
+        )
+        unneeded = () if is_known else _unneeded(kind.names, *[one.name for one in forms])
+        name = node.name().rsplit("::", 1)[-1]
+        told = *told, will_run, unneeded, differentiates
+        return model.Node(0, name, state, None, forms, *told)
+
+    def _saved_form(self, read: tuple[Any, ...]) -> SavedTensor:
+        known = self._saved_forms.get(read)
+        if known is None:
+            known = self._saved_forms[read] = _Read(*read).form()
+        return known
+
+    def _saved(self, entries: Sequence[Entry], at: int) -> tuple[Any, ...]:
+        """Return the fields of a ``_Read``."""
+        number, key, is_view, *_ = self._storages.read(entries, at)
+        self._add_storage(number)
+        name, tensor = entries[at]
+        packed = None
+        if type(tensor) not in PLAIN:
+            if isinstance(tensor, Packed):
+                packed = tensor.version, tensor.place, tensor.within
+                tensor = tensor.tensor
+            if not number:
+                return name, None, False, None, packed
+            facts = (shape_of(tensor) or (), *_others(tensor))
+        else:
+            try:
+                facts = _facts(tensor)
+            except RuntimeError:  # a nested tensor has several shapes
+                facts = ((), *_others(tensor))
+        is_own = is_parameter(tensor) if is_view else tensor.is_leaf and tensor.requires_grad
+        return name, facts, is_own, self._of_tensor(tensor, key), packed
 
 
-_NOTHING = (None,) * 6 + (0,)
-"""What a node with no mark tells of itself from ``site`` to ``built_after``."""
+def _told(token: Token) -> tuple[int, tuple[Any, ...]]:
+    """Return the number of a marked node, and what else its mark tells."""
+    freed_by = token.freed_by and token.freed_by.number
+    told = token.place, token.module, freed_by, token.generation, token.differentiates
+    return token.sequence_nr, told
 
 
-def _differentiates(token: Token) -> str:
-    """Return ``TanhBackward0 of train.py:12`` if a call that ran that node built this one."""
-    name, place = token.differentiates or ("", None)
-    return name if place is None else f"{name} of {place.site.place}"
+def _freed(token: Token) -> tuple[SavedTensor, ...]:
+    """Return what a node had saved where it was first pictured."""
+    if token.graph is None or token.index >= len(token.graph.nodes):
+        return ()
+    before = token.graph.nodes[token.index].saved
+    return tuple([replace(one, state=SavedState.FREED) for one in before])
 
 
 @functools.lru_cache
@@ -128,10 +226,10 @@ def _unneeded(names: tuple[str, ...], *saved: str | None) -> tuple[str, ...]:
     return tuple([name for name in names if name not in there])
 
 
-def _state(node: Node, token: Token | None, saved: Sequence[model.SavedTensor]) -> NodeState:
+def _state(node: Node, token: Token | None, saved: Sequence[tuple[Any, ...]]) -> NodeState:
     kind = kind_of(type(node))
     hidden = [] if token is None or kind.names else [p for p in (r() for r in token.packs) if p]
-    stale = any(s.state is SavedState.STALE for s in saved) or any(p.is_stale for p in hidden)
+    stale = any(_Read(*read).is_stale for read in saved) or any(p.is_stale for p in hidden)
     if stale or ((token is None or token.probed) and stale_by_engine(node, kind)):
         return NodeState.STALE
     if saved or hidden:
@@ -141,28 +239,6 @@ def _state(node: Node, token: Token | None, saved: Sequence[model.SavedTensor]) 
     if token is not None and (token.freed_by is not None or (token.has_buffers and kind.names)):
         return NodeState.FREED
     return NodeState.FREED if was_freed(node, kind) else NodeState.BUFFERLESS
-
-
-def _saved(name: str, data: Any, painter: _Painter) -> model.SavedTensor:
-    shown = None if name.startswith("tensors[") else name
-    packed = data if isinstance(data, Packed) else None
-    site = None if packed is None else site_of(packed.place)
-    tensor = data if packed is None else packed.tensor
-    if not isinstance(tensor, torch.Tensor):
-        return model.SavedTensor(shown, (), "packed", "", 0, site=site)
-    memory = painter.memory.get(id(tensor))
-    key, nbytes, alone = (id(tensor), 0, None) if memory is None else memory
-    now = tensor._version
-    version = now if packed is None else packed.version
-    state = SavedState.SAVED if version == now else SavedState.STALE
-    shape = shape_of(tensor) or ()
-    shape = painter.shapes.setdefault(shape, shape)
-    dtype, device = _label_of_dtype(tensor.dtype), _label_of_device(tensor.device)
-    is_owned = not (tensor._is_view() or tensor.is_leaf) or not is_parameter(tensor)
-    called, storage = painter.names.of_tensor(tensor, key), painter.storages[key]
-    what = shown, shape, dtype, device, nbytes, storage, version, state
-    within = () if packed is None else tuple([place.site for place in packed.within])
-    return _saved_of(*what, not is_owned, called, site, alone, within)
 
 
 # Taken whatever they cost; later ones only while they stay cheap.

@@ -24,6 +24,8 @@ MOST_NODES = 300_000
 
 Targets = Sequence[tuple[int, ...]]
 """For each node the numbers of the nodes to which it hands gradients, an edge each."""
+Following = Sequence[tuple[Node | None, int]]
+"""The edges of a node, as its ``next_functions`` tells them: to which node, and to which input."""
 
 
 def root_node(output: Any) -> Node | None:
@@ -58,10 +60,13 @@ class Walker:
         """How many edges were not followed for want of room."""
 
     def walk(
-        self, roots: Iterable[Node | None], enter: Callable[[Node], bool] | None = None
+        self,
+        roots: Iterable[Node | None],
+        enter: Callable[[Node], bool] | None = None,
+        edges: list[Following] | None = None,
     ) -> dict[Node, int]:
         """Return the nodes reachable from ``roots``, in depth-first order, each with its place in
-        that order.
+        that order; add the edges of each to ``edges``.
 
         Do not follow the edges of a node for which ``enter`` returns False.
         """
@@ -80,7 +85,10 @@ class Walker:
                 continue
             index[node] = len(index)
             if enter is None or enter(node):
-                for following, _ in reversed(node.next_functions):
+                own = node.next_functions
+                if edges is not None:
+                    edges.append(own)
+                for following, _ in reversed(own):
                     if following is not None and following not in index:
                         push(following)
         self.room -= len(index)

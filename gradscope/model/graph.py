@@ -1,5 +1,8 @@
 """Backward graphs: nodes, edges, the tensors that nodes saved, and what two looks differ in.
 
+A graph that was looked at has its nodes and edges as columns of numbers, and makes the objects that
+are asked for: it has very many nodes and few forms of them.
+
 It begins with how all data prints: the layers that show it register their forms here, and lists
 print likewise.
 """
@@ -8,11 +11,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass
 from enum import StrEnum
 from functools import singledispatch
-from typing import ClassVar, TypeVar
+from operator import attrgetter
+from typing import Any, ClassVar, TypeVar, overload
 
 from gradscope.units import escaped
 
@@ -229,11 +235,13 @@ class Root:
 class Graph(Printed):
     """A backward graph as seen at one moment, nodes in depth-first order from the roots.
 
-    ``not_looked_at`` counts edges at which the walk stopped as the graph was too deep.
+    ``nodes`` and ``edges`` of a snapshot are made anew each time they are asked for; they compare
+    as tuples do. ``not_looked_at`` counts edges at which the walk stopped as the graph was too
+    deep.
     """
 
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
+    nodes: Sequence[Node]
+    edges: Sequence[Edge]
     roots: tuple[Root, ...]
     not_looked_at: int = 0
 
@@ -241,6 +249,127 @@ class Graph(Printed):
     def saved_bytes(self) -> int:
         """Bytes of saved activations that the graph still holds."""
         return activation_bytes(s for n in self.nodes for s in n.saved if not s.state.is_gone)
+
+
+def _quickly(made: Any) -> Any:
+    """Return what makes objects of a frozen class in a quarter of the time: a class of the same
+    slots that is not frozen, and whose objects become of that class.
+    """
+
+    def become(draft: Any) -> None:
+        draft.__class__ = made
+
+    plain = [(f.name, Any, field(default=f.default)) for f in fields(made)]
+    return make_dataclass(made.__name__, plain, slots=True, namespace={"__post_init__": become})
+
+
+_node_of: Callable[..., Node] = _quickly(Node)
+_saved_of: Callable[..., SavedTensor] = _quickly(SavedTensor)
+_edge_of: Callable[..., Edge] = _quickly(Edge)
+
+
+_before = attrgetter("name", "shape", "dtype", "device")
+_behind = attrgetter("version", "state", "is_parameter", "source", "site")
+_rest = attrgetter(*[f.name for f in fields(Node)][5:])
+_ALONE = False, True, None
+"""In a column, ``SavedTensor.alone`` is a place here."""
+
+
+class Columns(Sequence[T]):
+    """A sequence that equals the tuple of its objects; each is made anew when it is asked for."""
+
+    __slots__ = ()
+
+    def _at(self, i: int) -> T:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, at: int | slice) -> T | tuple[T, ...]:
+        places = range(len(self))[at]
+        return tuple(map(self._at, places)) if isinstance(places, range) else self._at(places)
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._at, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, tuple | Columns):
+            return NotImplemented
+        return tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+class Nodes(Columns[Node]):
+    """Nodes in columns: which form each has, and its sequence number. A form is a node but for that
+    number, its place, and the storages of what it saved.
+
+    The storages of node i are those from ``starts[i]`` to ``starts[i + 1]``, each a row of
+    ``nbytes`` and ``alone``; row 0 stands for what has none. What it has not, its form has.
+    """
+
+    __slots__ = ("alone", "forms", "nbytes", "numbers", "starts", "storages", "which")
+    NONE = -1  # in a column
+
+    def __init__(self) -> None:
+        self.forms: list[Node] = []
+        self.which, self.numbers = array("I"), array("q")
+        self.starts, self.storages = array("I", [0]), array("I")
+        self.nbytes, self.alone = array("q"), bytearray()
+
+    def add(self, form: int, number: int | None) -> None:
+        """Add a node whose storages are those that were added since the last one."""
+        self.which.append(form)
+        self.numbers.append(self.NONE if number is None else number)
+        self.starts.append(len(self.storages))
+
+    def weigh(self, nbytes: array[int], alone: Iterable[bool | None]) -> None:
+        """Tell the bytes of all storages, and whether nothing but the graph holds them."""
+        self.nbytes, self.alone = nbytes, bytearray(map(_ALONE.index, alone))
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    def _at(self, i: int) -> Node:
+        form, number = self.forms[self.which[i]], self.numbers[i]
+        saved = form.saved
+        if rows := self.storages[self.starts[i] : self.starts[i + 1]]:
+            saved = tuple([self._saved(*each) for each in zip(saved, rows, strict=True)])
+        known = None if number == self.NONE else number
+        return _node_of(i, form.name, form.state, known, saved, *_rest(form))
+
+    def _saved(self, form: SavedTensor, row: int) -> SavedTensor:
+        alone = _ALONE[self.alone[row]]
+        return _saved_of(*_before(form), self.nbytes[row], row, *_behind(form), alone, form.within)
+
+
+class Edges(Columns[Edge]):
+    """Edges in columns: those of node i are the ones from ``starts[i]`` to ``starts[i + 1]``."""
+
+    __slots__ = ("numbers", "starts", "targets")
+
+    def __init__(self) -> None:
+        self.starts, self.targets, self.numbers = array("I", [0]), array("I"), array("I")
+
+    def add(self, following: Iterable[tuple[Any, int]], index: Mapping[Any, int]) -> None:
+        """Add those edges of one more node that lead to a node in ``index``."""
+        for node, number in following:
+            if (target := index.get(node)) is not None:
+                self.targets.append(target)
+                self.numbers.append(number)
+        self.starts.append(len(self.targets))
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def _at(self, i: int) -> Edge:
+        return _edge_of(bisect_right(self.starts, i) - 1, self.targets[i], self.numbers[i])
 
 
 class SavedTensors(Listing[tuple[str, SavedTensor]]):

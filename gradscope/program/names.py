@@ -62,12 +62,12 @@ class Names:
         """Return the name learnt for a tensor, or for another one that shares its memory; ``key``
         identifies that, if it is known already.
         """
-        if (known := self._tensors.get(tensor)) is not None:
-            return known
+        known = self._tensors.known.get(id(tensor))
+        if known is not None and known[0]() is tensor:
+            return known[1]
         key = storage_of(tensor) if key is None else key
         shared = self._storages.get(key)
-        named = None if shared is None else shared[0]()
-        if shared is None or named is None or storage_of(named) != key:
+        if shared is None or (named := shared[0]()) is None or storage_of(named) != key:
             return None
         return shared[1]
 

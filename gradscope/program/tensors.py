@@ -40,19 +40,19 @@ class OfTensors(Generic[T]):
     """What is known of tensors, by their identity; it holds none of them."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[TensorRef, T]] = {}
+        self.known: dict[int, tuple[TensorRef, T]] = {}
 
     def __setitem__(self, tensor: Tensor, known: T) -> None:
-        self._known[id(tensor)] = TensorRef(tensor), known
+        self.known[id(tensor)] = TensorRef(tensor), known
 
     def get(self, tensor: Tensor) -> T | None:
         """Return what is known of a tensor."""
-        ref, known = self._known.get(id(tensor), (None, None))
-        return known if ref is not None and ref() is tensor else None
+        known = self.known.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else None
 
     def forget(self, tensor: Tensor) -> None:
         """Know nothing of a tensor any more."""
-        self._known.pop(id(tensor), None)
+        self.known.pop(id(tensor), None)
 
 
 _LETTERS = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -47,7 +47,7 @@ _VALUES = {name: attrgetter(*names) for name, names in LAYOUT.items()}
 
 
 def _row(value: Any) -> Any:
-    return _VALUES[type(value).__name__](value)
+    return [*value] if isinstance(value, Sequence) else _VALUES[type(value).__name__](value)
 
 
 def dumps(value: Any) -> str:
@@ -88,7 +88,7 @@ def _reader(kind: Any) -> Convert:
     if origin is dict:
         checked, value = _scalar_reader(dict), _reader(args[1])
         return lambda plain: {key: value(each) for key, each in checked(plain).items()}
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         items, item = _scalar_reader(list), _reader(args[0])
         return lambda plain: tuple([item(part) for part in items(plain)])
     return kind if issubclass(kind, Enum) else _scalar_reader(kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from types import UnionType
@@ -52,7 +53,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.one_of(
             *[st.none() if arg is type(None) else values(arg) for arg in get_args(hint)]
         )
-    if get_origin(hint) is tuple:
+    if get_origin(hint) in (tuple, Sequence):
         return st.lists(values(get_args(hint)[0]), max_size=2).map(tuple)
     if get_origin(hint) is dict:
         return st.dictionaries(*map(values, get_args(hint)), max_size=2)

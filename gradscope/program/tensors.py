@@ -7,6 +7,7 @@ import re
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
@@ -282,6 +283,7 @@ def describe(tensor: Tensor) -> str:
         return f"{label_of(tensor.dtype)}[{sizes}]"
 
 
+@cache
 def label_of(dtype: torch.dtype) -> str:
     """Return a dtype in the short spelling of torch's own tools: ``f32``."""
     name = str(dtype).removeprefix("torch.").replace("_", "")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 33_451
+CODE = 33_453
 FILES = 182
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

@@ -19,6 +19,7 @@ import torch
 import torch.autograd.graph
 import torch.utils
 import torch.utils._python_dispatch
+import torch.utils.checkpoint
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.optim.optimizer import (
@@ -168,6 +169,23 @@ def on_functions(apply: Callable[..., Any], marked: Callable[..., None]) -> Hand
         replace(function, "apply", classmethod(applied)),
         replace(FunctionCtx, "mark_non_differentiable", mark_non_differentiable),
     )
+
+
+def on_reentrant_checkpoints(begin: Callable[[FrameType], None]) -> Handle:
+    """Call ``begin(frame)`` with the frame of each forward pass of a reentrant checkpoint, before
+    it runs its function. No frame of ours is around that.
+    """
+    module: Any = torch.utils.checkpoint
+    code, original = module.CheckpointFunction.forward.__code__, module._get_autocast_kwargs
+
+    @itself_hidden_from_compiler
+    def _get_autocast_kwargs(*args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        if frame.f_code is code:
+            begin(frame)
+        return original(*args, **kwargs)
+
+    return replace(module, "_get_autocast_kwargs", _get_autocast_kwargs)
 
 
 def on_made_values(

@@ -19,7 +19,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any, TypeVar
 
 import torch
@@ -235,6 +235,8 @@ LOADER_ITERATORS: tuple[type, ...] = (
     torch.utils.data.dataloader._SingleProcessDataLoaderIter,
     torch.utils.data.dataloader._MultiProcessingDataLoaderIter,
 )
+ENGINE_CALL: CodeType | None = getattr(torch.autograd.graph._engine_run_backward, "__code__", None)
+REENTRANT_BACKWARD: CodeType = torch.utils.checkpoint.CheckpointFunction.backward.__code__
 _DYNAMO = torch.__path__[0] + "/_dynamo"
 _COMPILING = (f"{_DYNAMO}/eval_frame.py", f"{_DYNAMO}/convert_frame.py")
 """Where compiling begins. What runs elsewhere in the compiler may be the end of an object of its
@@ -291,6 +293,44 @@ def has_default_hooks(disable: Callable[[str], None], enable: Callable[[], None]
     finally:
         enable()
     return False
+
+
+def checkpoint_of(pack: Any) -> tuple[Any, bool] | None:
+    """Return the non-reentrant checkpoint that has this pack hook, and whether that is the one of
+    its recomputation; None of other hooks.
+    """
+    hook: Any = vars(pack).get("__wrapped__", pack) if type(pack) is FunctionType else None
+    if type(hook) is not FunctionType or hook.__code__.co_filename != CHECKPOINT_FILE:
+        return None
+    cells = _cells(hook)
+    frame = cells["target_frame_ref"]() if "target_frame_ref" in cells else cells.get("frame")
+    return None if frame is None else (frame, "frame" not in cells)
+
+
+def _cells(function: Any) -> dict[str, Any]:
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+
+
+def run_by_checkpoint(frame: Any) -> tuple[Any, bool]:
+    """Return the function that a checkpoint runs, and whether it keeps the random state for it."""
+    cells = _cells(frame.recompute_fn)
+    return cells.get("fn"), bool(cells.get("preserve_rng_state", True))
+
+
+def saved_by_checkpoint(frame: Any) -> list[tuple[str, Any]]:
+    """Return shapes and types of the tensors that a forward pass has saved, as the checkpoint has
+    noted them.
+    """
+    noted = (each for each in frame.x_metadatas if each is not None)
+    return [(", ".join(map(str, each["shape"])), each["dtype"]) for each in noted]
+
+
+def unpacked_by_checkpoint(frame: Any, index: int) -> bool:
+    """Return whether a checkpoint will compare the saved tensor with this index, which a graph
+    still has.
+    """
+    return frame.x_metadatas[index] is not None and frame.weak_holders[index]() is not None
 
 
 def node_class_of(function: Any) -> Any:

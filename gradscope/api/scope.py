@@ -32,6 +32,7 @@ from gradscope.detect.foresight.lines import LineWatch
 from gradscope.detect.foresight.observer import Foresight
 from gradscope.detect.leaks.growth import Growth
 from gradscope.detect.leaks.unused import Unused, Waste
+from gradscope.detect.recomputed import Recomputed
 from gradscope.detect.trained import Trained
 from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
 from gradscope.hooks import (
@@ -120,7 +121,7 @@ class Session:
         later = FreedWatch(state, lines)
         self._survived = hazards.Survived(self._explained_memory)
         foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
-        state.observers.add(*foresight, self._survived, Materialized(state))
+        state.observers.add(*foresight, self._survived, Materialized(state), Recomputed(state))
         self._refused = 0
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
         self._handles = Handle()

@@ -39,6 +39,7 @@ from gradscope.program.tensors import describe, grad_of, held_node, leaves_of
 from gradscope.program.undisturbed import Allowance, Uncollected, unprofiled, unseen
 from gradscope.record.writer import Further
 from gradscope.torch_private import (
+    ENGINE_CALL,
     DisableTorchFunction,
     hidden_from_compiler,
     is_compiling,
@@ -66,9 +67,11 @@ _CALLS = torch.autograd.backward.__code__, torch.autograd.grad.__code__
 
 def came_out_of_a_call(error: BaseException) -> bool:
     """Return whether an error has come out of a backward call to where it is now, be it in another
-    thread: that call has explained it.
+    thread: that call has explained it. One that refused its arguments has not.
     """
-    return any(frame.f_code in _CALLS for frame, _ in walk_tb(error.__traceback__))
+    codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+    first = next((i for i, code in enumerate(codes) if code in _CALLS), len(codes))
+    return ENGINE_CALL in codes[first:]
 
 
 class Evidence(NamedTuple):
@@ -89,7 +92,9 @@ class Judge(Protocol):
     def examine(self, evidence: Evidence) -> list[Finding]:
         """Return the finding for what the engine will raise, if it will."""
 
-    def missed(self, text: str, call: Call, look_again: Callable[[], Evidence]) -> Finding | None:
+    def missed(
+        self, error: BaseException, call: Call, look_again: Callable[[], Evidence]
+    ) -> Finding | None:
         """Return a finding where the engine raised what was not announced before the call."""
 
 
@@ -447,6 +452,8 @@ class Backward:
             look.narrow(*self._late)
         call.roots = look.numbers_of(roots)
         graph = self._book(call, asked, look, frame)
+        if call.parent is not None:
+            self._state.saving.recomputing.run_again()
         if look.is_wrong:
             call.findings = self._judge.examine(Evidence(self._state, call, look, graph))
         call.known = call.plain and self._state.recognizer.learn(call, look)
@@ -548,7 +555,7 @@ class Backward:
             state.lifting.after_hooked(call, alike=alike)
         state.go_on(call)
         if error is not None and not came_out_of_a_call(error):
-            missed = self._judge.missed(str(error), call, lambda: self._look_again(call, args))
+            missed = self._judge.missed(error, call, lambda: self._look_again(call, args))
             if missed is not None:
                 self._sink.report(missed)
             is_explained = bool(call.findings or missed)

@@ -64,6 +64,9 @@ class Observer:
     def at_line(self, frame: FrameType) -> Announced:
         """A line of the user's code is about to run; called only where an observer waits for it."""
 
+    def recomputed(self, difference: Any) -> Announced:
+        """A checkpoint runs again and saves something else: torch is about to say so."""
+
     def at_end(self) -> Announced:
         """The watch ends."""
 
@@ -92,7 +95,7 @@ class Observer:
 
 
 _BETWEEN = (Observer.after_step, Observer.after_program, Observer.at_line, Observer.at_end)
-_UNPROFILED = frozenset((*_BETWEEN, Observer.grown))
+_UNPROFILED = frozenset((*_BETWEEN, Observer.grown, Observer.recomputed))
 """Points at which nothing of ours around the call has suspended the program's profiler."""
 
 

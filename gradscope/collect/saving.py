@@ -26,6 +26,7 @@ from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, token_of
 from gradscope.collect.nodes import CLONE, has_yet_to_save, kind_of
 from gradscope.collect.notes import Notes, postponed, raise_postponed, raised_by_program
 from gradscope.collect.observers import Observer
+from gradscope.collect.recomputing import Recomputing
 from gradscope.collect.slots import MODIFIED, foreign, readable
 from gradscope.hooks import (
     DefaultHookFunctions,
@@ -79,6 +80,7 @@ class Saving:
         self.ledger = ledger
         self.generations = generations
         self.routes = Routes()
+        self.recomputing = Recomputing(names, ledger.observers, ledger.notes)
         self._names = names
         # A class of its own for each watch spares each object one attribute.
         self._new: type[Packed] = type("Packed", (Packed,), {"ledger": ledger})
@@ -225,6 +227,7 @@ class Saving:
             self._last = place, route, context, untied
         if untied:
             packed.sequence_nr = UNTIED
+            self.recomputing.applied()
             if code is FUNCTION_APPLY:
                 packed.by_function = True
                 self.ledger.loose.add(sequence_nr, packed)
@@ -382,9 +385,12 @@ class Saving:
         """Return one pair of hooks that does what the program's does, and lets us see what they
         save.
         """
+        before, after = self.recomputing.begin(their_pack)
 
         @itself_hidden_from_compiler
         def pack(tensor: torch.Tensor) -> Packed:
+            if before is not None:
+                before(tensor, sys._getframe().f_back, None)
             try:
                 value = their_pack(tensor)
             except BaseException as error:
@@ -401,6 +407,8 @@ class Saving:
                     raise
                 packed.sequence_nr = UNTIED
                 self.ledger.notes.failed("noting a saved tensor failed in gradscope", failure)
+            if after is not None:
+                after(tensor, sys._getframe().f_back, packed)
             return packed
 
         return pack, readable(self.unpack)
@@ -452,6 +460,7 @@ class DefaultHooks:
         self._compose = saving.compose
         self._before_theirs = before_theirs
         self._notes = saving.ledger.notes
+        self._recomputing = saving.recomputing
         self._ours: list[Pack] = [saving.pack]
         self._torch = DefaultHookFunctions.now()
 
@@ -472,7 +481,10 @@ class DefaultHooks:
             on_thread_start(self._tried(self._enter), self._tried(self._leave)),
         )
         self._enter()
-        return handles.add(Handle(self._leave))
+        self._recomputing.see_reentrant(True)
+        return handles.add(
+            Handle(self._leave), Handle(partial(self._recomputing.see_reentrant, False))
+        )
 
     def _tried(self, work: Callable[[], T]) -> Callable[[], T | None]:
         return partial(self._attempt, work)
@@ -498,7 +510,10 @@ class DefaultHooks:
         """Take our hooks out in this thread until they are lowered; False where the program's are
         on top.
         """
-        return self._step_aside(lifted=True)
+        lifted = self._step_aside(lifted=True)
+        if lifted:
+            self._recomputing.see_reentrant(False)
+        return lifted
 
     def lower(self) -> None:
         """Put lifted hooks back, unless something else still wants them aside."""
@@ -506,6 +521,7 @@ class DefaultHooks:
         if stack is not None and stack.lifted:
             self._change(stack, lifted=False)
             self._step_back()
+            self._recomputing.see_reentrant(True)
 
     @hidden_from_compiler
     def sweep(self) -> None:
@@ -611,6 +627,7 @@ class DefaultHooks:
         if stack is None:
             return
         if stack.pushed:
+            self._recomputing.end(stack.pushed[-1][0])
             stack = self._change(stack, pushed=stack.pushed[:-1])
         if stack.aside and not stack.pushed:  # what kept ours aside may have ended meanwhile
             self._attempt(self._step_back)

@@ -32,7 +32,7 @@ from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
 from gradscope.collect.walk import MOST_NODES, Walker, reachable, targets_of
-from gradscope.detect import asking
+from gradscope.detect import asking, recomputed
 from gradscope.detect.leaks.suspects import LAST
 from gradscope.detect.leaks.unused import Unused, Waste
 from gradscope.detect.node_facts import built_at, needs_saved, node_at
@@ -167,11 +167,13 @@ def _record_of(call: Call) -> BackwardCall | None:
     return call.record if call.number else None
 
 
-def missed(text: str, call: Call, look_again: Callable[[], Evidence]) -> Finding | None:
+def missed(error: BaseException, call: Call, look_again: Callable[[], Evidence]) -> Finding | None:
     """Return a finding where the engine raised what was not announced before the call."""
-    finding = unannounced(text, call.record)
+    finding = unannounced(str(error), call.record)
     if finding is None or finding.code in {each.code for each in call.findings}:
         return None
+    if finding.code == "GS601":
+        return recomputed.explain(look_again(), error, _way(error))
     return explain(look_again(), finding)
 
 

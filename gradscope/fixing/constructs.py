@@ -25,6 +25,7 @@ from gradscope.fixing.pieces import Pieces, after, before, block_with, instead_o
 from gradscope.model import Finding, Fix, FixKind, Recording, Site
 from gradscope.rules.base import NOT_REENTRANT
 from gradscope.rules.gs104 import SETTING
+from gradscope.rules.gs601 import PRESERVED
 
 _NORMS = ("weight_norm", "spectral_norm")
 
@@ -62,6 +63,10 @@ def _pieces(finding: Finding, fix: Fix) -> Pieces:
         case "GS101", FixKind.REORDER if "freed_by" in named and finding.message.startswith("read"):
             freed_by = named["freed_by"]
             return with_flag(Span.at(freed_by.file, freed_by.line), "retain_graph")
+        case "GS601", FixKind.OTHER if fix.message == PRESERVED and "created" in named:
+            call = source.call_at(named["created"])
+            span = None if call is None else Span.of(named["created"].file, call)
+            return () if span is None else with_flag(span, "preserve_rng_state")
         case "GS104", FixKind.DONATED_BUFFER_OFF if site is not None:
             return _not_donating(site.file)
         case "GS302", FixKind.OTHER if site is not None:

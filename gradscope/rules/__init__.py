@@ -24,6 +24,12 @@ ENGINE_ERRORS = {
     "does not require grad and does not have a grad_fn": "GS501",
     "of the differentiated Tensors does not require grad": "GS505",
     "appears to not have been used in the graph": "GS505",
+    "have different metadata than during the forward pass": "GS601",
+    "A different number of tensors was saved during the original forward": "GS601",
+    "trying to save more tensors during recomputation": "GS601",
+    "Detected non-determinism while running activation checkpointing": "GS601",
+    "or depend on global state that changed between": "GS601",
+    "Mismatch in shape: grad_output[": "GS601",
 }
 """How torch words the errors that are ours to call first, each with the code of its rule."""
 

@@ -40,6 +40,7 @@ ROLES = ("created", "modified_by", "freed_by", "held_by", "next_read", "failing_
 RAISED = {
     "GS101": "second time",
     "GS201": "inplace operation",
+    "GS601": "",
 }
 HAZARDS = ("GS101", "GS102", "GS103", "GS201", "GS202")
 """Of these, one sentence is all that is said of what can be done before an edit was tried."""

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 33_453
-FILES = 182
+CODE = 34_020
+FILES = 186
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -627,7 +627,8 @@ class DefaultHooks:
         if stack is None:
             return
         if stack.pushed:
-            self._recomputing.end(stack.pushed[-1][0])
+            if not stack.lifted:
+                self._recomputing.end(stack.pushed[-1][0])
             stack = self._change(stack, pushed=stack.pushed[:-1])
         if stack.aside and not stack.pushed:  # what kept ours aside may have ended meanwhile
             self._attempt(self._step_back)

@@ -185,7 +185,10 @@ def _causes(facts: Recomputed) -> Iterator[tuple[str, str]]:
     for name in facts.drawn:
         if name != "torch":
             kept = f"the forward pass drew from `{name}`, whose state no checkpoint keeps"
-            yield kept, f"draw from `{name}` before the checkpoint, and hand the numbers to it"
+            yield (
+                kept,
+                f"draw from `{name}` before the checkpoint, and hand the numbers to its function",
+            )
     if facts.changed:
         names = listed((f"`{_named(name)}`" for name in facts.changed), _MOST_NAMED)
         modes = [name for name in facts.changed if name.endswith(".training")]
@@ -200,9 +203,11 @@ def _causes(facts: Recomputed) -> Iterator[tuple[str, str]]:
                 "backward call, or hand it over as an argument"
             )
         yield f"changed since the forward pass: {names}", way
-    if not (facts.preserves or facts.drawn or facts.changed):
+    if {*facts.drawn} - {"torch"} or facts.changed or (facts.drawn and not facts.preserves):
+        return
+    if not facts.preserves:
         yield "preserve_rng_state=False: random numbers are drawn anew", PRESERVED
-    if facts.elsewhere:
+    elif facts.elsewhere:
         where = "it runs in another thread than the forward pass"
         yield where, "have the function read nothing that each thread has for itself"
 

@@ -123,7 +123,6 @@ class Options(NamedTuple):
     preserves: bool = True
     stops: bool = True
     selects: bool = False
-    checks: bool = True
     twice: bool = False
 
 
@@ -140,6 +139,14 @@ def as_bytes(tensor: Tensor | None) -> bytes:
     return b"" if tensor is None else tensor.detach().numpy().tobytes()
 
 
+def alike(one: bytes, other: bytes) -> bool:
+    """Return whether gradients are the same, but for the order in which they were added up."""
+    if len(one) != len(other):
+        return False
+    first, second = (np.frombuffer(each, dtype=np.float32) for each in (one, other))
+    return np.allclose(first, second, rtol=1e-4, atol=1e-6)
+
+
 def run(names: Sequence[str], between: str, options: Options, *, plain: bool = False) -> Outcome:
     """Run a function under a checkpoint, or ``plain``, and go backward."""
     torch.manual_seed(3)
@@ -154,7 +161,6 @@ def run(names: Sequence[str], between: str, options: Options, *, plain: bool = F
     }
     if not options.reentrant:
         given |= {"context_fn": SELECTED} if options.selects else {}
-        given |= {} if options.checks else {"determinism_check": "none"}
     try:
         with set_checkpoint_early_stop(options.stops):
             copies = saved_tensors_hooks(lambda t: t.detach().clone(), lambda t: t)
@@ -192,7 +198,7 @@ def faults(names: Sequence[str], between: str, options: Options) -> list[str]:
     if plain.error:
         is_told = "error" in said or not plain.is_of_checkpoint  # whatever raises before torch does
         return wrong if is_told else [*wrong, f"said {said} of {plain.error}"]
-    differ = plain.gradients != right.gradients
+    differ = not all(map(alike, plain.gradients, right.gradients))
     if said != ({"warning"} if differ else set()) and not is_excused(
         names, between, options, found
     ):

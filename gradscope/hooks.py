@@ -176,7 +176,10 @@ def on_reentrant_checkpoints(begin: Callable[[FrameType], None]) -> Handle:
     it runs its function. No frame of ours is around that.
     """
     module: Any = torch.utils.checkpoint
-    code, original = module.CheckpointFunction.forward.__code__, module._get_autocast_kwargs
+    code = module.CheckpointFunction.forward.__code__
+    original = getattr(module, "_get_autocast_kwargs", None)
+    if original is None:
+        return Handle()
 
     @itself_hidden_from_compiler
     def _get_autocast_kwargs(*args: Any, **kwargs: Any) -> Any:

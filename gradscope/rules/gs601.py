@@ -70,7 +70,8 @@ is kept. Nothing while the hooks are lifted.
 
 Values are compared on the CPU, by sums of samples, for a limited number of tensors. A reentrant
 checkpoint saves nothing in its forward pass: of it random numbers and parameters are known to
-differ, and after the error its output. An error in an iteration in which the hooks were lifted is
+differ, and after the error its output. With `determinism_check="none"` torch compares nothing, and
+what then fails is another error. An error in an iteration in which the hooks were lifted is
 explained after it, without the line where no earlier iteration saved the same. Buffers that the
 function itself updates, as the running statistics of a batch norm, are updated twice: that changes
 no gradient, and is not said.

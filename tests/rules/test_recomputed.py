@@ -185,3 +185,26 @@ def test_of_some_tensors_no_sums_are_taken() -> None:
         torch.eye(3).to_sparse(),
     ]
     assert [sums_of(each) for each in none] == [None] * 3
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_once_iterations_repeat_nothing_is_noted_of_checkpoints(reentrant: bool) -> None:
+    own = vars(torch.utils.checkpoint)["_get_autocast_kwargs"]
+    net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    noted = []
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        noted.append(vars(torch.utils.checkpoint)["_get_autocast_kwargs"] is not own)
+        out: torch.Tensor = net(x)
+        return out
+
+    with gradscope.watch() as scope:
+        for _ in range(30):
+            optimizer.zero_grad()
+            x = torch.randn(2, 4, requires_grad=True)
+            checkpoint(run, x, use_reentrant=reentrant).sum().backward()
+            optimizer.step()
+    assert (noted[0], noted[-1]) == (True, False)
+    assert vars(torch.utils.checkpoint)["_get_autocast_kwargs"] is own
+    assert scope.findings == []

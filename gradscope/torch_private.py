@@ -235,7 +235,6 @@ LOADER_ITERATORS: tuple[type, ...] = (
     torch.utils.data.dataloader._SingleProcessDataLoaderIter,
     torch.utils.data.dataloader._MultiProcessingDataLoaderIter,
 )
-ENGINE_CALL: CodeType | None = getattr(torch.autograd.graph._engine_run_backward, "__code__", None)
 REENTRANT_BACKWARD: CodeType = torch.utils.checkpoint.CheckpointFunction.backward.__code__
 _DYNAMO = torch.__path__[0] + "/_dynamo"
 _COMPILING = (f"{_DYNAMO}/eval_frame.py", f"{_DYNAMO}/convert_frame.py")

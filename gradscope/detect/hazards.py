@@ -173,7 +173,7 @@ def missed(error: BaseException, call: Call, look_again: Callable[[], Evidence])
     if finding is None or finding.code in {each.code for each in call.findings}:
         return None
     if finding.code == "GS601":
-        return recomputed.explain(look_again(), error, _way(error))
+        return recomputed.explain(look_again(), error, way_of(error))
     return explain(look_again(), finding)
 
 

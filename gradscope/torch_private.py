@@ -458,3 +458,35 @@ def hide_package_from_compiler(package: str) -> None:
             met.add(id(each))
             if str(each.__module__).partition(".")[0] == package:
                 waiting += vars(each).values() if isinstance(each, type) else [each.__code__]
+
+
+# torch.distributed
+
+_SINK = "_DDPSinkBackward"
+
+
+def rank_of_process() -> tuple[int, int] | None:
+    """Return which rank this process has, among how many, if it is in a process group."""
+    distributed = sys.modules.get("torch.distributed")
+    try:
+        if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+            return None
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return None  # a module that is about to be imported, or a stand-in for it
+
+
+def marks_of_reducer(module: Any) -> list[int]:
+    """Return for each parameter that a DistributedDataParallel reduces when its reducer was last
+    told of a gradient, in nanoseconds from the end of the forward before that.
+    """
+    read = getattr(getattr(module, "reducer", None), "get_backward_stats", list)
+    return [*read()]
+
+
+def wrapper_behind(node: Any) -> Any:
+    """Return the DistributedDataParallel whose outputs have gone through this node, if it looks for
+    unused parameters.
+    """
+    reference = getattr(node, "ddp_weakref", None) if type(node).__name__ == _SINK else None
+    return None if reference is None else reference()

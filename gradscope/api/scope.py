@@ -33,6 +33,7 @@ from gradscope.detect.foresight.observer import Foresight
 from gradscope.detect.leaks.growth import Growth
 from gradscope.detect.leaks.unused import Unused, Waste
 from gradscope.detect.recomputed import Recomputed
+from gradscope.detect.reducers import Reducers
 from gradscope.detect.trained import Trained
 from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
 from gradscope.hooks import (
@@ -71,7 +72,7 @@ from gradscope.program.variables import turn_off
 from gradscope.record.scalars import EVERY, FIGURES, Sink
 from gradscope.record.writer import Further, RecordingWriter, begun
 from gradscope.render.wording import whole_message
-from gradscope.rules import gs604
+from gradscope.rules import gs603, gs604
 from gradscope.rules.settings import Suppressor
 from gradscope.torch_private import (
     SAVED_TENSORS_ARE_READABLE,
@@ -80,6 +81,7 @@ from gradscope.torch_private import (
     has_default_hooks,
     hide_package_from_compiler,
     is_compiling,
+    rank_of_process,
 )
 from gradscope.units import counted
 
@@ -121,7 +123,9 @@ class Session:
         later = FreedWatch(state, lines)
         self._survived = hazards.Survived(self._explained_memory)
         foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
-        state.observers.add(*foresight, self._survived, Materialized(state), Recomputed(state))
+        self._reducers = Reducers(state)
+        others = Materialized(state), Recomputed(state), self._reducers
+        state.observers.add(*foresight, self._survived, *others)
         self._refused = 0
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
         self._handles = Handle()
@@ -269,7 +273,7 @@ class Session:
         def look() -> None:
             for scope in self.scopes:
                 scope.trained.stepped(optimizer)
-            if self._is_idle():
+            if self._is_idle() and not self._reducers.is_open:
                 return
             frame = user_frame(sys._getframe(1))
             place = None if frame is None else place_in(frame)
@@ -342,6 +346,8 @@ class Session:
             return self._explained_memory(ran_out)
         if came_out_of_a_call(error):
             return None
+        if gs603.ERROR in str(error):
+            return self._explaining(lambda: self._reducers.explained(error))
         copied = partial(crossing.copied, error, self.state, self.looker)
         found = self._explaining(copied) if self.state.looks else None
         return found or hazards.explain_read(error, self.state.calls)
@@ -592,7 +598,7 @@ class Scope:
 
     def note_rank(self) -> None:
         """Note in the recording which rank the process has, once it has one."""
-        if self.writer.header.rank is None and (ranked := _rank()) is not None:
+        if self.writer.header.rank is None and (ranked := rank_of_process()) is not None:
             rank, ranks = ranked
             self.writer.amend(rank=rank, ranks=ranks)
 
@@ -637,14 +643,3 @@ class Scope:
         alive = total.nodes_alive + total.nodes_unmet
         figures = (total.backward_calls, found, total.live_bytes, alive, self._retained)
         return dict(zip(FIGURES, figures, strict=True))
-
-
-def _rank() -> tuple[int, int] | None:
-    """Return which rank this process has, among how many, if it is in a process group."""
-    distributed = sys.modules.get("torch.distributed")
-    try:
-        if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
-            return None
-        return int(distributed.get_rank()), int(distributed.get_world_size())
-    except (AttributeError, RuntimeError, TypeError, ValueError):
-        return None  # a module that is about to be imported, or a stand-in for it

@@ -174,6 +174,8 @@ def missed(error: BaseException, call: Call, look_again: Callable[[], Evidence])
         return None
     if finding.code == "GS601":
         return recomputed.explain(look_again(), error, way_of(error))
+    if finding.code == "GS602":
+        return None  # which the observer of reducers explains
     return explain(look_again(), finding)
 
 

@@ -23,6 +23,7 @@ from gradscope.fixing.edits import (
 from gradscope.fixing.marks import Span
 from gradscope.fixing.pieces import Pieces, after, before, block_with, instead_of, text_of, written
 from gradscope.model import Finding, Fix, FixKind, Recording, Site
+from gradscope.rules import gs602
 from gradscope.rules.base import NOT_REENTRANT
 from gradscope.rules.gs104 import SETTING
 from gradscope.rules.gs601 import PRESERVED
@@ -59,6 +60,8 @@ def _pieces(finding: Finding, fix: Fix) -> Pieces:
         case "GS303", FixKind.REMOVE_RETAIN if site is not None:
             return without_flag(Span.at(site.file, site.line), "retain_graph")
         case "GS101" | "GS102", FixKind.REORDER if fix == NOT_REENTRANT and "created" in named:
+            return not_reentrant(named["created"].file)
+        case "GS602", FixKind.REORDER if fix == gs602.NOT_REENTRANT and "created" in named:
             return not_reentrant(named["created"].file)
         case "GS101", FixKind.REORDER if "freed_by" in named and finding.message.startswith("read"):
             freed_by = named["freed_by"]

@@ -30,6 +30,7 @@ ENGINE_ERRORS = {
     "Detected non-determinism while running activation checkpointing": "GS601",
     "or depend on global state that changed between": "GS601",
     "Mismatch in shape: grad_output[": "GS601",
+    "mark a variable ready only once": "GS602",
 }
 """How torch words the errors that are ours to call first, each with the code of its rule."""
 

@@ -155,6 +155,11 @@ def is_grad(call: BackwardCall) -> bool:
     return call.kind == "grad"
 
 
+def on_rank(rank: tuple[int, int] | None) -> str:
+    """Return `` on rank 1``, to continue a sentence with; empty where there are no others."""
+    return "" if rank is None or rank[1] < 2 else f" on rank {rank[0]}"
+
+
 def place(site: Site | None) -> str:
     """Return a place inside a sentence, by line and without its directories: ``train.py:41``."""
     return "an unknown line" if site is None else site.place

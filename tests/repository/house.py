@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 34_028
-FILES = 186
+CODE = 34_418
+FILES = 189
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -1,0 +1,302 @@
+"""Follows which parameters backward calls mark as ready in the reducers of DistributedDataParallel:
+GS602 and GS603.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from traceback import walk_tb
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
+
+from gradscope.collect.calls import Call
+from gradscope.collect.look import Look
+from gradscope.collect.marks import token_of
+from gradscope.collect.observers import Observer
+from gradscope.collect.state import State
+from gradscope.collect.walk import reachable
+from gradscope.model import BackwardCall, Finding, Site
+from gradscope.program.sites import USER, Place, owner_of, place_in, site_of, user_frames
+from gradscope.program.tensors import TensorRef, leaves_of, parameters_of, requires_grad
+from gradscope.program.variables import local_variables
+from gradscope.rules import gs602, gs603
+from gradscope.torch_private import current_node, marks_of_reducer, rank_of_process, wrapper_behind
+from gradscope.units import firsts
+
+
+class _Reducer:
+    """What is known of the reducer of one module since it was last finished.
+
+    It is finished once each parameter is ``marked``: by a hook on its AccumulateGrad, which runs
+    once in a call that leads there. So the graph tells what a call marks. Whether the reducer
+    listens at all is told by the ``times`` of the last marks, which torch keeps.
+    """
+
+    def __init__(self, module: Any, reduced: Sequence[tuple[Tensor, str]]) -> None:
+        self.module = weakref.ref(module)
+        self.parameters = [TensorRef(parameter) for parameter, _ in reduced]
+        self.names = [name for _, name in reduced]
+        self.index = {id(parameter): i for i, (parameter, _) in enumerate(reduced)}
+        self.is_static = bool(module.static_graph)
+        self.is_dynamic = bool(module.find_unused_parameters) and not self.is_static
+        """Whether the reducer marks what the outputs of forward do not lead to, so that each call
+        finishes.
+        """
+        self.needed = set[int]() if self.is_static else {*self.index.values()}
+        """Which are to be marked: with ``static_graph=True`` those that a call has reached."""
+        self.is_known = self.is_whole = True
+        """Whether all marks are known, as no call went by that was not looked at; and whether each
+        call by itself has finished the reduction so far.
+        """
+        self.finished_at = 0
+        self.finish()
+
+    def finish(self) -> None:
+        """Begin anew."""
+        self.marked: dict[int, BackwardCall] = {}
+        self.unused = set[int]()
+        """Which the first hook is to mark beside its own parameter."""
+        self.times = marks_of_reducer(self.module())
+
+    @property
+    def missing(self) -> set[int]:
+        """Those that are not marked yet."""
+        return self.needed - self.marked.keys() - self.unused
+
+    @property
+    def frozen(self) -> set[int]:
+        """Those that require no gradient any more."""
+        return {i for i, ref in enumerate(self.parameters) if _is_frozen(ref())}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has begun, and gradients are still to come."""
+        return bool(self.is_known and self.marked and self.missing and not self.is_dynamic)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a second mark is known to raise."""
+        return self.is_known and not self.is_static
+
+    def mark(self, which: Iterable[int], call: BackwardCall) -> bool:
+        """Note those of ``which`` that a call has marked by now; return whether there are any."""
+        now = dict(enumerate(zip(self.times, marks_of_reducer(self.module()), strict=False)))
+        new = {i for i in which if i not in self.marked and len({*now.get(i, ())}) > 1}
+        self.marked |= dict.fromkeys(new, call)
+        return bool(new)
+
+    def reached(self, look: Look) -> set[int]:
+        """Return which parameters a call is to give a gradient to."""
+        if look.asked is None or not look.asked.accumulates:
+            return set()
+        return self._among(node for i, node in enumerate(look.nodes) if look.will_run(i))
+
+    def _among(self, nodes: Iterable[Any]) -> set[int]:
+        return {self.index[id(each)] for each in leaves_of(nodes) if id(each) in self.index}
+
+    def seek_unused(self, look: Look) -> None:
+        """Find out which parameters the outputs of the last forward do not lead to, where this call
+        is the first after it.
+        """
+        module = self.module()
+        if module is None or not (self.is_dynamic and module.require_forward_param_sync):
+            return
+        behind = [i for i, node in enumerate(look.nodes) if wrapper_behind(node) is module]
+        newest = max(behind, key=lambda i: look.tokens[i].sequence_nr, default=None)
+        if newest is not None and look.tokens[newest].sequence_nr >= self.finished_at:
+            led_to = reachable(look.targets, [newest])
+            self.unused = self.needed - self._among(look.nodes[i] for i in led_to)
+
+    def named(self, which: Collection[int], *, others: bool = False) -> tuple[str, ...]:
+        """Return the names of these parameters, or of the others."""
+        return tuple(name for i, name in enumerate(self.names) if (i in which) is not others)
+
+
+class Reducers(Observer):
+    """Announces GS602 before the second mark, and GS603 at a step on gradients that are not
+    reduced.
+    """
+
+    def __init__(self, watch: State) -> None:
+        self._watch = watch
+        self._reducers: dict[int, _Reducer] = {}
+        self._running: dict[int, dict[_Reducer, set[int]]] = {}
+        """By the number of a call that runs, which parameters it is to mark."""
+        self._made: dict[int, Site | None] = {}
+        """By the number of a call within another, where the node was made that makes the call."""
+        self._count = watch.calls
+        """How many calls there were, with those that were not looked at."""
+        self._said = set[int]()
+        """Numbers of calls that fail with the one in which an error was explained."""
+        self._told: dict[tuple[str, ...], Site | None] = {}
+        """By parameters, the step at which it was said that they had no gradient."""
+        self.is_open = False
+        """Whether a reduction has begun that the calls so far have not finished."""
+
+    def _met(self) -> list[_Reducer]:
+        """Return the reducers of the modules that are known, and there still."""
+        found, names = dict[int, _Reducer](), self._watch.names
+        for module in () if rank_of_process() is None else [*names.modules]:
+            if issubclass(type(module), DistributedDataParallel):
+                known = self._reducers.get(id(module))
+                if known is None or known.module() is not module:
+                    reduced = _reduced(module, len(marks_of_reducer(module)))
+                    named = [(each, names.of_tensor(each) or own) for each, own in reduced]
+                    known = _Reducer(module, named)
+                found[id(module)] = known
+        self._reducers = found
+        return [each for each in found.values() if each.names]
+
+    # at calls
+
+    def before_call(
+        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+    ) -> None:
+        """Give GS602 to a call that is to mark what was marked."""
+        reducers, above = self._met(), call.parent
+        budget = self._watch.budget
+        before, self._count = self._count, call.number + (0 if budget is None else budget.passed)
+        running = self._running[call.number] = {each: each.reached(look) for each in reducers}
+        if reducers and above is not None and (node := current_node()) is not None:
+            token = token_of(node)
+            self._made[call.number] = None if token is None else site_of(token.place)
+        for each, own in running.items():
+            if self._count > before + 1:
+                each.finish()
+                each.is_known = above is None and (each.is_whole or each.is_dynamic)
+            if above is not None:
+                each.mark(self._running.get(above.number, {}).get(each, ()), above.record)
+            elif not each.marked:
+                each.seek_unused(look)
+            again = own & (each.marked.keys() | each.unused)
+            if again and each.is_told and not call.findings:
+                facts = self._twice(each, again, each.marked.get(min(again)), record)
+                call.findings = [gs602.finding(facts)]
+                self._say(call)
+
+    def _say(self, call: Call | None) -> None:
+        """Note that it was said why a call fails, and those that it is within."""
+        while call is not None:
+            self._said.add(call.number)
+            call = call.parent
+
+    def _twice(
+        self, of: _Reducer, which: set[int], first: BackwardCall | None, call: BackwardCall
+    ) -> gs602.MarkedTwice:
+        numbers = {each.number for each in (first, call) if each is not None}
+        made = [self._made[number] for number in sorted(numbers & self._made.keys())]
+        return gs602.MarkedTwice(
+            call,
+            of.named(which),
+            of.named(which, others=True),
+            first,
+            checkpoints=tuple(dict.fromkeys(filter(None, made))),
+            none_yet=of.named(of.missing - which),
+            is_unused=bool(of.unused & which),
+            is_nested=bool(made),
+            rank=rank_of_process(),
+        )
+
+    def after_call(
+        self, call: Call, record: BackwardCall, frame: FrameType | None
+    ) -> Iterator[Finding]:
+        """Note what a call has marked; explain GS602 where it was not announced."""
+        is_outermost = call.parent is None
+        for each, own in self._running.pop(call.number, {}).items():
+            listens = each.mark(own, record)
+            if record.exception is not None:
+                each.is_known = False
+                continue
+            if listens:  # a time may by chance be the same as in the iteration before
+                each.marked |= dict.fromkeys(own - each.marked.keys(), record)
+            if each.is_static:  # it marks the others too, at the first hook or after the call
+                each.needed |= own
+                each.mark(each.needed, record)
+            is_over = bool(each.marked) and not each.missing and (listens or is_outermost)
+            if is_over or (is_outermost and each.is_dynamic):
+                each.is_known |= own >= each.needed or each.is_dynamic
+                each.finished_at = self._watch.generations.newest
+                each.finish()
+            elif call.parent is None:
+                each.is_whole &= not each.marked
+            elif each.is_told:  # of what this call was the first to mark
+                outer = self._running.get(call.parent.number, {}).get(each, set())
+                if again := {i for i in own & outer if each.marked.get(i) is record}:
+                    yield gs602.finding(self._twice(each, again, record, call.parent.record))
+                    self._say(call.parent)
+        error = record.exception or ""
+        if gs602.ERROR in error:
+            if call.number not in self._said:
+                self._watch.names.learn_variables(user_frames(frame))
+                which = {gs602.index_in(error)}
+                of = [each for each in self._met() if which & {*each.index.values()}]
+                facts = gs602.MarkedTwice(record, is_nested=not is_outermost)
+                if len(of) == 1:
+                    first = of[0].marked.get(min(which))
+                    facts = self._twice(of[0], which, first, record)._replace(none_yet=())
+                yield gs602.finding(facts._replace(is_raised=True))
+            self._say(call)
+        if is_outermost:
+            self._made.clear()
+            self.is_open = any(each.is_open for each in self._reducers.values())
+
+    # between calls
+
+    def after_step(
+        self, optimizer: Any, place: Place | None, frame: FrameType | None
+    ) -> Iterator[Finding]:
+        """Announce GS603 of what this optimizer steps."""
+        held = {id(parameter) for parameter in parameters_of(optimizer)}
+        for each in self._reducers.values() if not self._watch.running else ():
+            if each.is_open and held & each.index.keys():
+                facts = self._unfinished(each, each.missing)
+                self._told[facts.names] = step = site_of(place)
+                yield gs603.finding(facts._replace(step=step))
+
+    def _unfinished(self, of: _Reducer, missing: Collection[int]) -> gs603.Unfinished:
+        return gs603.Unfinished(
+            of.named(missing),
+            of.named(missing, others=True),
+            frozen=of.named({*missing} & of.frozen),
+            calls=tuple(firsts(of.marked.values(), lambda call: call.number).values()),
+            after=self._watch.calls,
+            is_static=of.is_static,
+            is_dynamic=of.is_dynamic,
+            rank=rank_of_process(),
+        )
+
+    def explained(self, error: BaseException) -> Finding:
+        """Return GS603 for the error that a forward has raised, and that has ended the program."""
+        missing = gs603.indices_in(str(error))
+        frames = [frame for frame, _ in walk_tb(error.__traceback__)][::-1]
+        selves = {id(dict(local_variables(each)).get("self")) for each in frames}
+        places = map(place_in, frames)
+        site = next((place.site for place in places if owner_of(place.code) == USER), None)
+        self._watch.names.learn_variables(user_frames(frames[0]))
+        of = next((each for each in self._met() if id(each.module()) in selves), None)
+        unknown = gs603.Unfinished(tuple(f"parameter {i}" for i in missing))
+        facts = unknown if of is None else self._unfinished(of, missing)
+        return gs603.finding(facts._replace(raised=site, step=self._told.get(facts.names)))
+
+
+def _is_frozen(parameter: Tensor | None) -> bool:
+    return parameter is not None and not requires_grad(parameter)
+
+
+def _reduced(module: Any, count: int) -> list[tuple[Tensor, str]]:
+    """Return the parameters that the reducer of a module knows by their index, with their names in
+    it; none where they are not so many, as other ones were frozen when it was made.
+    """
+    found = {
+        id(parameter): (parameter, f"{path}.{name}".removeprefix("."))
+        for path, inner in Module.named_modules(module.module)
+        for name, parameter in inner._parameters.items()
+        if parameter is not None and f"{path}.{name}" not in module.parameters_to_ignore
+    }
+    trained = [pair for pair in found.values() if not _is_frozen(pair[0])]
+    return next((each for each in (trained, [*found.values()]) if len(each) == count), [])

@@ -681,6 +681,10 @@ class Past:
             return len(numbers) - numbers.count(0)
         return len({*numbers}.difference(self._calls[-1].numbers, (0,)))
 
+    def has_new_shape(self, since: int) -> bool:
+        """Return whether a call after the one of this number was on a graph like none before."""
+        return any(call.of_new_shape and call.number > since for call in self._calls)
+
     def recall(self, token: Token) -> None:
         """Fill in which call ran a node that was built without hooks, and where it was made."""
         call = self.find(token.sequence_nr)

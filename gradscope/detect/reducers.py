@@ -22,7 +22,7 @@ from gradscope.collect.state import State
 from gradscope.collect.walk import reachable
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.sites import USER, Place, owner_of, place_in, site_of, user_frames
-from gradscope.program.tensors import TensorRef, leaves_of, parameters_of, requires_grad
+from gradscope.program.tensors import leaves_of, parameters_of, requires_grad
 from gradscope.program.variables import local_variables
 from gradscope.rules import gs602, gs603
 from gradscope.torch_private import current_node, marks_of_reducer, rank_of_process, wrapper_behind
@@ -39,7 +39,6 @@ class _Reducer:
 
     def __init__(self, module: Any, reduced: Sequence[tuple[Tensor, str]]) -> None:
         self.module = weakref.ref(module)
-        self.parameters = [TensorRef(parameter) for parameter, _ in reduced]
         self.names = [name for _, name in reduced]
         self.index = {id(parameter): i for i, (parameter, _) in enumerate(reduced)}
         self.is_static = bool(module.static_graph)
@@ -67,11 +66,6 @@ class _Reducer:
     def missing(self) -> set[int]:
         """Those that are not marked yet."""
         return self.needed - self.marked.keys() - self.unused
-
-    @property
-    def frozen(self) -> set[int]:
-        """Those that require no gradient any more."""
-        return {i for i, ref in enumerate(self.parameters) if _is_frozen(ref())}
 
     @property
     def is_open(self) -> bool:
@@ -129,8 +123,8 @@ class Reducers(Observer):
         """By the number of a call that runs, which parameters it is to mark."""
         self._made: dict[int, Site | None] = {}
         """By the number of a call within another, where the node was made that makes the call."""
-        self._count = watch.calls
-        """How many calls there were, with those that were not looked at."""
+        self._last = watch.calls
+        """The number of the last call that was looked at."""
         self._said = set[int]()
         """Numbers of calls that fail with the one in which an error was explained."""
         self._told: dict[tuple[str, ...], Site | None] = {}
@@ -159,16 +153,17 @@ class Reducers(Observer):
     ) -> None:
         """Give GS602 to a call that is to mark what was marked."""
         reducers, above = self._met(), call.parent
-        budget = self._watch.budget
-        before, self._count = self._count, call.number + (0 if budget is None else budget.passed)
+        before, self._last = self._last, call.number
+        is_passed = call.number > before + 1 or self._watch.passes
+        is_like = not (self._watch.passes or self._watch.past.has_new_shape(before))
         running = self._running[call.number] = {each: each.reached(look) for each in reducers}
         if reducers and above is not None and (node := current_node()) is not None:
             token = token_of(node)
             self._made[call.number] = None if token is None else site_of(token.place)
         for each, own in running.items():
-            if self._count > before + 1:
+            if is_passed:
                 each.finish()
-                each.is_known = above is None and (each.is_whole or each.is_dynamic)
+                each.is_known = above is None and (each.is_dynamic or (each.is_whole and is_like))
             if above is not None:
                 each.mark(self._running.get(above.number, {}).get(each, ()), above.record)
             elif not each.marked:
@@ -252,17 +247,20 @@ class Reducers(Observer):
     ) -> Iterator[Finding]:
         """Announce GS603 of what this optimizer steps."""
         held = {id(parameter) for parameter in parameters_of(optimizer)}
-        for each in self._reducers.values() if not self._watch.running else ():
+        is_told = self._last == self._watch.calls and not self._watch.running
+        for each in self._reducers.values() if is_told else ():
             if each.is_open and held & each.index.keys():
                 facts = self._unfinished(each, each.missing)
                 self._told[facts.names] = step = site_of(place)
                 yield gs603.finding(facts._replace(step=step))
 
     def _unfinished(self, of: _Reducer, missing: Collection[int]) -> gs603.Unfinished:
+        there = enumerate(_reduced(of.module(), len(of.names)))
+        frozen = {i for i, (parameter, _) in there if not requires_grad(parameter)}
         return gs603.Unfinished(
             of.named(missing),
             of.named(missing, others=True),
-            frozen=of.named({*missing} & of.frozen),
+            frozen=of.named({i for i in missing if i in frozen}),
             calls=tuple(firsts(of.marked.values(), lambda call: call.number).values()),
             after=self._watch.calls,
             is_static=of.is_static,
@@ -284,10 +282,6 @@ class Reducers(Observer):
         return gs603.finding(facts._replace(raised=site, step=self._told.get(facts.names)))
 
 
-def _is_frozen(parameter: Tensor | None) -> bool:
-    return parameter is not None and not requires_grad(parameter)
-
-
 def _reduced(module: Any, count: int) -> list[tuple[Tensor, str]]:
     """Return the parameters that the reducer of a module knows by their index, with their names in
     it; none where they are not so many, as other ones were frozen when it was made.
@@ -298,5 +292,5 @@ def _reduced(module: Any, count: int) -> list[tuple[Tensor, str]]:
         for name, parameter in inner._parameters.items()
         if parameter is not None and f"{path}.{name}" not in module.parameters_to_ignore
     }
-    trained = [pair for pair in found.values() if not _is_frozen(pair[0])]
+    trained = [pair for pair in found.values() if requires_grad(pair[0])]
     return next((each for each in (trained, [*found.values()]) if len(each) == count), [])

@@ -18,4 +18,36 @@ try:
     (first.sum() + second.sum()).backward()
 except RuntimeError as error:
     print("modified by an inplace operation" in str(error))
+
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.heads = nn.Linear(4, 4), nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)])
+
+    def forward(self, x):
+        h = self.body(x).tanh()
+        return [head(h) for head in self.heads]
+
+
+def twice(pair):
+    first, second = pair(small(3, 4))
+    first.sum().backward(retain_graph=True)
+    second.sum().backward()
+
+
+def unfinished(pair):
+    optimizer = torch.optim.SGD(pair.parameters(), lr=0.1)
+    for _ in range(2):
+        pair(small(3, 4))[0].sum().backward()
+        optimizer.step()
+
+
+for fail in (twice, unfinished):
+    pair = DistributedDataParallel(Heads())
+    try:
+        fail(pair)
+    except RuntimeError as error:
+        print(error)
+    show("grads", *(p.grad for p in pair.parameters() if p.grad is not None))
 dist.destroy_process_group()

@@ -484,6 +484,11 @@ def marks_of_reducer(module: Any) -> list[int]:
     return [*read()]
 
 
+def is_reentrant(node: Any) -> bool:
+    """Return whether a node makes a backward call of its own: that of a reentrant checkpoint."""
+    return type(node).__name__ == "CheckpointFunctionBackward"
+
+
 def wrapper_behind(node: Any) -> Any:
     """Return the DistributedDataParallel whose outputs have gone through this node, if it looks for
     unused parameters.

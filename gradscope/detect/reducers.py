@@ -25,7 +25,13 @@ from gradscope.program.sites import USER, Place, owner_of, place_in, site_of, us
 from gradscope.program.tensors import leaves_of, parameters_of, requires_grad
 from gradscope.program.variables import local_variables
 from gradscope.rules import gs602, gs603
-from gradscope.torch_private import current_node, marks_of_reducer, rank_of_process, wrapper_behind
+from gradscope.torch_private import (
+    current_node,
+    is_reentrant,
+    marks_of_reducer,
+    rank_of_process,
+    wrapper_behind,
+)
 from gradscope.units import firsts
 
 
@@ -171,7 +177,8 @@ class Reducers(Observer):
             again = own & (each.marked.keys() | each.unused)
             if again and each.is_told and not call.findings:
                 facts = self._twice(each, again, each.marked.get(min(again)), record)
-                call.findings = [gs602.finding(facts)]
+                calls = any(is_reentrant(node) for node in look.nodes)
+                call.findings = [gs602.finding(facts._replace(is_likely=calls))]
                 self._say(call)
 
     def _say(self, call: Call | None) -> None:
@@ -222,7 +229,8 @@ class Reducers(Observer):
             elif each.is_told:  # of what this call was the first to mark
                 outer = self._running.get(call.parent.number, {}).get(each, set())
                 if again := {i for i in own & outer if each.marked.get(i) is record}:
-                    yield gs602.finding(self._twice(each, again, record, call.parent.record))
+                    facts = self._twice(each, again, record, call.parent.record)
+                    yield gs602.finding(facts._replace(is_likely=True))
                     self._say(call.parent)
         error = record.exception or ""
         if gs602.ERROR in error:

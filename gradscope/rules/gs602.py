@@ -72,7 +72,9 @@ times of the marks that torch keeps. After calls of which only the shape is look
 only where each call before has reached all parameters by itself; and with `find_unused_parameters`
 only of outputs that are tensors, or are in tuples, lists and dicts. In other cases the error is
 explained after it was raised: then the parameter is named, and not always the call before. Of a
-`static_graph=True` nothing is said beforehand.
+`static_graph=True` nothing is said beforehand. Where a reentrant checkpoint is still
+to run before the second gradient comes, this is predicted: it may finish the reduction, and then
+that gradient is not averaged, and nothing is raised.
 """
 
 from __future__ import annotations
@@ -101,8 +103,9 @@ class MarkedTwice(NamedTuple):
 
     ``first`` is the call that marks them first, if one does: those that are ``is_unused`` are
     marked as such. ``is_nested``: one of the calls is within another; ``checkpoints`` are where the
-    nodes were built that make such calls. ``none_yet`` have had no gradient. ``is_raised``: the
-    reducer has raised. ``rank`` is that of the process, among how many.
+    nodes were built that make such calls. ``none_yet`` have had no gradient. ``is_likely``: a
+    call of a checkpoint may finish the reduction before the second mark. ``is_raised``: the reducer
+    has raised. ``rank`` is that of the process, among how many.
     """
 
     call: BackwardCall
@@ -113,6 +116,7 @@ class MarkedTwice(NamedTuple):
     none_yet: tuple[str, ...] = ()
     is_unused: bool = False
     is_nested: bool = False
+    is_likely: bool = False
     is_raised: bool = False
     rank: tuple[int, int] | None = None
 
@@ -135,14 +139,16 @@ def finding(facts: MarkedTwice) -> Finding:
         related=_notes(facts),
         fixes=(*_fixes(facts),),
     )
-    certainty = Certainty.OBSERVED if facts.is_raised else RULE.certainty
+    certainty = Certainty.PREDICTED if facts.is_likely else RULE.certainty
+    certainty = Certainty.OBSERVED if facts.is_raised else certainty
     return replace(found, certainty=certainty, parameters=facts.names)
 
 
 def _notes(facts: MarkedTwice) -> Iterator[Related]:
     own = called(facts.call)
     if facts.first is not None:
-        within = " that is made within it" if facts.first.parent == facts.call.number else ""
+        is_within = facts.first.parent == facts.call.number
+        within = " that is made within it" if is_within else ""
         yield Related(
             "linked_by",
             facts.first.site,

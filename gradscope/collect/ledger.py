@@ -18,7 +18,7 @@ from gradscope.collect.calls import COUNTS
 from gradscope.collect.marks import UNTIED, Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.collect.observers import Observer, Observers
-from gradscope.torch_private import storage_use_count
+from gradscope.torch_private import DisableTorchFunction, storage_use_count
 
 # Saved tensors that may be asked for their node between two backward calls, to tell a result from
 # an input. Each node that Python has seen takes stack when it is destroyed, and a forward pass of
@@ -300,5 +300,6 @@ Storages.calibrate()
 def is_alone(packed: Packed) -> bool:
     """Return whether nothing but this holds the memory of a saved tensor."""
     storages = Storages()
-    storages.read([("", packed)], 0)
+    with DisableTorchFunction():
+        storages.read([("", packed)], 0)
     return storages.are_alone()[1] is True

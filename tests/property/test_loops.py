@@ -11,9 +11,11 @@ SAMPLED = {"saved_bytes", "dropped_bytes", "peak_saved_bytes"}
 @pytest.mark.full(but=4)
 @pytest.mark.parametrize("seed", range(1, 21))
 def test_totals_are_about_what_is_counted(seed: int) -> None:
+    loop = Loop.of(seed)
     is_exact, shares = differences(seed)
-    assert not is_exact
-    differ = len(Loop.of(seed).sizes) > 1
+    # As long as it is not told that something is kept, each call is watched.
+    assert not is_exact or (loop.keeps and not any(shares.values()))
+    differ = len(loop.sizes) > 1
     far = {
         name: share
         for name, share in shares.items()

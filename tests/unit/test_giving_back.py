@@ -38,7 +38,7 @@ ALLOWED = {
     "launch/child.py": {"sys.path[:not sys.flags.safe_path] = [_ROOT]"},
     # in a process of gradscope's, which ends with the work
     "launch/guard.py": {
-        *("tempfile.tempdir = folder", "torch.save = save"),
+        "tempfile.tempdir = folder",
         "os.environ |= dict.fromkeys(('TMPDIR', *_CACHES), folder)",
     },
     "launch/improvement.py": {"os.environ.clear()", "os.environ.update(environment)"},

@@ -562,6 +562,8 @@ class Lifting:
         if ledger.live_bytes + call.size[1] > ledger.highest_bytes:  # its graph was alive at least
             ledger.highest_bytes = ledger.live_bytes + call.size[1]
         self.leaves = self.leaves or self._leaves_any(call)
+        if call.habit.pace[1]:
+            call.habit.go_on()
         if self._has_outgrown(call):
             self._put_back()
             return True
@@ -587,8 +589,6 @@ class Lifting:
         more nodes than there ever were.
         """
         habit, alive = call.habit, self._census.graphs
-        if habit.pace[1]:
-            habit.go_on()
         calls, most = self._alive.get(habit, (0, 0))
         if calls < _SETTLING:
             self._alive[habit] = (calls + 1, max(most, alive))

@@ -29,7 +29,7 @@ from gradscope.program.containers import class_name, class_namespace, is_a, modu
 from gradscope.program.names import names_in, variable_of
 from gradscope.program.reach import Walk, steps_down
 from gradscope.program.sites import USER, classify, frames_from, owner_of, place_in, user_frames
-from gradscope.program.tensors import describe, held_node, is_held_leaf, requires_grad
+from gradscope.program.tensors import describe, held_node
 from gradscope.program.variables import frames_of_threads, is_module_level, local_variables
 from gradscope.rules import gs604
 from gradscope.torch_private import DEEPCOPY_TENSOR
@@ -62,12 +62,10 @@ def copied(error: BaseException, state: State, looker: Looker) -> Finding | None
     return gs604.finding(facts)
 
 
-def sent(tensor: Any, state: State, looker: Looker) -> Finding | None:
-    """Return the finding for a tensor that is about to be pickled for another process; None where
-    torch takes it.
+def sent(tensor: Any, state: State, looker: Looker) -> Finding:
+    """Return the finding for a tensor with a graph, which is about to be pickled for another
+    process.
     """
-    if not requires_grad(tensor) or is_held_leaf(tensor):
-        return None
     own = [*takewhile(lambda each: each.f_code is not _STARTED, frames_from(sys._getframe(1)))]
     users = [each for each in own if owner_of(each.f_code) == USER]
     site = place_in(users[0]).site if users else None

@@ -29,7 +29,7 @@ from gradscope.program.sites import USER, frames_from, owner_of
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
 from gradscope.program.tensors import node_of
 from gradscope.program.variables import local_variables, on_stack
-from gradscope.torch_private import current_node
+from gradscope.torch_private import current_node, is_reentrant
 
 MOST_STEPS = 40_000  # of all ways: what is foretold must not depend on how busy a machine is
 # Steps of one path: half of all, so that a path that goes astray leaves some for the others.
@@ -45,7 +45,6 @@ _MOST_OF_EXPRESSION = 500  # steps: an expression without a loop takes some tens
 _MOST_NODES = 2_000
 KINDS = Kinds(builtin_types, iteration, tensors, torch_models)
 """What a machine is told by."""
-_CHECKPOINT = "CheckpointFunctionBackward"
 _WORK = thread._WorkItem.run.__code__
 _RESULT = Future.result.__code__
 _SUBMIT = thread.ThreadPoolExecutor.submit.__code__
@@ -303,7 +302,7 @@ def _run_checkpoints(machine: Machine, entry: FrameType | None) -> None:
         if (node := waiting.pop()) is not None and node not in seen:
             seen.add(node)
             waiting += [following for following, _ in node.next_functions]
-    left = [n for n in seen if n.name() == _CHECKPOINT and n._sequence_nr() < now._sequence_nr()]
+    left = [n for n in seen if is_reentrant(n) and n._sequence_nr() < now._sequence_nr()]
     for node in sorted(left, key=lambda node: -node._sequence_nr()):
         given = (v.Ahead() if each is None else each for each in node.inputs)
         recomputed = models.in_thread(machine, node.run_function, tuple(given), {})

@@ -22,6 +22,8 @@ from urllib.parse import quote_from_bytes
 from gradscope.model import SCHEMA, Edit, Finding, Fix, Process, Recording, Root, Severity, Site
 from gradscope.render.memory import GroupBy, by, largest, name_of
 from gradscope.render.wording import (
+    arose,
+    failures,
     fix_command,
     opened_as,
     proof_of,
@@ -302,16 +304,22 @@ _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.ADVICE
 
 
 def to_brief(recording: Recording) -> str:
-    """Return a line for each finding, which editors read as they read a compiler's."""
-    standing = (finding for finding in recording.findings if finding.counts)
+    """Return a line for each failure and finding, which editors read as they read a compiler's."""
     fixing = f"; fix: {fix_command(recording.header)}"
-    return "".join(f"{escaped(_line(each, fixing if each.fix else ''))}\n" for each in standing)
+    lines = [
+        _line(failure.site, f"error: {exception.rstrip('.')}{where}: {arose(failure)}")
+        for failure, where, exception in failures(recording)
+    ]
+    for each in recording.findings:
+        if each.counts:
+            said = f"{_LEVELS[each.severity]}: {each.code}: {each.message}"
+            lines.append(_line(each.site, said + (fixing if each.fix else "")))
+    return "".join(lines)
 
 
-def _line(finding: Finding, fixing: str) -> str:
-    site = finding.site
+def _line(site: Site | None, said: str) -> str:
     place = "" if site is None else f"{opened_as(site, f':{site.column}')}: "
-    return f"{place}{_LEVELS[finding.severity]}: {finding.code}: {finding.message}{fixing}"
+    return f"{escaped(place + said)}\n"
 
 
 def writer(form: Format) -> Callable[[Recording], str]:

@@ -182,9 +182,23 @@ def fix_command(header: Header) -> str:
     return shlex.join(["gradscope", "fix", short_path(header.script), *options, *header.argv])
 
 
+def failures(recording: Recording) -> list[tuple[Failure, str, str]]:
+    """Return the failures that ended a run, each once, with its process (`` in rank 1``) and the
+    first line of its exception.
+    """
+    ended = [("", recording.outcome)]
+    ended += [(f" in {one.name}", one.outcome) for one in recording.processes]
+    told: dict[Failure, tuple[str, str]] = {}
+    for where, outcome in ended:
+        if outcome.failure is not None:
+            line = (outcome.exception or "").strip().partition("\n")[0]
+            told.setdefault(outcome.failure, (where, line))
+    return [(failure, *about) for failure, about in told.items()]
+
+
 def arose(failure: Failure) -> str:
     """Return in a line where an exception arose that no finding explains, and what can be done."""
-    said = [(failure.label, failure.site), *((one.message, one.site) for one in failure.related)]
+    said = [(failure.label, None), *((one.message, one.site) for one in failure.related)]
     places = (f"{text} ({opened_as(site)})" if site else text for text, site in said)
     return "; ".join(filter(None, (*places, failure.help)))
 

@@ -18,11 +18,14 @@ from gradscope.model import (
     BackwardCall,
     Edge,
     Edit,
+    Failure,
     Graph,
     Header,
     Node,
     NodeState,
+    Outcome,
     Recording,
+    Related,
     Root,
     Sample,
     SavedTensor,
@@ -51,10 +54,19 @@ def canned() -> Recording:
     return recording
 
 
+def failed_recording() -> Recording:
+    """A run that an exception ended which no finding explains."""
+    notes = (Related("failing_node", Site("train.py", 11, 9), "at node `ExpBackward0`"),)
+    failure = Failure(Site("train.py", 7, 5), "raised here", notes, "call it once, " * 40)
+    outcome = Outcome(1, "KeyError: 'a'", finished=True, failure=failure)
+    return replace(clean_recording(), outcome=outcome)
+
+
 RECORDINGS = {
     "canned": canned,
     "clean": clean_recording,
     "empty": empty_recording,
+    "failed": failed_recording,
     "unfinished": unfinished_recording,
 }
 
@@ -140,6 +152,21 @@ def test_every_finding_is_there_worst_first_with_its_lines(show: Show) -> None:
         assert role in first
     assert "add the losses and call backward once" in first
     assert page.locator(".finding mark").first.inner_text() == "loss_age.backward()"
+
+
+def test_it_leads_with_an_exception_that_no_finding_explains(show: Show) -> None:
+    recording = failed_recording()
+    assert recording.outcome.failure is not None
+    for each in (recording, replace(canned(), outcome=recording.outcome)):
+        report = show(each, width=390)
+        page, first = report.page, report.page.locator(".finding").first
+        assert "ended with KeyError" in report.text("#verdict h1")
+        assert "Nothing to report" not in report.text("#findings")
+        for said in ("raised", "KeyError: 'a'", "train.py:7:5", "ExpBackward0", "train.py:11:9"):
+            assert said in first.inner_text()
+        assert first.locator(".fix p").inner_text() == recording.outcome.failure.help.strip()
+        assert first.locator(".fix p").evaluate("p => p.scrollHeight <= p.clientHeight")
+        assert page.locator(".finding[open]").count() == 1
 
 
 def test_opening_a_finding_selects_its_call_and_marks_its_nodes(show: Show) -> None:

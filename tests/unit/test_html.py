@@ -212,9 +212,22 @@ def test_verdicts() -> None:
     assert verdict(crashed)["detail"] == f"{found}. The program ended with ValueError: no"
     failure = Failure(Site("x.py", 3), "raised here", help="call it once")
     failed = replace(crashed, outcome=replace(crashed.outcome, failure=failure))
-    assert verdict(failed)["headline"] == "The script ended with ValueError"
-    arose = "ended with ValueError: no; raised here (x.py:3); call it once"
-    assert verdict(failed)["detail"].endswith(arose)
+    assert verdict(failed) == {
+        "level": "error",
+        "headline": "The script ended with ValueError",
+        "detail": "Nothing else was found in 500 backward calls",
+    }
+    with_findings = replace(failed, findings=canned_recording().findings)
+    assert verdict(with_findings)["headline"] == "The script ended with ValueError"
+    assert verdict(with_findings)["detail"].startswith("2 errors, 2 warnings")
+    (told,) = page_data(with_findings, [])["failures"]
+    assert (told["exception"], told["where"], told["help"]) == (
+        "ValueError: no",
+        "",
+        "call it once",
+    )
+    early = replace(failed, summary=Summary(), calls=())
+    assert verdict(early)["detail"] == "No backward call was made"
     assert verdict(clean_recording())["detail"].startswith("in 500 backward calls: no optimizer")
 
 

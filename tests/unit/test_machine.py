@@ -356,6 +356,23 @@ def test_an_editor_finds_the_line_of_a_finding() -> None:
     }
 
 
+def test_an_editor_finds_the_line_of_an_exception_that_no_finding_explains() -> None:
+    notes = (Related("failing_node", Site("a.py", 9), "at node `ExpBackward0`"),)
+    failure = Failure(Site("a.py", 3, 5), "raised here", notes, "call it once")
+    outcome = Outcome(1, "KeyError: 'a'\nmore of it", finished=True, failure=failure)
+    lines = to_brief(replace(with_finding(), outcome=outcome)).splitlines()
+    assert [problem(line)["code"] for line in lines] == ["KeyError", "GS101"]
+    said = "'a': raised here; at node `ExpBackward0` (a.py:9); call it once"
+    assert problem(lines[0]) == {
+        "file": "a.py",
+        "line": "3",
+        "column": "5",
+        "severity": "error",
+        "code": "KeyError",
+        "message": said,
+    }
+
+
 def test_what_does_not_stand_has_no_line() -> None:
     assert to_brief(with_finding(suppression=Suppression(SuppressionKind.IN_SOURCE, "here"))) == ""
     assert to_brief(with_finding(withdrawn="it did not come")) == ""

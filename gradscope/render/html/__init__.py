@@ -39,7 +39,7 @@ from gradscope.render.machine import dumped, keys, plain
 from gradscope.render.memory import Largest, Saved, by, largest
 from gradscope.render.text.report import tally
 from gradscope.render.text.trains import Words
-from gradscope.render.wording import arose, nothing_found
+from gradscope.render.wording import failures, nothing_found
 from gradscope.units import counted, escaped, line_at, lines_of
 
 LAST = ("canvas.js", "report.js")
@@ -205,6 +205,10 @@ def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
     return {
         **{name: sites.plain(getattr(recording, name)) for name in _WHOLE},
         "verdict": verdict(recording),
+        "failures": [
+            {"exception": exception, "where": where, **sites.plain(failure)}
+            for failure, where, exception in failures(recording)
+        ],
         "trains": _trains(recording, sites),
         "tracks": [_track(*part, sites) for part in by_process(recording)],
         "graphs": {str(number): len(graph.nodes) for number, graph in recording.graphs.items()},
@@ -259,13 +263,16 @@ def verdict(recording: Recording) -> dict[str, str]:
     nothing, rest, is_well = nothing_found(recording, counted(calls, "backward call"))
     level = "clean" if calls and is_well else "unfinished"
     level = next((severity.value for severity in Severity if severity in standing), level)
-    if words := ", ".join(tally(recording.findings)):
-        nothing, rest = words, f"in {counted(calls, 'backward call')}"
+    raised = outcome.exception and f"The program ended with {outcome.exception}"
+    words = ", ".join(tally(recording.findings))
+    found = f"in {counted(calls, 'backward call')}"
+    if failures(recording):  # each has a card of its own
+        level, raised = Severity.ERROR.value, None
+        rest = f"{words} {found}" if words else rest[2:].capitalize()
+    elif words:
+        nothing, rest = words, found
     elif not calls:
         nothing, rest = "no backward call was seen", ""
-    raised = outcome.exception and f"The program ended with {outcome.exception}"
-    if raised and outcome.failure is not None:
-        raised += f"; {arose(outcome.failure)}"
     ended = raised if outcome.finished else outcome.unfinished[:1].upper() + outcome.unfinished[1:]
     about = rest.lstrip("; ")
     detail = (

@@ -80,10 +80,10 @@ function worstFirst() {
 }
 
 function showFindings() {
-  const { findings, summary } = page.data;
+  const { failures, findings, summary } = page.data;
   const sorted = worstFirst();
   byId("findings-note").textContent = findings.length > 1 ? "worst first; open one to see its nodes in the graph" : "";
-  if (!findings.length) {
+  if (!findings.length && !failures.length) {
     const text = summary.backward_calls
       ? "Nothing to report: no graph was run after it was freed, changed under its feet, or kept for nothing."
       : "Findings are about backward() and autograd.grad(), and neither was called. If the program should have trained, look whether it was given the arguments that make it do so; if it only evaluates, this is as it should be. Timeline and graphs appear here after the first backward call.";
@@ -91,34 +91,49 @@ function showFindings() {
     return;
   }
   byId("findings-list").replaceChildren(
-    ...sorted.map(({ finding, index }, place) => findingCard(finding, index, place === 0)),
+    ...failures.map(failureCard),
+    ...sorted.map(({ finding, index }, place) => findingCard(finding, index, place === 0 && !failures.length)),
   );
 }
 
-function findingCard(finding, index, open) {
-  const site = siteOf(finding.location);
-  const body = el("div", { class: "body" });
-  const card = el(
+/** A card that opens: how grave it is, in a ``word``, what it says and where, and below that its body. */
+function cardOf({ severity, word, code, message, times, location, id, open }, ...body) {
+  const site = siteOf(location);
+  return el(
     "details",
-    { class: `card finding level-${finding.severity}`, id: `finding-${index}`, open },
+    { class: `card finding level-${severity}`, id, open },
     el(
       "summary",
       {},
       el(
         "span",
-        { class: `badge state-${finding.severity}` },
-        el("i", { "aria-hidden": "true" }, look(finding.severity).symbol),
-        finding.severity,
+        { class: `badge state-${severity}` },
+        el("i", { "aria-hidden": "true" }, look(severity).symbol),
+        word,
       ),
-      el("span", { class: "code" }, finding.code),
-      el("span", { class: "message" }, prose(finding.message)),
-      finding.count > 1
-        ? el("span", { class: "times", title: "how often it was met" }, `×${count(finding.count)}`)
-        : "",
+      code ? el("span", { class: "code" }, code) : "",
+      el("span", { class: "message" }, prose(message)),
+      times > 1 ? el("span", { class: "times", title: "how often it was met" }, `×${count(times)}`) : "",
       site ? siteLink(site) : "",
     ),
-    body,
+    el("div", { class: "body" }, ...body),
   );
+}
+
+/** An exception that ended the run and that no finding explains: where it arose, and what to do. */
+function failureCard(failure) {
+  const { exception: message, where, help } = failure;
+  return cardOf(
+    { ...failure, message, severity: "error", word: `raised${where}`, open: true },
+    stepsOf(failure),
+    help ? el("div", { class: "aside" }, el("div", { class: "fix" }, el("h3", {}, "Help"), el("p", {}, prose(help)))) : "",
+  );
+}
+
+function findingCard(finding, index, open) {
+  const { severity: word, count: times } = finding;
+  const card = cardOf({ ...finding, word, times, id: `finding-${index}`, open });
+  const body = card.lastChild;
   // A run may have hundreds, so closed ones are not built.
   const fill = () => body.firstChild || body.append(...findingBody(finding));
   if (open) fill();
@@ -136,7 +151,8 @@ function openFinding(index) {
   card.querySelector("summary").focus({ preventScroll: true });
 }
 
-function findingBody(finding) {
+/** The lines that a finding or a failure names, with the lines around them. */
+function stepsOf({ location, label, related }) {
   // An excerpt that stands above already is named alone.
   const shown = new Set();
   const excerpt = (site) => {
@@ -152,9 +168,13 @@ function findingBody(finding) {
       site ? excerpt(site) : "",
     );
   const steps = [
-    finding.location === null ? "" : step("here", finding.label, siteOf(finding.location)),
-    ...finding.related.map(({ role, message, location }) => step(ROLES[role] || role, message, siteOf(location))),
+    location === null ? "" : step("here", label, siteOf(location)),
+    ...related.map(({ role, message, location }) => step(ROLES[role] || role, message, siteOf(location))),
   ];
+  return el("ol", { class: "steps" }, steps);
+}
+
+function findingBody(finding) {
   const fact = (label, ...value) => [el("dt", {}, label), el("dd", {}, ...value)];
   const chips = (values) => values.map((value) => el("code", { class: "chip" }, value));
   const facts = [
@@ -200,7 +220,7 @@ function findingBody(finding) {
       : "",
   ];
   return [
-    el("ol", { class: "steps" }, steps),
+    stepsOf(finding),
     el(
       "div",
       { class: "aside" },

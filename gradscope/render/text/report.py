@@ -48,6 +48,7 @@ from gradscope.render.text.trains import is_telling, print_trains
 from gradscope.render.theme import SEVERITIES
 from gradscope.render.wording import (
     alternative,
+    failures,
     lives,
     notes,
     nothing_found,
@@ -110,14 +111,8 @@ def _print_places(
 def _print_failures(recording: Recording, console: Console) -> None:
     """Print the exceptions that ended a run and that no finding explains, and where they arose."""
     style = SEVERITIES[Severity.ERROR].terminal
-    failures: dict[Failure, tuple[str, str]] = {}
-    ended = [("", recording.outcome)]
-    ended += [(f" in {one.name}", one.outcome) for one in recording.processes]
-    for where, outcome in ended:
-        if outcome.failure is not None:
-            failures.setdefault(outcome.failure, (where, outcome.exception or ""))
-    for failure, (where, exception) in failures.items():
-        raised = shorten(exception.partition("\n")[0], 2 * console.width - 40)
+    for failure, where, exception in failures(recording):
+        raised = shorten(exception, 2 * console.width - 40)
         lead = Text(f"raised{plain(where, console)}: ", style=style)
         print_message(lead, raised, console, style="bold")
         said = [(each.message, each.site) for each in failure.related]

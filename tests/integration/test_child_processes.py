@@ -50,7 +50,7 @@ def train(rank, skipping, kept):
             except RuntimeError:
                 pass
             return
-    print("rank", rank, "is done")
+    print(f"rank {rank} is done\\n", end="")  # in one write
 
 def work(rank, ranks, skipping=-1, kept=()):
     dist.init_process_group("gloo", f"file://{os.getcwd()}/store", rank=rank, world_size=ranks)
@@ -145,6 +145,18 @@ def test_ranks_that_are_forked(place: Place, ranks: int) -> None:
     assert "does not lead to `net.b.bias`, `net.b.weight`" in differs["rank 1"]
 
 
+@pytest.mark.timeout(180)
+@needs_gloo
+def test_ranks_that_look_for_unused_parameters_go_on_as_they_would(place: Place) -> None:
+    """Each rank's reducer waits for the other's: a rank that is held up would hold up both."""
+    place.write("train.py", RANKS + "\nstart('fork', 2, 1)\n")
+    alone, done = place.plain("train.py", "ddp"), place.watched("train.py", "ddp")
+    said = [sorted(run.stdout.splitlines()) for run in (alone, done)]
+    assert said[0] == said[1] == ["[0, 0]", "rank 0 is done", "rank 1 is done"], done.stderr
+    assert done.report["summary"]["backward_calls"] == 8
+    assert done.report["findings"] == []
+
+
 @needs_gloo
 def test_a_finding_names_the_ranks_that_met_it(place: Place) -> None:
     place.write("train.py", RANKS + "\nstart('fork', 3, -1, (0, 1, 2))\n")
@@ -173,7 +185,7 @@ def test_ranks_of_fsdp(place: Place) -> None:
         for step in range(3):
             loss = net(torch.randn(8, 4), False).pow(2).mean()
             loss.backward()
-        print("rank", rank, "is done")
+        print(f"rank {rank} is done\\n", end="")  # in one write
     """
     place.write("train.py", RANKS + textwrap.dedent(sharded) + "\nstart('fork', 2)\n")
     done = place.watched("train.py")

@@ -137,6 +137,9 @@ WriteBaselineOption = Annotated[
 NoRehearsalOption = Annotated[
     bool, _option(_NO_REHEARSAL, "--no-rehearsal", envvar="GRADSCOPE_NO_REHEARSAL")
 ]
+VerboseOption = Annotated[
+    bool, _option("Also list the backward calls, and all totals.", "--verbose", "-v")
+]
 RecordingArgument = Annotated[Path, _argument("A recording that `run --save` wrote.")]
 
 
@@ -154,6 +157,7 @@ def run(
     code: Annotated[bool, _option("PROGRAM is code, as for python -c.", "-c")] = False,
     format: Annotated[Format | None, _option("Format of the report (default: text).")] = None,  # noqa: A002
     quiet: Annotated[bool, _option(_QUIET, "--quiet", "-q")] = False,
+    verbose: VerboseOption = False,
     output: Annotated[
         Path | None, _file("Write the report to this file instead of stderr.")
     ] = None,
@@ -208,7 +212,7 @@ def run(
     form = format or (Format.BRIEF if is_quiet else Format.TEXT)
     options = command.RunOptions(
         *(form, output, save, html, draw, stop_after, guard, not no_hooks),
-        *(not no_rehearsal, settings, log, metrics, dump_on),
+        *(not no_rehearsal, settings, log, metrics, dump_on, verbose),
     )
     job = partial(command.run, target, options)
     if live:
@@ -242,13 +246,15 @@ def report(
     trains: Annotated[
         bool, _option("Show who trains what: modules by the losses that reach them.", "--trains")
     ] = False,
+    verbose: VerboseOption = False,
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,
     write_baseline: WriteBaselineOption = None,
 ) -> Job:
     """Print the report of a saved recording, or write it as an interactive page."""
     settings = settings_at().overridden(ignore, baseline=baseline, write_baseline=write_baseline)
-    return partial(report_command.report, files, format, output, html, settings, memory, trains)
+    shown = settings, memory, trains, verbose
+    return partial(report_command.report, files, format, output, html, *shown)
 
 
 @app.command()

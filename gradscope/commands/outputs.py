@@ -221,7 +221,10 @@ def _opened(file: Path, path: Path, mode: str, option: str) -> TextIO:
         raise unwritable(file, error, option) from None
 
 
-def printer(format: Format) -> Callable[[Recording, Console, str | None], None]:  # noqa: A002
+def printer(
+    format: Format,  # noqa: A002
+    verbose: bool = False,
+) -> Callable[[Recording, Console, str | None], None]:
     """Return what prints a recording in a format.
 
     It has imported all that it needs, as the program may leave no path to import it from.
@@ -229,7 +232,7 @@ def printer(format: Format) -> Callable[[Recording, Console, str | None], None]:
     if format is Format.TEXT:
         from gradscope.render.text.report import print_report
 
-        return partial(print_report, view="report --memory")
+        return partial(print_report, verbose=verbose)
     write = writer(format)
     return lambda recording, console, saved: write_text(write(recording), console)
 

@@ -28,6 +28,7 @@ def report(
     settings: Settings = DEFAULTS,
     memory: bool = False,
     trains: bool = False,
+    verbose: bool = False,
 ) -> int:
     """Print the reports of saved recordings, write that of one as a page, or a baseline."""
     from gradscope.record.file import load
@@ -56,7 +57,7 @@ def report(
     if (memory or trains) and format is not Format.TEXT:
         what = "--memory and --trains print text; --format json has the same"
         raise GradscopeError(f"{what} as `memory` and `summary.training.table`")
-    show = printer(format)
+    show = printer(format, verbose)
     with opened(output, sys.stdout) as stream:
         console = console_on(stream)
         for name, recording in zip(names, recordings, strict=True):

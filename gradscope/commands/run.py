@@ -82,6 +82,7 @@ class RunOptions(NamedTuple):
     log: Path | None = None
     metrics: Path | None = None
     dump_on: int | None = None
+    verbose: bool = False
 
 
 def run(target: Target, options: RunOptions) -> int:
@@ -114,7 +115,8 @@ def run(target: Target, options: RunOptions) -> int:
     try:
         with opened(options.output, stderr) as stream:
             streams = list(dict.fromkeys([cast(SafeStream, stream), stderr]))
-            live = _Live(streams[0], stderr) if options.format is Format.TEXT else None
+            is_text = options.format is Format.TEXT
+            live = _Live(streams[0], stderr, options.verbose) if is_text else None
             show = live.report if live else printer(options.format)
             report = _Report(options, suppressor, children, store, views, streams, live, show)
             watch = partial(plan.watch, header, save=store, log=log)
@@ -301,7 +303,8 @@ class _Report:
 class _Live:
     """Prints each finding as soon as it is made, and the report at the end."""
 
-    def __init__(self, stream: SafeStream, stderr: SafeStream) -> None:
+    def __init__(self, stream: SafeStream, stderr: SafeStream, verbose: bool) -> None:
+        self._verbose = verbose
         self._console = console_on(stream)
         self._stream = stream
         self._printed: list[Finding] = []
@@ -331,7 +334,7 @@ class _Live:
                 del printed[finding.cause]  # a rehearsal has shown more since
         known = [(f, printed[f.cause]) for f in recording.findings if f.cause in printed]
         better = [f for f, old in known if f.fix != old.fix]
-        print_report(recording, console, saved, printed)
+        print_report(recording, console, saved, printed, verbose=self._verbose)
         if better:
             print_tried(better, console)
 

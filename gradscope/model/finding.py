@@ -9,6 +9,9 @@ from typing import TypeAlias
 
 from gradscope.model.graph import Listing, Printed, Site
 
+_BY_HAND = ("GS401", "GS603", "GS604")
+"""Of these no edit is known: what to do is said in words alone."""
+
 
 class Severity(StrEnum):
     """How bad a finding is, worst first."""
@@ -233,13 +236,20 @@ class Finding(Printed):
     def is_to_mend(self) -> bool:
         """Whether it stands, is no mere advice, and has no fix that was tried and held."""
         is_mended = self.fix is not None and self.fix.proof is Proof.HELD
-        is_told = self.severity is Severity.ADVICE or self.code == "GS604"  # no edit is known
+        is_told = self.severity is Severity.ADVICE or self.code in _BY_HAND
         return self.counts and not is_told and not is_mended
 
     @property
     def is_to_rehearse(self) -> bool:
         """Whether a rehearsal may find more: a fix, or where the way to a parameter is cut."""
         return self.is_to_mend or (self.is_born and self.counts)
+
+    @property
+    def is_fixable(self) -> bool:
+        """Whether `gradscope fix` shows an edit, or may find one where a run has not looked."""
+        is_open = not self.untried or "`gradscope fix" in self.untried
+        has_edits = self.counts and any(fix.edits for fix in self.fixes)
+        return has_edits or (self.is_to_rehearse and is_open)
 
     @property
     def fixes(self) -> tuple[Fix, ...]:

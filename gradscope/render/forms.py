@@ -158,7 +158,7 @@ def findings_text(findings: Findings) -> str:
 @text_of.register
 def report_text(recording: Recording) -> str:
     """Return the whole report."""
-    return _written(lambda console: print_report(recording, console))
+    return _written(lambda console: print_report(recording, console, verbose=True))
 
 
 def _written(print_on: Callable[[Console], object]) -> str:
@@ -237,7 +237,7 @@ def _graph(graph: Graph) -> dict[str, str]:
 
 @rich_forms.register
 def _report(recording: Recording) -> dict[str, str]:
-    html = coloured(lambda console: print_report(recording, console))
+    html = coloured(lambda console: print_report(recording, console, verbose=True))
     return {"text/html": html + _picture_of(recording)}
 
 

@@ -313,7 +313,7 @@ def to_brief(recording: Recording) -> str:
     for each in recording.findings:
         if each.counts:
             said = f"{_LEVELS[each.severity]}: {each.code}: {each.message}"
-            lines.append(_line(each.site, said + (fixing if each.fix else "")))
+            lines.append(_line(each.site, said + (fixing if each.is_fixable else "")))
     return "".join(lines)
 
 

@@ -9,6 +9,7 @@ from gradscope.model import (
     Failure,
     Finding,
     Fix,
+    FixKind,
     Header,
     Proof,
     Recording,
@@ -138,6 +139,8 @@ def reasons(fix: Fix) -> list[tuple[str, str]]:
 
 def alternative(fix: Fix) -> str:
     """Return an alternative in a line: what it does, how safe it is, what it means."""
+    if fix.kind is FixKind.OTHER:
+        return "; ".join((with_safety(fix.message, fix), *fix.effects))
     return f"{with_safety(kind_of(fix), fix)}: {'; '.join(fix.effects) or fix.message}"
 
 

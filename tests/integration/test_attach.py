@@ -141,10 +141,10 @@ def test_it_is_watched_for_a_while(program: subprocess.Popen[str], tmp_path: Pat
     words = command("attach", str(program.pid), "--duration", "1", "--save", file)
     told = ran_well(*words).stdout
     assert "warning[GS302]: `kept` keeps the graphs of earlier iterations alive" in told
-    assert f"gradscope report --memory {file}" in told
+    assert f"gradscope report --verbose {file}" in told
     told = ran_well(*command("attach", str(program.pid), "--duration", "0.5")).stdout
     assert "GS302" in told
-    assert "report --memory" not in told
+    assert "report --verbose" not in told
     assert printed(program, tmp_path) == PLAIN
 
 

@@ -178,7 +178,9 @@ def test_colours_stay_on(tmp_path: Path) -> None:
 def test_what_goes_into_a_file_goes_there(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / name).touch()
-    words = command("run", "--live", "--save=run.gscope", "train.py", executable=sys.executable)
+    words = command(
+        "run", "--live", "-v", "--save=run.gscope", "train.py", executable=sys.executable
+    )
     (tmp_path / "train.py").write_text(PROGRAM, encoding="utf-8")
     live = Terminal(["sh", "-c", f"exec {' '.join(words)} > out.txt"], tmp_path)
     live.shows(lambda text: "backward calls" in text)

@@ -17,6 +17,7 @@ from golden import assert_golden
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradscope.launch.improvement import untried
 from gradscope.model import (
     BackwardCall,
     Edit,
@@ -354,6 +355,14 @@ def test_an_editor_finds_the_line_of_a_finding() -> None:
         "code": "GS101",
         "message": "message; fix: gradscope fix train.py -- --epochs 1",
     }
+
+
+def test_no_line_speaks_of_a_fix_where_none_can_be_found() -> None:
+    fix = Fix(FixKind.OTHER, "use all outputs of forward() in the loss")
+    lines = [to_brief(with_finding(code=code, fix=fix)) for code in ("GS101", "GS603")]
+    assert ["; fix: gradscope fix" in line for line in lines] == [True, False]
+    told = [untried(with_finding(code=code), "why").findings[0] for code in ("GS101", "GS603")]
+    assert [each.untried for each in told] == ["not tried: why", ""]
 
 
 def test_an_editor_finds_the_line_of_an_exception_that_no_finding_explains() -> None:

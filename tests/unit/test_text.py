@@ -21,6 +21,7 @@ from rich.console import Console
 from gradscope.commands.outputs import console_on, printer
 from gradscope.model import (
     BackwardCall,
+    Certainty,
     Failure,
     Finding,
     Fix,
@@ -52,9 +53,11 @@ def written(target: Console) -> str:
     return target.file.getvalue()
 
 
-def report(recording: Recording, width: int = 80, saved: str | None = None) -> str:
+def report(
+    recording: Recording, width: int = 80, saved: str | None = None, verbose: bool = False
+) -> str:
     target = console(width)
-    print_report(recording, target, saved)
+    print_report(recording, target, saved, verbose=verbose)
     return written(target)
 
 
@@ -73,15 +76,19 @@ def finding(site: Site | None, label: str = "label", **fields: Any) -> Finding:
 # The whole report
 
 
-@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize(("width", "verbose"), [(80, False), (60, True)])
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_the_report_is_as_it_was(name: str, width: int) -> None:
-    assert_golden(f"report-{name}-{width}.txt", report(RECORDINGS[name], width, "run.gscope"))
+def test_the_report_is_as_it_was(name: str, width: int, verbose: bool) -> None:
+    text = report(RECORDINGS[name], width, "run.gscope", verbose)
+    assert_golden(f"report-{name}-{width}.txt", text)
 
 
+@pytest.mark.parametrize("verbose", [False, True], ids=["short", "verbose"])
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
-def test_no_line_is_wider_than_the_terminal_and_none_ends_in_spaces(width: int) -> None:
-    for line in report(RECORDINGS["canned"], width).splitlines():
+def test_no_line_is_wider_than_the_terminal_and_none_ends_in_spaces(
+    width: int, verbose: bool
+) -> None:
+    for line in report(RECORDINGS["canned"], width, verbose=verbose).splitlines():
         assert cell_len(line) <= width
         assert line == line.rstrip()
 
@@ -110,7 +117,7 @@ def test_an_encoding_without_unicode_is_served_in_ascii() -> None:
         findings=(finding(Site("d\u00e9.py", 1)),),
         sources={"d\u00e9.py": "\u03b1 = 1"},
     )
-    print_report(recording, target)
+    print_report(recording, target, verbose=True)
     target.file.flush()
     text = raw.getvalue().decode("ascii")
     assert "1-1,999" in text
@@ -122,15 +129,23 @@ def test_an_encoding_without_unicode_is_served_in_ascii() -> None:
 def test_the_next_command_is_for_the_worst_finding_and_names_the_recording() -> None:
     lines = report(RECORDINGS["canned"], saved="run.gscope").splitlines()
     assert lines[-3:] == [
-        "next: gradscope explain GS201",
-        "      gradscope fix run.gscope",
-        "      gradscope report run.gscope",
+        "next: gradscope fix run.gscope",
+        "      gradscope explain GS201",
+        "      gradscope report --verbose run.gscope",
     ]
+    words = tuple(replace(f, fix=None, alternatives=()) for f in RECORDINGS["canned"].findings)
+    of_run = replace(RECORDINGS["canned"].header, run="7-1")
+    sought = replace(RECORDINGS["canned"], header=of_run, findings=words)
+    command = "gradscope fix train.py -- --epochs 1"
+    assert f"next: {command}\n      gradscope explain GS201\n" in report(sought)
+    assert f"next:\n  {command}\n  gradscope explain" in report(sought, 40)
+    found_none = tuple(replace(f, untried="not tried: no edit was found") for f in words)
+    assert "next: gradscope explain" in report(replace(sought, findings=found_none))
 
 
 def test_a_report_that_was_asked_for_does_not_name_itself_as_next() -> None:
     target = console()
-    show = printer(Format.TEXT)
+    show = printer(Format.TEXT, verbose=True)
     show(RECORDINGS["canned"], target, "run.gscope")
     assert written(target).splitlines()[-1] == "      gradscope report --memory run.gscope"
     target = console()
@@ -142,7 +157,10 @@ def test_no_fix_is_offered_where_none_is_an_edit() -> None:
     whole = RECORDINGS["canned"]
     words = tuple(replace(f, fix=f.fix and replace(f.fix, edits=())) for f in whole.findings)
     lines = report(replace(whole, findings=words), saved="run.gscope").splitlines()
-    assert lines[-2:] == ["next: gradscope explain GS201", "      gradscope report run.gscope"]
+    assert "next: gradscope explain GS201" in lines
+    by_hand = (small_finding("GS603", fix=Fix(FixKind.OTHER, "use all outputs")),)
+    of_run = replace(whole, header=replace(whole.header, run="7-1"), findings=by_hand)
+    assert "next: gradscope explain GS603" in report(of_run, saved="run.gscope").splitlines()
     looked_for = "no optimizer step was seen, nothing freed or changed was needed, nothing grows"
     said = " ".join(report(RECORDINGS["clean"]).splitlines()[-2:])
     assert said == f"no problem found in 500 backward calls: {looked_for}"
@@ -251,12 +269,12 @@ def test_the_last_line_says_what_was_looked_for(training: Training, said: str) -
 
 def test_what_was_not_counted_is_not_told_as_zero() -> None:
     clean = RECORDINGS["clean"]
-    text = report(replace(clean, header=replace(clean.header, hooks=False)))
+    text = report(replace(clean, header=replace(clean.header, hooks=False)), verbose=True)
     assert re.search(r"saved tensors  not counted without hooks\n\n", text)
     assert not re.search(r"\d ([KM]i)?B\b", text)
     assert "nodes run\n" in text
     summary = replace(clean.summary, nodes=0, nodes_before=8, nodes_unmet=0, nodes_destroyed=5)
-    text = report(replace(clean, summary=summary))
+    text = report(replace(clean, summary=summary), verbose=True)
     assert "0 built, 5 destroyed, 3 alive\n" in text
     assert "8 nodes that a call met; what these saved is not counted" in " ".join(text.split())
 
@@ -272,13 +290,15 @@ def test_what_was_not_counted_is_not_told_as_zero() -> None:
 )
 def test_a_watch_says_what_it_took(cost: float, said: str) -> None:
     clean = RECORDINGS["clean"]
-    text = report(replace(clean, summary=replace(clean.summary, cost=cost)))
+    costly = replace(clean, summary=replace(clean.summary, cost=cost))
+    text = report(costly, verbose=True)
     assert said in " ".join(text.split())
     assert ("took" in text) == bool(said)
+    assert ("took" in report(costly)) == ("--budget" in said)
 
 
 def test_released_and_returned_are_told_apart() -> None:
-    text = report(RECORDINGS["canned"])
+    text = report(RECORDINGS["canned"], verbose=True)
     assert re.search(r"released by the graph +1,010 freed in backward, 31\.3 MiB\n", text)
     assert re.search(r"memory returned +31\.3 MiB of those; 57\.2 KiB still held by others\n", text)
 
@@ -329,13 +349,15 @@ def test_what_was_printed_before_takes_a_row(width: int) -> None:
     recording = RECORDINGS["canned"]
     target = console(width)
     print_report(recording, target, printed={found.cause for found in recording.findings})
-    title, *lines = written(target).partition("\n\n")[0].splitlines()
+    title, *lines = written(target).partition("\nnote:")[0].splitlines()
     assert title == "findings"
     assert all(cell_len(line) <= width for line in lines)
     tags = [f"{found.severity}[{found.code}]" for found in recording.findings]
     assert re.findall(r"^  (\w+\[GS\d+\])", "\n".join(lines), re.MULTILINE) == tags
     for found in recording.findings if width >= 80 else ():
-        assert any(f":{known(found.site).line}  {found.name}" in line for line in lines)
+        is_watched = found.certainty is Certainty.OBSERVED and found.severity is Severity.WARNING
+        said = found.label[:20] if is_watched else found.name
+        assert any(f":{known(found.site).line}  {said}" in line for line in lines)
         seen = f"seen {found.count} times"
         assert found.count == 1 or any(line.endswith(seen) for line in lines)
 
@@ -343,7 +365,7 @@ def test_what_was_printed_before_takes_a_row(width: int) -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_a_fix_has_its_reason_and_effects_and_each_alternative_a_line(width: int) -> None:
     text = "\n".join(shown(finding(None, fix=CHOICE, alternatives=(SUM, CHOICE)), {}, width))
-    told = text.partition("help: ")[2].partition("      explain")[0]
+    told = text.partition("help: ")[2]
     assert " ".join(told.split()) == (
         "detach `fake` why: why so effect: `G.*` would get nothing"
         " or: sum losses (machine-applicable): add them"
@@ -475,7 +497,7 @@ def test_hostile_names_of_calls_stay_text() -> None:
     call = BackwardCall(
         1, "backward", Site("a\x1b.py", 1), (Root(0, "[red]\nloss"),), thread="\x07"
     )
-    text = report(Recording(RECORDINGS["clean"].header, calls=(call,)))
+    text = report(Recording(RECORDINGS["clean"].header, calls=(call,)), verbose=True)
     assert r"a\x1b.py:1" in text
     assert r"[red]\nloss.backward() (thread \x07)" in text
 
@@ -494,7 +516,7 @@ def call(number: int, name: str, **fields: object) -> BackwardCall:
 
 
 def table(*calls: BackwardCall) -> list[str]:
-    return report(Recording(RECORDINGS["clean"].header, calls=calls)).splitlines()
+    return report(Recording(RECORDINGS["clean"].header, calls=calls), verbose=True).splitlines()
 
 
 def test_a_long_table_shows_its_beginning_and_its_end() -> None:

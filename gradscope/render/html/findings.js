@@ -271,12 +271,12 @@ const meaning = (fix) => [
 
 /** One alternative in a line; what it says in full and its edits are folded. */
 function alternative(fix) {
-  const kind = fix.kind.replaceAll("_", " ");
-  const line = fix.effects.join("; ") || fix.message;
+  const kind = fix.kind === "other" ? "" : fix.kind.replaceAll("_", " ");
+  const line = (kind && fix.effects.join("; ")) || fix.message;
   return el(
     "details",
     {},
-    el("summary", {}, el("span", {}, el("b", {}, kind), safety(fix), " ", ...prose(line))),
+    el("summary", {}, el("span", {}, kind && el("b", {}, kind), safety(fix), " ", ...prose(line))),
     el("p", {}, prose(fix.message)),
     meaning(fix),
     editsOf(fix),

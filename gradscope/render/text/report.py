@@ -49,6 +49,7 @@ from gradscope.render.theme import SEVERITIES
 from gradscope.render.wording import (
     alternative,
     failures,
+    fix_command,
     lives,
     notes,
     nothing_found,
@@ -59,7 +60,6 @@ from gradscope.render.wording import (
 from gradscope.rules.gs604 import CROSSES
 from gradscope.units import Sources, counted, firsts, line_at, listed, nbytes, source_lines
 
-_EXPLAIN_INDENT = " " * 6
 _QUOTED = re.compile(r"`[^`]+`")
 _COSTLY = 0.15  # of a loop's time: where the watch took more, the report says how it takes less
 
@@ -67,7 +67,7 @@ _COSTLY = 0.15  # of a loop's time: where the watch took more, the report says h
 def print_finding(
     finding: Finding, console: Console, sources: Sources = None, before: Sequence[Finding] = ()
 ) -> None:
-    """Print one finding: its place, the places it names, what to do, and where to read more.
+    """Print one finding: its place, the places it names, and what to do.
 
     ``before`` are the findings printed above; of one that they announced, print what is new.
     """
@@ -77,15 +77,11 @@ def print_finding(
     lead = Text.assemble(tag(finding, console), ": ")
     print_message(lead, finding.message, console, style="bold")
     _print_places(finding, said, console, sources, look.terminal)
-    if announced is not None:
-        print_lines(console, [Text()])
-        return
-    if finding.fix is not None:
+    if announced is None and finding.fix is not None:
         print_help(proposed(finding.fix), finding.fix, console)
         for other in finding.alternatives:
             print_message(Text("  or: ", style="green"), alternative(other), console)
-    explain = f"{_EXPLAIN_INDENT}explain: gradscope explain {plain(finding.code, console)}"
-    print_lines(console, [Text(explain, style="dim"), Text()])
+    print_lines(console, [Text()])
 
 
 def _print_places(
@@ -102,10 +98,14 @@ def _print_places(
         print_message(Text(" " * gutter + " = ", style="dim"), label, console)
     else:
         print_lines(console, pointed(site, label, console, sources, style=style, gutter=gutter))
+    shown = {site and (site.file, site.line)}
     for note, each in said:
-        print_note(note, console)
-        if each is not None:
+        place = each and (each.file, each.line)
+        is_shown = place in shown and each is not None
+        print_note(f"{note} ({place_of(each, console)})" if is_shown else note, console)
+        if each is not None and not is_shown:
             print_lines(console, mentioned(each, console, sources, gutter=gutter))
+        shown.add(place)
 
 
 def _print_failures(recording: Recording, console: Console) -> None:
@@ -148,7 +148,7 @@ def print_list(findings: Sequence[Finding], console: Console) -> None:
         seen += f", in {listed(finding.processes)}" if finding.processes else ""
         grows = finding.severity is Severity.WARNING and finding.certainty is Certainty.OBSERVED
         # The figures of what grows have changed since it was printed.
-        text = f"{finding.name}: {finding.label}" if grows and finding.label else finding.name
+        text = (grows and finding.label) or finding.name
         place = Text(tail(place_of(finding.site, console), console.width // 3))
         table.add_row(tag(finding, console), place, Text(plain(text, console) + seen))
     print_table(table, console)
@@ -184,11 +184,10 @@ def print_report(
     saved: str | None = None,
     printed: Collection[Cause] = (),
     *,
-    view: str = "report",
+    verbose: bool = False,
 ) -> None:
-    """Print the whole report; ``saved`` is the path of the recording, if there is one.
-
-    ``view`` is the command that shows more of it.
+    """Print the report on a screen, or all of it; ``saved`` is the path of the recording, if there
+    is one.
 
     Findings whose causes are in ``printed`` were printed on this console before: one line each.
     """
@@ -200,15 +199,19 @@ def print_report(
     if again := [finding for finding in findings if finding.cause in printed]:
         print_lines(console, [Text("findings", style="bold")])
         print_list(again, console)
-        print_lines(console, [Text()])
     if is_telling(recording):
         print_trains(recording, console)
-    if recording.calls:
+    if recording.calls and verbose:
         table = calls_table(recording.calls, console, hooks=recording.header.hooks)
         print_lines(console, [Text("backward calls", style="bold"), *table, Text()])
         print_lines(console, [Text("totals", style="bold")])
-        _totals(recording, console)
+        _print_rows(_totals(recording), "  ", console)
         print_lines(console, [Text()])
+    elif recording.calls:
+        totals = _totals(recording)
+        told = {"gradscope took"} if recording.summary.cost > _COSTLY else set()
+        told |= set() if recording.findings else {"nodes", "held by graphs"}
+        _print_rows({name: totals[name] for name in totals if name in told}, "", console)
     if recording.processes:
         print_processes(recording, console)
     why = (f"{each.code}: {each.untried}" for each in findings if each.untried)
@@ -217,11 +220,11 @@ def print_report(
     if not recording.processes:
         _outcome(recording.outcome, "the script", console)
     _headline(recording, console)
-    _next(recording, console, saved, view)
+    _next(recording, console, saved, verbose)
 
 
-def _totals(recording: Recording, console: Console) -> None:
-    """Print what was built and saved, what graphs released of it, and what memory came back."""
+def _totals(recording: Recording) -> dict[str, str]:
+    """Return what was built and saved, what graphs released of it, and what memory came back."""
     s = recording.summary
     held = s.freed_bytes - s.returned_bytes
     elsewhere = f"; {nbytes(held)} still held by others" if held > 0 else ""
@@ -257,9 +260,13 @@ def _totals(recording: Recording, console: Console) -> None:
         less = "; `--budget 3` looks at fewer calls" if s.cost > _COSTLY else ""
         took = f"about {100 * s.cost:.0f} %" if s.cost > 0.01 else "less than 1 %"
         rows["gradscope took"] = f"{took} of the loop{less}"
-    width = max(map(len, rows))
+    return rows
+
+
+def _print_rows(rows: dict[str, str], indent: str, console: Console) -> None:
+    width = max(map(len, rows), default=0)
     for name, value in rows.items():
-        print_message(Text(f"  {name:<{width}}  ", style="dim"), value, console)
+        print_message(Text(f"{indent}{name:<{width}}  ", style="dim"), value, console)
 
 
 def print_processes(recording: Recording, console: Console) -> None:
@@ -343,22 +350,32 @@ def _made(recording: Recording) -> str:
     return f"{calls} of rank {header.rank}" if header.ranks > 1 else calls
 
 
-def _next(recording: Recording, console: Console, saved: str | None, view: str) -> None:
-    """Print what to type next."""
+def _next(recording: Recording, console: Console, saved: str | None, verbose: bool) -> None:
+    """Print what to type next, what helps most first."""
     commands = []
     findings = [finding for finding in recording.findings if not finding.suppression]
+    header = recording.header
+    is_script = header.run and header.script.endswith(".py") and header.ranks <= 1
+    if recording.processes:
+        pass  # a fix is tried in one process
+    elif saved is not None and any(f.fix and f.fix.edits for f in findings):
+        commands.append(f"gradscope fix {saved}")
+    elif is_script and any(f.is_fixable for f in findings):
+        commands.append(fix_command(header))
     if findings:
         gravest = min(findings, key=lambda finding: finding.severity.rank)
         commands.append(f"gradscope explain {gravest.code}")
-    if saved is not None:
-        edits = any(f.fix is not None and f.fix.edits for f in findings)
-        if edits and not recording.processes:
-            commands.append(f"gradscope fix {saved}")
-        if view == "report" or recording.graphs:
-            commands.append(f"gradscope {view} {saved}")
-    for place, command in enumerate(commands):
-        lead = "      " if place else "next: "
-        print_lines(console, [Text.assemble((lead, "dim"), plain(command, console))])
+    if saved is not None and (recording.graphs or (recording.calls and not verbose)):
+        more = "memory" if verbose else "verbose"
+        commands.append(f"gradscope report --{more} {saved}")
+    lines = [plain(command, console) for command in commands]
+    lead = "next: "
+    if lines and len(lead) + max(map(cell_len, lines)) > console.width:
+        print_lines(console, [Text(lead.rstrip(), style="dim")])
+        lead = "  "
+    for line in lines:
+        print_lines(console, [Text.assemble((lead, "dim"), line)])
+        lead = " " * len(lead)
 
 
 _MOST_ROWS = 12

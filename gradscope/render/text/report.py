@@ -203,7 +203,8 @@ def print_report(
         print_trains(recording, console)
     if recording.calls and verbose:
         table = calls_table(recording.calls, console, hooks=recording.header.hooks)
-        print_lines(console, [Text("backward calls", style="bold"), *table, Text()])
+        above = [Text()] if again else []
+        print_lines(console, [*above, Text("backward calls", style="bold"), *table, Text()])
         print_lines(console, [Text("totals", style="bold")])
         _print_rows(_totals(recording), "  ", console)
         print_lines(console, [Text()])

@@ -96,11 +96,12 @@ def test_where_nobody_reads_a_run_is_brief(
 def test_the_other_commands() -> None:
     a, b, svg = Path("a"), Path("b"), Path("b.svg")
     both = parse("report", "a", "b", "--format", "json").args
-    assert both == ([a, b], Format.JSON, None, None, DEFAULTS, False, False)
+    assert both == ([a, b], Format.JSON, None, None, DEFAULTS, False, False, False)
     page = parse("report", "a", "--html", "b").args
-    assert page == ([a], Format.TEXT, None, b, DEFAULTS, False, False)
-    assert parse("report", "a", "--memory").args[-2:] == (True, False)
-    assert parse("report", "a", "--trains").args[-2:] == (False, True)
+    assert page == ([a], Format.TEXT, None, b, DEFAULTS, False, False, False)
+    assert parse("report", "a", "--memory").args[-3:] == (True, False, False)
+    assert parse("report", "a", "--trains").args[-3:] == (False, True, False)
+    assert parse("report", "a", "--verbose").args[-3:] == (False, False, True)
     assert parse("diff", "a", "b").args == (a, b)
     assert parse("draw", "a", "-o", "b.svg").args == (a, svg, None, Options(), DEFAULTS)
     options = ["--call", "2", "--focus", "x", "--depth", "3", "--no-fold", "--sites"]

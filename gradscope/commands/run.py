@@ -269,7 +269,9 @@ class _Report:
             console = console_on(self.streams[0])
             _print_unwatched(self.options, console, failure, recording)
             return recording
-        file, console = self._shown(recording, " ".join(map(str, files)) or None)
+        here = self.children.header.cwd + os.sep  # where the user types what comes next
+        names = " ".join(str(file).removeprefix(here) for file in files)
+        file, console = self._shown(recording, names or None)
         if recording.calls or seen:
             told = console if self.live else None
             if baseline := self.options.settings.write_baseline:

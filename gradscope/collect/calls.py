@@ -188,8 +188,8 @@ class Habit:
         """How many nodes at the most were built between two calls that their graphs have not."""
         self.alive = (0, 0)
         """How many saved tensors and nodes of other graphs lived at the most after a call."""
-        self.pace = (0, 0)
-        """How many more of them each call leaves by leaks that were told."""
+        self.pace = 0
+        """How many more nodes each call leaves by leaks that were told."""
         self.scale: tuple[float, float] | None = None
         """Tensors and bytes that the hooks counted, of each that a bare walk reads."""
         self._watched, self._guarded = Accounts(), Accounts()
@@ -202,19 +202,19 @@ class Habit:
 
     def bounds(self, tensors: int, nodes: int, *, leaks: bool) -> bool:
         """Return whether no more saved tensors and other graphs' nodes are alive than after earlier
-        calls; where it ``leaks`` and was told, whether they become more at the same pace.
+        calls; where it ``leaks`` and was told, nodes may become more at the same pace, and tensors
+        may not: what they hold is told exactly only while the hooks see it.
         """
         most_tensors, most_nodes = self.alive
-        more = max(0, tensors - most_tensors), max(0, nodes - most_nodes)
-        before = self.pace
-        self.alive = (most_tensors + more[0], most_nodes + more[1])
+        before, more = self.pace, max(0, nodes - most_nodes)
+        self.alive = (max(tensors, most_tensors), most_nodes + more)
         if leaks:
-            self.pace = (max(before[0], more[0]), max(before[1], more[1]))
-        return self.pace == before and (leaks or more == (0, 0))
+            self.pace = max(before, more)
+        return tensors <= most_tensors and more <= before
 
     def go_on(self) -> None:
         """Take it that a guarded call has left as much as those that were watched."""
-        self.alive = (self.alive[0] + self.pace[0], self.alive[1] + self.pace[1])
+        self.alive = (self.alive[0], self.alive[1] + self.pace)
 
     def scaled(self, tensors: int, nbytes: int) -> tuple[int, int]:
         """Return what the hooks would have counted of what a bare walk has read."""

@@ -562,7 +562,7 @@ class Lifting:
         if ledger.live_bytes + call.size[1] > ledger.highest_bytes:  # its graph was alive at least
             ledger.highest_bytes = ledger.live_bytes + call.size[1]
         self.leaves = self.leaves or self._leaves_any(call)
-        if call.habit.pace[1]:
+        if call.habit.pace:
             call.habit.go_on()
         if self._has_outgrown(call):
             self._put_back()

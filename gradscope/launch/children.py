@@ -24,6 +24,7 @@ from gradscope.errors import GradscopeError, Handle, attempting, replace
 from gradscope.launch.interpreter import command_of, watched
 from gradscope.launch.runner import when_torch_is_imported
 from gradscope.model import Header, Outcome, Recording
+from gradscope.model.calls import number_given
 
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope
@@ -126,10 +127,12 @@ def own_file(file: Path | None, header: Header) -> Path | None:
     """Return the file of this process: of several ranks that were told the same, each has one."""
     if file is None or not file.name:
         return file
-    if "{" not in file.name and header.rank is not None and header.ranks > 1:
+    # A task of srun's may be in no process group, or learn its rank later.
+    rank = number_given("SLURM_PROCID") if header.rank is None else header.rank
+    ranks = max(header.ranks, number_given("SLURM_STEP_NUM_TASKS") or 1)
+    if "{" not in file.name and rank is not None and ranks > 1:
         file = file.with_stem(file.stem + "-{rank}")
-    rank = os.getpid() if header.rank is None else header.rank
-    return file.with_name(filled(file.name, rank, os.getpid()))
+    return file.with_name(filled(file.name, os.getpid() if rank is None else rank, os.getpid()))
 
 
 class ChildWatch:

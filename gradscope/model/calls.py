@@ -205,8 +205,8 @@ class Header:
             started=time.time(),
             hooks=hooks,
             cwd=working_directory(),
-            rank=_number("RANK"),
-            ranks=_number("WORLD_SIZE") or 1,
+            rank=number_given("RANK"),
+            ranks=number_given("WORLD_SIZE") or 1,
             pid=os.getpid(),
             host=platform.node(),
             **more,
@@ -218,7 +218,7 @@ class Header:
         return f"process {self.pid}" if self.rank is None else f"rank {self.rank}"
 
 
-def _number(variable: str) -> int | None:
+def number_given(variable: str) -> int | None:
     """Return a number that a launcher of several ranks has put into the environment."""
     text = os.environ.get(variable, "")
     return int(text) if text.isascii() and text.isdigit() else None

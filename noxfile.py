@@ -185,6 +185,7 @@ def docs(session: nox.Session) -> None:
     session.run("python", "docs/make_gallery.py", "--check")
     session.run("python", "docs/make_notebook.py", "--check")
     session.run("python", "docs/make_man.py", "--check")
+    session.run("python", "docs/make_json.py", "--check")
 
 
 @nox.session

@@ -300,9 +300,6 @@ def _escaped(text: str, *, property_: bool = False) -> str:
     return coded.replace(":", "%3A").replace(",", "%2C") if property_ else coded
 
 
-_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.ADVICE: "note"}
-
-
 def to_brief(recording: Recording) -> str:
     """Return a line for each failure and finding, which editors read as they read a compiler's."""
     fixing = f"; fix: {fix_command(recording.header)}"

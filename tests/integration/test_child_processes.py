@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import textwrap
@@ -18,6 +17,7 @@ from gradscope.launch.interpreter import header_of
 from gradscope.record.file import load
 from tests.command import ran
 from tests.needs import needs
+from tests.reports import valid
 from tests.zygote import python
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
@@ -108,7 +108,7 @@ class Place:
         options = ["--format", "json", "--output", "report.json"]
         command = ("-m", "gradscope", "run", *options, *command)
         done = self.plain(*command, executable=executable or python())
-        done.report = json.loads((self.path / "report.json").read_text())
+        done.report = valid((self.path / "report.json").read_text())
         return done
 
     def files(self) -> list[str]:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 TUTORIAL = DOCS / "tutorial.md"
 REHEARSED = [TUTORIAL, DOCS / "recipes" / "agents.md"]
-PAGES = [*REHEARSED, DOCS / "why.md", DOCS / "recipes" / "running.md"]
+PAGES = [*REHEARSED, DOCS / "why.md", DOCS / "json.md", DOCS / "recipes" / "running.md"]
 PAGES += sorted((DOCS / "errors").glob("*.md"))
 
 PROGRAM = re.compile(r"^```python\n(# (\S+\.py)\n.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -5,46 +5,36 @@ from __future__ import annotations
 import json
 import os
 import re
+import tomllib
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
 from canned import CHOICE, RECORDINGS, SUM, small_finding
-from golden import assert_golden
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gradscope.launch.improvement import untried
 from gradscope.model import (
-    BackwardCall,
     Edit,
-    Failure,
-    Finding,
     Fix,
     FixKind,
-    Outcome,
-    Process,
     Proof,
     Recording,
     Related,
-    Root,
     Site,
-    Summary,
     Suppression,
     SuppressionKind,
-    Training,
-    TrainingCell,
-    TrainingLoss,
-    TrainingOptimizer,
-    TrainingRow,
-    TrainingTable,
 )
-from gradscope.render.machine import keys, to_brief, to_github, to_json, to_sarif
+from gradscope.render.machine import to_brief, to_github, to_json, to_sarif
 from gradscope.rules import ALL_RULES
 from gradscope.units import escaped
+from tests.command import ROOT
+from tests.reports import valid
 
 each_recording = pytest.mark.parametrize("recording", RECORDINGS.values(), ids=RECORDINGS)
 CANNED = RECORDINGS["canned"]
@@ -85,7 +75,7 @@ def commands(recording: Recording) -> list[tuple[str, dict[str, str], str]]:
 
 @each_recording
 def test_json_has_the_documented_shape(recording: Recording) -> None:
-    report = json.loads(to_json(recording))
+    report = valid(to_json(recording))
     first, last = "schema gradscope torch script", "summary findings calls processes memory"
     assert list(report) == [*first.split(), *last.split()]
     assert report["schema"] == 1
@@ -101,15 +91,42 @@ def test_json_has_the_documented_shape(recording: Recording) -> None:
     assert sum(call["count"] for call in report["calls"]) == recording.summary.backward_calls
 
 
-def test_json_has_the_keys_and_types_of_the_schema() -> None:
-    """``tests/golden/json-schema.json``: what other programs may rely on, from the model's own fields."""
-    schema = {}
-    kinds = (Summary, Finding, Related, Suppression, Fix, Edit, Site, BackwardCall, Root)
-    trains = TrainingTable, TrainingOptimizer, TrainingLoss, TrainingRow, TrainingCell
-    for kind in (*kinds, Process, Outcome, Failure, Training, *trains):
-        types = {field.name: field.type for field in fields(kind)}
-        schema[kind.__name__] = {key: types[name] for key, name in keys(kind).items()}
-    assert_golden("json-schema.json", json.dumps(schema, indent=2) + "\n")
+@pytest.fixture
+def maker(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What makes the documented schema."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return import_module("make_json")
+
+
+def test_the_schema_and_its_page_are_those_of_the_model(maker: Any) -> None:
+    for file, text in maker.made().items():
+        assert file.read_text(encoding="utf-8") == text, "python docs/make_json.py makes it again"
+
+
+@pytest.mark.parametrize("kind", ["Finding", "BackwardCall", "TrainingCell", "MemoryGroup"])
+def test_a_field_without_a_meaning_and_a_meaning_without_a_field_are_refused(
+    maker: Any, kind: str
+) -> None:
+    meanings = tomllib.loads(maker.MEANINGS.read_text(encoding="utf-8"))
+    *others, last = meanings[kind]
+    without = {key: meanings[kind][key] for key in others}
+    for wrong in (without, meanings[kind] | {"new": "It is new."}):
+        with pytest.raises(maker.UndescribedError, match=rf"\[{kind}\].*: ({last}|new)$"):
+            maker.schema(meanings | {kind: wrong})
+    with pytest.raises(maker.UndescribedError, match=f"lacks {kind}"):
+        maker.schema({name: own for name, own in meanings.items() if name != kind})
+
+
+def test_what_the_schema_does_not_have_is_seen() -> None:
+    report = json.loads(to_json(CANNED))
+    del report["findings"][0]["code"]
+    report["summary"] |= {"nodes": "7", "new": 1}
+    with pytest.raises(pytest.fail.Exception) as seen:
+        valid(json.dumps(report))
+    told = str(seen.value)
+    assert "$.findings[0]: 'code' is a required property" in told
+    assert "$.summary.nodes: '7' is not of type 'integer'" in told
+    assert "'new' was unexpected" in told
 
 
 def test_json_tells_a_finding_in_full() -> None:

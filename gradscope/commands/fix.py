@@ -19,7 +19,7 @@ from gradscope.launch.improvement import Workshop, improved, started, told
 from gradscope.launch.runner import die_of_interrupt
 from gradscope.model import Finding, Recording
 from gradscope.render.machine import Format
-from gradscope.render.text.terminal import show_progress
+from gradscope.render.text.terminal import begin_line, show_progress
 from gradscope.rules.settings import DEFAULTS, Settings, Suppressor
 from gradscope.units import counted
 
@@ -71,6 +71,7 @@ def _fix(
     if options.rehearse and (by_name or any(f.is_to_rehearse for f in recording.findings)):
         began = time.monotonic()
         recorded, record = improved(recorded, end, workshop, guarded=options.guarded)
+        begin_line(sys.stderr)
         recording = suppressor.of_findings(recorded)
         if is_text:
             took = counted(round(time.monotonic() - began), "second")
@@ -112,6 +113,7 @@ def _fix(
         trial = workshop.do("verify.try_out", *given, every=options.verify)
     except KeyboardInterrupt:
         die_of_interrupt()
+    begin_line(sys.stderr)
     print_changes(trial.verdict.plan, console)
     print_trial(trial, " ".join((recording.header.script, *recording.header.argv)), console)
     if not trial.verdict.holds:
@@ -121,8 +123,8 @@ def _fix(
 
 def _tell(doing: str, end: float) -> None:
     """Say on a terminal what is in progress, and for how long that may go on."""
-    left = counted(max(0, round(end - time.monotonic())), "second")
-    show_progress(f"gradscope {doing} (for at most {left}; Ctrl-C leaves it)", sys.stderr)
+    left = max(0, round(end - time.monotonic()))
+    show_progress(f"gradscope {doing} (at most {left} s; Ctrl-C leaves it)", sys.stderr)
 
 
 def _recorded(

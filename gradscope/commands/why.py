@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gradscope.commands.outputs import console_on, image, print_line
 from gradscope.errors import GradscopeError, meant
 from gradscope.render.machine import Format, plain
-from gradscope.render.text.terminal import show_progress, write_text
+from gradscope.render.text.terminal import begin_line, show_progress, write_text
 from gradscope.units import counted, lines_told
 
 # Engine calls up to which a program is followed if its first steps do not show what is asked for;
@@ -52,7 +52,9 @@ def why(script: Path, name: str | None, args: tuple[str, ...], options: WhyOptio
 
     def followed(calls: int) -> Ways:
         show_progress(f"gradscope rehearses {script} (Ctrl-C leaves it)", sys.stderr)
-        return Ways(program.follow(Bounds(calls, options.timeout)))
+        ways = Ways(program.follow(Bounds(calls, options.timeout)))
+        begin_line(sys.stderr)
+        return ways
 
     ways = followed(0)
     if not _finds(ways, file, name, options.line) and ways.record.ended == "enough":

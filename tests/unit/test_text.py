@@ -609,6 +609,8 @@ def test_progress_is_shown_on_a_terminal_and_gives_way_to_the_next_line() -> Non
         show_progress("tries fix 1", stream)
     assert rows_of(terminal.getvalue(), 20) == ["tries fix 1"]
     assert pipe.getvalue() == ""
+    show_progress("tries fix 2, for quite a while", terminal)
+    assert rows_of(terminal.getvalue(), 20) == ["tries fix 2, for qu"]
     begin_line(terminal)
     assert rows_of(terminal.getvalue() + "done", 20) == ["done"]
     terminal.close()

@@ -157,7 +157,8 @@ def show_progress(doing: str, stream: IO[str]) -> None:
     if _obeys(stream):
         begin_line(stream)
         with suppress(OSError, ValueError):
-            stream.write(f"{doing}\r")
+            columns = os.get_terminal_size(stream.fileno()).columns or 80
+            stream.write(f"{cut(doing, 0, columns - 1)}\r")  # a second line would stay
             stream.flush()
 
 

@@ -8,6 +8,7 @@ environments of their own.
 import os
 import pathlib
 import shutil
+import sys
 
 import nox
 
@@ -34,6 +35,17 @@ FRAMEWORKS = (
     "transformers",
     "wandb",
 )
+
+MAKERS = (
+    "make_questions",
+    "make_reliability",
+    "make_compatibility",
+    "make_gallery",
+    "make_notebook",
+    "make_man",
+    "make_json",
+)
+"""What makes pages and files of the documentation, and can say how they would change."""
 
 IN_FRAMEWORKS = (
     "tests/frameworks/test_callbacks.py",
@@ -179,13 +191,8 @@ def soak(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Make the generated pages again, and fail if they differ from what is there."""
-    session.run("python", "docs/make_questions.py", "--check")
-    session.run("python", "docs/make_reliability.py", "--check")
-    session.run("python", "docs/make_compatibility.py", "--check")
-    session.run("python", "docs/make_gallery.py", "--check")
-    session.run("python", "docs/make_notebook.py", "--check")
-    session.run("python", "docs/make_man.py", "--check")
-    session.run("python", "docs/make_json.py", "--check")
+    for maker in MAKERS:
+        session.run("python", f"docs/{maker}.py", "--check")
 
 
 @nox.session
@@ -204,6 +211,29 @@ def package(session: nox.Session) -> None:
     built = [str(path) for path in pathlib.Path(folder).glob("gradscope_lifecycle-*")]
     session.run("twine", "check", "--strict", *built)
     session.run("check-wheel-contents", *(path for path in built if path.endswith(".whl")))
+
+
+@nox.session(venv_backend="venv")
+def release(session: nox.Session) -> None:
+    """Try a release before it is tagged: `docs/release.md` has what comes before and after.
+
+    What a user would install is built, installed into this session's own environment, and run
+    outside of the checkout.
+    """
+    session.run(sys.executable, "-m", "tests.repository.release", external=True)
+    for maker in MAKERS:
+        session.run(sys.executable, f"docs/{maker}.py", "--check", external=True)
+    folder = pathlib.Path(session.create_tmp())
+    for path in folder.glob("gradscope_lifecycle-*"):
+        path.unlink()
+    package(session)
+    (wheel,) = folder.glob("*.whl")
+    example = pathlib.Path("examples/multi_task.py").resolve()
+    session.install("-c", "constraints.txt", f"{wheel}[examples]")
+    session.chdir(folder)
+    session.run("gradscope", "run", "--save", "run.gscope", str(example), "--steps", "20")
+    session.run("gradscope", "report", "run.gscope", "--html", "report.html")
+    session.run("gradscope", "draw", "run.gscope", "--output", "graph.svg")
 
 
 @nox.session

@@ -19,9 +19,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import pexpect
-import pyte
-
 HERE = Path(__file__).parent
 PICTURE = HERE / "pictures" / "terminal.svg"
 SESSION = (
@@ -82,7 +79,9 @@ def program() -> str:
 
 def session() -> Iterator[tuple[str, list[Line]]]:
     """Run each command, and yield it with the rows that the terminal shows."""
-    left_out = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CI", "PYTEST_CURRENT_TEST")
+    import pexpect  # not needed for ``program()``, which the site asks for
+
+    left_out = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CI", "GRADSCOPE_NO_REHEARSAL")
     env = {key: value for key, value in os.environ.items() if key not in left_out}
     env |= {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1"}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env["PATH"]])
@@ -101,6 +100,8 @@ def session() -> Iterator[tuple[str, list[Line]]]:
 
 def rows_of(printed: bytes) -> list[Line]:
     """Return the rows that a terminal shows which gets these bytes."""
+    import pyte
+
     screen = pyte.Screen(COLUMNS, _MOST_ROWS)
     pyte.ByteStream(screen).feed(printed)
     rows = [_line([screen.buffer[y][x] for x in range(COLUMNS)]) for y in range(_MOST_ROWS)]

@@ -11,6 +11,7 @@ import commands
 import findings
 import names
 import notebooks
+import session
 import tries
 from mkdocs.structure.files import File, Files
 
@@ -52,6 +53,7 @@ def on_files(files: Files, config: Any) -> Files:
         made[page] = MAKERS.get(posixpath.splitext(path)[1], str)(text)
     for name, text in made.items():
         files.append(File.generated(config, name, content=text))
+    files.append(File.generated(config, session.REPORT, content=session.report()))
     for path in _SOURCES.values():
         if source := files.get_file_from_path(path.removeprefix("docs/")):
             files.remove(source)
@@ -92,4 +94,5 @@ def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
     for code in _CODE.finditer(markdown):
         parts += [_LINK.sub(relinked, markdown[at : code.start()]), code[0]]
         at = code.end()
-    return "".join([*parts, _LINK.sub(relinked, markdown[at:])])
+    below = session.FRAME if here == "session.md" else ""
+    return "".join([*parts, _LINK.sub(relinked, markdown[at:]), below])

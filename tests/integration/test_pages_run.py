@@ -6,6 +6,7 @@ numbers may differ; the test's folder is left out of paths.
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import subprocess
@@ -22,7 +23,8 @@ from tests.zygote import python
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 TUTORIAL = DOCS / "tutorial.md"
-REHEARSED = [TUTORIAL, DOCS / "recipes" / "agents.md"]
+STORIES = DOCS / "stories.md"
+REHEARSED = [TUTORIAL, STORIES, DOCS / "recipes" / "agents.md"]
 PAGES = [*REHEARSED, DOCS / "why.md", DOCS / "json.md", DOCS / "recipes" / "running.md"]
 PAGES += sorted((DOCS / "errors").glob("*.md"))
 
@@ -141,13 +143,44 @@ def test_commands_print_what_the_page_shows(path: Path, tmp_path: Path) -> None:
         pytest.fail(fault, pytrace=False)
 
 
-def test_the_landing_page_shows_a_part_of_the_tutorial() -> None:
-    (_, shown), *more = steps((DOCS / "index.md").read_text(encoding="utf-8"))
-    _, whole = next(
-        step for step in steps(TUTORIAL.read_text(encoding="utf-8")) if " run --save run" in step[0]
-    )
-    assert not more
-    assert not missing(shown, whole)
+def test_the_landing_page_shows_a_part_of_each_story() -> None:
+    told = list(steps((DOCS / "index.md").read_text(encoding="utf-8")))
+    assert len(told) == 4
+    for command, shown in told:
+        first = next(lines for each, lines in steps(STORIES.read_text("utf-8")) if each == command)
+        assert not missing(shown, first), command
+
+
+def test_the_moving_picture_shows_what_the_tutorial_does() -> None:
+    picture = (DOCS / "pictures" / "terminal.svg").read_text(encoding="utf-8")
+    rows = shown_rows(picture)
+    at = 0
+    for command in ("gradscope run --save run.gscope train.py", "gradscope fix run.gscope --write"):
+        at = rows.index(f"$ {command}", at) + 1
+        shown = next(lines for each, lines in steps(TUTORIAL.read_text("utf-8")) if each == command)
+        end = next(i for i in range(at, len(rows)) if rows[i].startswith("$ "))
+        # What the program itself prints is broken at the border of the terminal.
+        assert not missing(
+            [line for line in shown if line], [line for line in rows[at:end] if line]
+        )
+
+
+def test_the_picture_moves_only_for_those_who_like_motion() -> None:
+    picture = (DOCS / "pictures" / "terminal.svg").read_text(encoding="utf-8")
+    still, _, moving = picture.partition("@media (prefers-reduced-motion:no-preference){")
+    moving, _, rest = moving.partition("</style>")
+    assert "animation" in moving
+    assert "animation" not in still + rest
+    assert "http" not in picture.replace('xmlns="http://www.w3.org/2000/svg"', "")
+
+
+def shown_rows(picture: str) -> list[str]:
+    """The rows of the terminal in a picture: texts of one height, each in its column."""
+    rows: dict[int, str] = {}
+    for x, y, text in re.findall(r'<text x="([\d.]+)" y="(\d+)"[^>]*>([^<]*)</text>', picture):
+        column = round(float(x) / 8.4)
+        rows[int(y)] = rows.get(int(y), "").ljust(column) + html.unescape(text)
+    return [rows[y] for y in sorted(rows)]
 
 
 def test_the_tutorial_installs_as_the_readme_does() -> None:

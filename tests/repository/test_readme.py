@@ -1,58 +1,51 @@
-"""The README shows what a real run prints, in the words of torch, and counts right."""
+"""The README is short, has the words of torch, counts right, and compares by what was run."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path
+from importlib import import_module
 
 import pytest
 import torch
 
-from tests.command import ENVIRONMENT, ROOT
+from tests.command import ROOT
 
-EXAMPLE = "examples/multi_task_hazard.py"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def console_block(page: str, command: str) -> list[str]:
-    """Return the lines that a page shows below a command."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    found = re.search(
-        rf"^```console\n(?:\$ .*\n)*\$ {re.escape(command)}\n(.*?)^```$", text, re.M | re.S
-    )
-    assert found, f"{page} does not show `{command}`"
+def test_the_readme_is_short_and_begins_with_the_picture() -> None:
+    assert len(README.split()) <= 700
+    _, picture, sentence, *_ = re.split(r"\n\n+", README)
+    assert re.fullmatch(r"!\[.+\]\(docs/pictures/terminal\.svg\)", picture)
+    assert re.fullmatch(r"\*\*[^.]+\.\*\*", sentence.replace("\n", " "))
+
+
+def table_of_peers(page: str) -> list[str]:
+    """The rows of the table that compares tools."""
+    found = re.search(r"^\| tried .*\n\|---\|.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert found
     return found[1].splitlines()
 
 
-def output(command: str, folder: Path, columns: int) -> str:
-    """Return what a ``gradscope`` command prints on both streams in a folder."""
-    done = subprocess.run(
-        [sys.executable, "-m", *command.split()],
-        cwd=folder,
-        env=ENVIRONMENT | {"COLUMNS": str(columns), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        check=False,
-    )
-    return done.stdout
+def test_both_tables_of_peers_are_the_same() -> None:
+    other = (ROOT / "docs/compared.md").read_text(encoding="utf-8")
+    assert table_of_peers(README) == table_of_peers(other)
 
 
-def test_readme_shows_the_finding_of_a_real_run() -> None:
-    command = f"gradscope run {EXAMPLE}"
-    shown = "\n".join(console_block("README.md", command))
-    printed = output(command, ROOT, columns=100)
-    assert 10 <= len(shown.splitlines()) <= 16
-    at = 0
-    for part in shown.split("\n…\n"):  # an ellipsis on its own line stands for lines left out
-        at = printed.find(part + "\n", at)
-        assert at >= 0, f"not in the output:\n{part}\n\noutput:\n{printed}"
-        at += len(part)
+@pytest.mark.full
+def test_peers_answer_what_the_table_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    peers = import_module("peers")
+    answers = peers.answers(peers.available())
+    columns = [list(peers.TOOLS).index(tool) for tool in peers.available()]
+    assert columns[:2] == [0, 1]
+    for row, (question, yes) in zip(table_of_peers(README), answers.items(), strict=True):
+        shown, *cells = (cell.strip() for cell in row.strip("|").split("|"))
+        assert (shown, [cells[column] == "✓" for column in columns]) == (question, yes)
 
 
 def test_readme_opens_with_the_words_of_torch() -> None:
-    opening = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split("```")[1].split())
+    opening = " ".join(README.split("```")[1].split())
     errors = [error.strip() for error in opening.split("RuntimeError: ") if error]
     for error, cause in zip(errors, ("freed", "changed", "detached"), strict=True):
         hidden = torch.ones(2, requires_grad=True).exp()

@@ -91,7 +91,8 @@ def test_each_public_name_has_a_page_with_its_signature(site: Path) -> None:
 
 
 def test_the_menu_leads_to_every_page(site: Path) -> None:
-    pages = {page.relative_to(site).as_posix() for page in site.rglob("*.html")} - {"404.html"}
+    pages = {page.relative_to(site).as_posix() for page in site.rglob("*.html")}
+    pages -= {"404.html", "session-report.html"}  # the latter is a part of session.html
     led_to: set[str] = set()
     for page in pages:
         text = (site / page).read_text(encoding="utf-8")
@@ -146,3 +147,11 @@ def test_the_words_of_an_error_are_in_the_index_of_the_search(
         if typed in " ".join((entry["title"] + " " + re.sub(r"<[^>]*>", "", entry["text"])).split())
     ]
     assert page in {location.partition("#")[0] for location in found}
+
+
+def test_a_page_shows_the_report_of_a_real_run(site: Path) -> None:
+    assert '<iframe src="session-report.html"' in (site / "session.html").read_text("utf-8")
+    report = (site / "session-report.html").read_text(encoding="utf-8")
+    assert "GS101" in report
+    assert "train.py" in report
+    assert not re.search(r"/tmp/\w+", report)

@@ -21,8 +21,10 @@ from hypothesis import strategies as st
 from gradscope.launch.improvement import untried
 from gradscope.model import (
     Edit,
+    Failure,
     Fix,
     FixKind,
+    Outcome,
     Proof,
     Recording,
     Related,

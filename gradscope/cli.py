@@ -25,6 +25,7 @@ from gradscope.record.version import __version__
 from gradscope.render.machine import Format
 from gradscope.render.pictures.picture import Options
 from gradscope.rules.settings import FailOn, settings_at
+from gradscope.units import size_of
 
 Job = Callable[[], int]
 """What a command line asks for, done outside of the parser and its handling of exceptions."""
@@ -116,6 +117,14 @@ def _signal(text: str) -> int:
     if not isinstance(number, signal.Signals):
         raise typer.BadParameter(f"{text!r} names no signal here; say SIGUSR1")
     return number
+
+
+def _size(text: str) -> int:
+    """Return the bytes that ``--fit`` names."""
+    try:
+        return size_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 _BUDGET = "Look at fewer calls, to take no more than this share of the program's time."
@@ -243,6 +252,10 @@ def report(
         bool,
         _option("Show what the largest graph saved: by module, line and operation.", "--memory"),
     ] = False,
+    fit: Annotated[
+        int | None,
+        _option("Show how large a batch fits in that much memory.", metavar="SIZE", parser=_size),
+    ] = None,
     trains: Annotated[
         bool, _option("Show who trains what: modules by the losses that reach them.", "--trains")
     ] = False,
@@ -253,8 +266,8 @@ def report(
 ) -> Job:
     """Print the report of a saved recording, or write it as an interactive page."""
     settings = settings_at().overridden(ignore, baseline=baseline, write_baseline=write_baseline)
-    shown = settings, memory, trains, verbose
-    return partial(report_command.report, files, format, output, html, *shown)
+    shown = html, settings, memory, trains, verbose, fit
+    return partial(report_command.report, files, format, output, *shown)
 
 
 @app.command()

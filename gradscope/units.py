@@ -70,6 +70,38 @@ def nbytes(number: int) -> str:
     return f"{size:,.1f}".removesuffix(".0") + f" {unit}"
 
 
+_UNITS = (("s", 60), ("min", 60), ("h", 48), ("days", 1))
+"""Of time, and how many of each are told before the next is."""
+
+
+def duration(seconds: float) -> str:
+    """Return how long something takes, in one unit: ``40 s``, ``5 h``, ``3 days``."""
+    for unit, most in _UNITS:
+        if round(seconds) < most or unit == "days":
+            break
+        seconds /= 24 if unit == "h" else 60
+    return f"{max(1, round(seconds)):,} {unit}"
+
+
+def rounded(number: float) -> str:
+    """Return a number with two digits that count: ``2,100``."""
+    return f"{int(float(f'{number:.1e}')):,}"
+
+
+def size_of(text: str) -> int:
+    """Return the bytes that ``24GiB``, ``24 GB`` or ``1.5g`` stand for; raise ValueError for what
+    is no size.
+    """
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([kmgt]?)(i?b)?", text.strip(), re.IGNORECASE)
+    if found is None or not (found[2] or found[3]) or (not found[2] and "i" in found[3].lower()):
+        raise ValueError(f"{text!r} is no size; say 24GiB, 24GB or 800MiB")
+    step: int = 1000 if found[2] and (found[3] or "").lower() == "b" else _STEP
+    size = int(float(found[1]) * step ** " kmgt".index(found[2].lower() or " "))
+    if not size:
+        raise ValueError(f"nothing fits in {text!r}; say 24GiB, 24GB or 800MiB")
+    return size
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun in the right number: ``1 node``, ``1,234 nodes``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -29,11 +29,12 @@ def report(
     memory: bool = False,
     trains: bool = False,
     verbose: bool = False,
+    fit: int | None = None,
 ) -> int:
     """Print the reports of saved recordings, write that of one as a page, or a baseline."""
     from gradscope.record.file import load
     from gradscope.record.processes import are_of_one_run, files_of, merged
-    from gradscope.render.text.report import print_findings, print_memory
+    from gradscope.render.text.report import print_findings, print_fit, print_memory
     from gradscope.render.text.trains import print_trains
 
     found = [file for name in files for file in files_of(name)]
@@ -54,8 +55,8 @@ def report(
         written = write_baseline(settings.write_baseline, findings, sources)
         print_line(console_on(sys.stdout), written)
         return 0
-    if (memory or trains) and format is not Format.TEXT:
-        what = "--memory and --trains print text; --format json has the same"
+    if (memory or trains or fit) and format is not Format.TEXT:
+        what = "--memory, --fit and --trains print text; --format json has the same"
         raise GradscopeError(f"{what} as `memory` and `summary.training.table`")
     show = printer(format, verbose)
     with opened(output, sys.stdout) as stream:
@@ -66,7 +67,9 @@ def report(
             if memory:
                 print_findings([f for f in recording.findings if f.code == "GS401"], console)
                 print_memory(recording, console)
-            elif not trains:
+            if fit is not None:
+                print_fit(recording, fit, console)
+            elif not (memory or trains):
                 show(recording, console, name)
     return 0
 

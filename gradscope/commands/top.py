@@ -26,7 +26,7 @@ from rich.text import Text
 from gradscope.commands.outputs import console_on, print_line, tell
 from gradscope.model import BackwardCall, Sample
 from gradscope.record.processes import load_run
-from gradscope.render.memory import GroupBy
+from gradscope.render.memory import GroupBy, growing
 from gradscope.render.text.report import print_list, print_memory, print_processes, tally
 from gradscope.render.text.terminal import (
     console_in_memory,
@@ -123,14 +123,15 @@ class _View:
         one = self.recording
         return any(each.outcome.running for each in one.processes or [one])
 
-    def lines(self) -> tuple[str, str]:
+    def lines(self) -> tuple[str, ...]:
         """Return how far the run is, and what it holds and has found."""
         one, summary = self.recording, self.recording.summary
         after = timedelta(seconds=round((one.outcome.ended or self._read) - one.header.started))
         calls = f"{counted(summary.backward_calls, 'backward call')}{_pace(one.timeline)}"
         held, most = nbytes(summary.live_bytes), nbytes(summary.peak_saved_bytes)
         found = ", ".join(tally(one.findings)) or "no finding"
-        return f"{after}  {calls}", f"graphs hold {held}, {most} at the peak; {found}"
+        held = f"graphs hold {held}, {most} at the peak; {found}"
+        return f"{after}  {calls}", held, *filter(None, [growing(one)])
 
     def screen(self, terminal: Console) -> Text:
         """Return what fits into a terminal: what matters most at the top, the keys at the end."""

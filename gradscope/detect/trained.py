@@ -72,6 +72,7 @@ _FEWEST_AGAIN = 2
 #     for i in range(20):
 #         step(opt, mse_loss(experts[i % 2](x), y))
 _STEPS_TO_CHOOSE = 20
+_KINDS = "parameters", "gradients", "optimizer state"  # what memory holds beside graphs
 _CONTAINERS = nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict
 
 
@@ -271,6 +272,10 @@ class Trained(Observer):
         self.told: Training | None = None
         """What is said of it all, once the watch is over."""
         self._not_yet: tuple[str, ...] = ()
+        self._nbytes: dict[str, dict[Any, int]] = {each: {} for each in _KINDS}
+        """Of the parameters, by identity, of their gradients and of what optimizers keep of them,
+        as it was in the first steps.
+        """
 
     # at steps
 
@@ -300,6 +305,19 @@ class Trained(Observer):
         self._losses.step(known.held, known.steps, guarded=self.watch.guarded != guarded)
         if known.steps <= _LOOKED_AT:
             known.take()
+        if known.steps <= _NAMED:
+            self._weigh(optimizer)
+
+    def _weigh(self, optimizer: Any) -> None:
+        """Note the bytes that its parameters take, and what comes with them."""
+        weights, grads, states = self._nbytes.values()
+        for each in _parameters(optimizer):
+            weights[id(each)] = _size(each)
+            grads[id(each)] = _size(grad_of(each))
+        state = vars(optimizer).get("state")
+        for key, kept in [*state.items()] if isinstance(state, dict) else ():
+            if is_exactly(kept, dict):
+                states[id(key)] = sum(map(_size, kept.values()))
 
     def _refer(self, parameter: Tensor) -> TensorRef:
         """Return the reference to a parameter: one for all optimizers that hold it."""
@@ -316,6 +334,7 @@ class Trained(Observer):
         self._names |= names
         for key, (written_as, tensor) in written.items():
             if isinstance(tensor, Parameter) or key in known.held:
+                self._nbytes[_KINDS[0]][key] = _size(tensor)
                 self._losses.learn(key, written_as, tensor)
         self._script = self._script or script()
         if frames:
@@ -476,6 +495,7 @@ class Trained(Observer):
             counts(self._not_yet, {*names.values()} - {*self._not_yet}),
             counts(frozen, {*names.values()}),
             once=0 if any(each.again for each in stepped) else _LOOKED_AT if is_longer else None,
+            nbytes={kind: sum(sizes.values()) for kind, sizes in self._nbytes.items()},
         )
 
     def table(self) -> TrainingTable | None:
@@ -595,6 +615,11 @@ class Trained(Observer):
 def _parameters(optimizer: Any) -> list[Tensor]:
     """Return what an optimizer holds; a parameter whose values are all elsewhere is empty here."""
     return [each for each in parameters_of(optimizer) if each.numel()]
+
+
+def _size(value: Any) -> int:
+    """Return the bytes of a tensor of torch's own, 0 of all else."""
+    return value.nbytes if type(value) in PLAIN and value.layout is torch.strided else 0
 
 
 def _is_no_gradient(grad: Tensor | None) -> bool:

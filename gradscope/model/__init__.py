@@ -28,11 +28,14 @@ from gradscope.model.finding import Findings as Findings
 from gradscope.model.finding import Fix as Fix
 from gradscope.model.finding import FixKind as FixKind
 from gradscope.model.finding import Hazards as Hazards
+from gradscope.model.finding import Holding as Holding
 from gradscope.model.finding import Proof as Proof
 from gradscope.model.finding import Related as Related
 from gradscope.model.finding import Severity as Severity
 from gradscope.model.finding import Suppression as Suppression
 from gradscope.model.finding import SuppressionKind as SuppressionKind
+from gradscope.model.finding import Trend as Trend
+from gradscope.model.finding import outlook as outlook
 from gradscope.model.graph import Edge as Edge
 from gradscope.model.graph import Graph as Graph
 from gradscope.model.graph import Node as Node

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
 from gradscope.model.graph import Listing, Printed, Site
+from gradscope.units import duration, nbytes, rounded
 
 _BY_HAND = ("GS401", "GS603", "GS604")
 """Of these no edit is known: what to do is said in words alone."""
@@ -162,6 +163,81 @@ class Suppression:
     reason: str
 
 
+# A rate by the hour that was seen for fewer seconds says little about the hours to come.
+_LONG_ENOUGH = 5.0
+# Hours until memory is full from which on nothing is said: few programs run for a week.
+_FAR = 7 * 24
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a holder held after so many ``iterations``, ``time`` seconds after the run began, in
+    bytes: what graphs have ``saved``, the ``outputs`` that it keeps themselves, and the nodes.
+
+    ``modules`` has what was saved by module, the most first, as far as that is known.
+    """
+
+    iterations: int
+    time: float
+    saved: int
+    outputs: int
+    nodes: int
+    modules: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """All bytes."""
+        return self.saved + self.outputs + self.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """How what a ``holder`` keeps has grown from look to look, and how many bytes were ``free`` at
+    the last one: of the ``device`` that the tensors are on, or of the machine.
+    """
+
+    holder: str
+    looks: tuple[Holding, ...]
+    device: str = "cpu"
+    free: int = 0
+
+    @property
+    def grown(self) -> int:
+        """The bytes that have come between the first look and the last."""
+        return self.looks[-1].nbytes - self.looks[0].nbytes if self.looks else 0
+
+    @property
+    def each(self) -> float:
+        """The bytes that each iteration adds."""
+        of = self.looks[-1].iterations - self.looks[0].iterations if self.looks else 0
+        return self.grown / max(1, of)
+
+    @property
+    def hourly(self) -> float:
+        """The bytes that an hour adds; 0 where it was not seen for long enough to say that."""
+        seconds = self.looks[-1].time - self.looks[0].time if self.looks else 0
+        return 3600 * self.grown / seconds if seconds >= _LONG_ENOUGH else 0.0
+
+
+def outlook(trends: Sequence[Trend]) -> tuple[str, str]:
+    """Return how much these add together, and when memory is full, where that is soon enough to say
+    so; empty texts where it was not seen for long enough.
+    """
+    device = max(trends, key=lambda one: one.hourly, default=Trend("", ())).device
+    own = [one for one in trends if one.device == device and one.hourly > 0]
+    if not own:
+        return "", ""
+    hourly, free = sum(one.hourly for one in own), min(one.free for one in own)
+    fastest = max(own, key=lambda one: one.hourly)
+    each = hourly * fastest.each / fastest.hourly  # by its steps, where there are several loops
+    rate = f"{nbytes(round(each))} per step, {nbytes(round(hourly))} per hour"
+    if not 0 < free <= _FAR * hourly:
+        return rate, ""
+    of = "memory" if device == "cpu" else f"the memory of {device}"
+    when = f"about {duration(3600 * free / hourly)} ({rounded(free / each)} steps)"
+    return rate, f"at this rate {of} is full in {when}"
+
+
 Cause: TypeAlias = tuple[str, str, Site | None, tuple[tuple[str, Site | None], ...]]
 
 
@@ -178,7 +254,7 @@ class Finding(Printed):
     are those that met it, of several. ``untried`` says why no fix is shown that was tried.
     ``parameters`` are those that it is about, as the program knows them
     (``model.encoder.0.weight``), and ``step`` is the optimizer's step that shows it, wherever
-    ``site`` is.
+    ``site`` is. ``trend`` says how fast what it is about grows.
     """
 
     code: str
@@ -207,6 +283,7 @@ class Finding(Printed):
     untried: str = ""
     parameters: tuple[str, ...] = ()
     step: Site | None = None
+    trend: Trend | None = None
 
     @property
     def anchor(self) -> Site | None:

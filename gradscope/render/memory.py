@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
-from gradscope.model import BackwardCall, Graph, Node, Recording, SavedTensor, Site
+from gradscope.model import (
+    BackwardCall,
+    Graph,
+    Node,
+    Recording,
+    SavedTensor,
+    Site,
+    Trend,
+    outlook,
+)
 
 NO_MODULE, NO_LINE = "(no module)", "(unknown line)"
 K = TypeVar("K", str, tuple[Any, ...])
@@ -76,6 +85,17 @@ def _saved(graph: Graph) -> Iterable[Saved]:
                 if tensor.source:
                     sources.setdefault(tensor.storage, tensor.source)
     return (Saved(*both, sources.get(number, "")) for number, both in first.items())
+
+
+def trends(recording: Recording) -> list[Trend]:
+    """Return what grows, the fastest first."""
+    found = [one.trend for one in recording.findings if one.counts and one.trend is not None]
+    return sorted((one for one in found if one.looks), key=lambda one: -one.each)
+
+
+def growing(recording: Recording) -> str:
+    """Return how much all that grows adds, and when memory is full, as far as that is known."""
+    return ": ".join(filter(None, outlook(trends(recording))))
 
 
 class Size(NamedTuple):

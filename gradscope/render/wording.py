@@ -16,6 +16,7 @@ from gradscope.model import (
     Site,
     Summary,
     Training,
+    outlook,
 )
 from gradscope.units import counted, listed, short_path
 
@@ -40,6 +41,9 @@ def notes(finding: Finding, announced: Finding | None = None) -> list[tuple[str,
         at = f" at backward call {announced.backward_call:,}" if announced.backward_call else ""
         return [*found, (f"announced as {announced.code}{at}, see above", None)]
     saved = [(_saved_tensors(finding), None)] if finding.saved else []
+    rate, full = outlook([finding.trend] if finding.trend is not None else [])
+    if full:
+        saved.append((f"that is {rate}: {full}", None))
     return [*((one.message, one.site) for one in finding.related), *saved, *found]
 
 

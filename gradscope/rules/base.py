@@ -11,7 +11,15 @@ from typing import NamedTuple
 
 from gradscope.model import TrainingCell, TrainingRow
 from gradscope.model.calls import BackwardCall
-from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
+from gradscope.model.finding import (
+    Certainty,
+    Finding,
+    Fix,
+    FixKind,
+    Related,
+    Severity,
+    Trend,
+)
 from gradscope.model.graph import Node, SavedTensor, Site, activation_bytes
 from gradscope.units import counted, gathered, listed, nbytes
 
@@ -41,6 +49,7 @@ class Rule(NamedTuple):
         saved: Sequence[SavedTensor | str] = (),
         bytes: int = 0,  # noqa: A002 - the name of the field it fills
         fixes: Sequence[Fix] = (),
+        trend: Trend | None = None,
     ) -> Finding:
         """Return a finding of this rule, made at ``call``, or else after the call of number
         ``after``.
@@ -61,6 +70,7 @@ class Rule(NamedTuple):
             alternatives=tuple(fixes[1:]),
             graph=call.graph if call else None,
             graph_nodes=tuple(node.index for node in nodes if isinstance(node, Node)),
+            trend=trend,
         )
 
 
@@ -95,7 +105,7 @@ NODE_BYTES = 512
 class Grown(NamedTuple):
     """What something keeps of ``iterations`` iterations, and what each of them adds; ``at_least``:
     there may be more of them. ``seen``: so it was in this iteration of so many, and the holder is
-    gone since.
+    gone since. ``trend`` has how it came to that.
 
     The bytes are those of tensors, once for each storage. Without hooks those of saved tensors are
     not known: ``counts_bytes`` is False.
@@ -109,6 +119,7 @@ class Grown(NamedTuple):
     counts_bytes: bool = True
     at_least: bool = False
     seen: tuple[int, int] | None = None
+    trend: Trend | None = None
 
     @property
     def span(self) -> str:

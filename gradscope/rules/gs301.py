@@ -118,6 +118,7 @@ def finding(facts: Carried) -> Finding:
         label=f"goes back over {facts.grown.span}",
         related=related,
         bytes=facts.grown.total,
+        trend=facts.grown.trend,
         fixes=(Fix(FixKind.DETACH, _words(facts)),),
     )
 

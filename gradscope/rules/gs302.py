@@ -120,6 +120,7 @@ def finding(facts: KeptAlive) -> Finding:
         label=f"keeps graphs of {facts.grown.span}, {facts.grown.kept}",
         related=(note,),
         bytes=facts.grown.total,
+        trend=facts.grown.trend,
         fixes=(Fix(*_fix(facts)),),
     )
 

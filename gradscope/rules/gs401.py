@@ -94,7 +94,6 @@ from gradscope.units import counted, gathered, nbytes
 RULE = rule(__doc__, "GS401", "out-of-memory", Severity.ERROR, Certainty.OBSERVED)
 
 _LEAST_SHARE = 0.1  # of what graphs held, or all of torch, for what was kept to be the cause
-_MOST_SHARE = 0.8  # more than that, computed again at once, would need the memory again
 _ALMOST_ALL = 0.95  # of what was saved, for the samples in it to be those of the batch
 _MOST_TIMES = 10  # as large as all graphs is what fails for a reason of its own
 _MOST_LINES, _MOST_OPERATIONS = 3, 2  # that are named, with what they saved: those of most bytes
@@ -208,26 +207,58 @@ def _told(facts: OutOfMemory, lines: Sequence[tuple[Any, list[Saved]]]) -> Itera
         yield Related("created", None, gone)
 
 
-def _checkpoint(saved: Sequence[Saved]) -> Iterator[Fix]:
-    """Yield what to run under checkpoints: a module, or each of those in one, that alone needs much
-    of what was saved. What its first node saved stays: that is what the module was given.
+class Checkpoint(NamedTuple):
+    """A ``module`` to run under a checkpoint, or each of the ``parts`` in it; that spares so many
+    bytes.
     """
-    first: dict[str, int] = {}
-    nodes, spared = defaultdict[str, set[int]](set), Counter[str]()
+
+    nbytes: int
+    module: str
+    parts: int = 0
+
+    @property
+    def what(self) -> str:
+        """What to run so, as text."""
+        each = f"each of the {self.parts} modules in " if self.parts else ""
+        return f"{each}`{self.module}`"
+
+    def has(self, module: str) -> bool:
+        """Return whether a module is run so, by itself or inside of one."""
+        return f"{module}.".startswith(f"{self.module}.") and (
+            not self.parts or module != self.module
+        )
+
+
+def checkpoint(saved: Sequence[Saved]) -> Checkpoint | None:
+    """Return what to run under checkpoints: a module, or each of those in one, that alone needs
+    much of what was saved. What its first node saved stays: that is what the module was given.
+    """
+    first, before = dict[str, int](), dict[str, int]()
+    spared, so_far = Counter[str](), 0
     for one in sorted(saved, key=lambda one: one.number):
+        so_far += one.nbytes
         for name in accumulate(one.module.split("."), "{}.{}".format):
-            nodes[name].add(one.number)
+            before[name] = so_far
             spared[name] += one.nbytes * (first.setdefault(name, one.number) != one.number)
-    parts = defaultdict[str, list[tuple[int, str, int]]](list)
+    parts = defaultdict[str, list[Checkpoint]](list)
     for name, size in spared.items():
         if "." in name and size:
-            parts[name.rpartition(".")[0]].append((size, f"`{name}`", len(nodes[name])))
-    total, options = total_of(saved), []
+            parts[name.rpartition(".")[0]].append(Checkpoint(size, name))
+    total, options = total_of(saved), list[Checkpoint]()
     for parent, of in parts.items():
-        options += [each for each in of if each[0] <= _MOST_SHARE * total]
-        gain, again = sum(size for size, *_ in of) - max(of)[0], sum(count for *_, count in of)
-        options.append((gain, f"each of the {len(of)} modules in `{parent}`", again))
-    size, what, again = max(options, default=(0, "", 0))
-    if size > _LEAST_SHARE * total:
-        cost = f"about {nbytes(size)} less, {counted(again, 'operation')} or more run again"
-        yield Fix(FixKind.RECOMPUTE, f"run {what} under torch.utils.checkpoint: {cost}")
+        # What comes behind a module is gone when it runs again, and needs all of its memory.
+        gains = (min(each.nbytes, total - before[each.module]) for each in of)
+        options += [each._replace(nbytes=gain) for each, gain in zip(of, gains, strict=True)]
+        gain = sum(each.nbytes for each in of) - max(of).nbytes
+        options.append(Checkpoint(gain, parent, len(of)))
+    best = max(options, default=None)
+    return best if best is not None and best.nbytes > _LEAST_SHARE * total else None
+
+
+def _checkpoint(saved: Sequence[Saved]) -> Iterator[Fix]:
+    """Yield what to run under checkpoints, and what that costs."""
+    if (best := checkpoint(saved)) is not None:
+        again = len({one.number for one in saved if best.has(one.module)})
+        cost = f"about {nbytes(best.nbytes)} less, {counted(again, 'operation')} or more run again"
+        what = f"run {best.what} under torch.utils.checkpoint: {cost}"
+        yield Fix(FixKind.RECOMPUTE, what)

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 34_499
-FILES = 189
+CODE = 34_827
+FILES = 191
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -96,12 +96,13 @@ def test_where_nobody_reads_a_run_is_brief(
 def test_the_other_commands() -> None:
     a, b, svg = Path("a"), Path("b"), Path("b.svg")
     both = parse("report", "a", "b", "--format", "json").args
-    assert both == ([a, b], Format.JSON, None, None, DEFAULTS, False, False, False)
+    assert both == ([a, b], Format.JSON, None, None, DEFAULTS, False, False, False, None)
     page = parse("report", "a", "--html", "b").args
-    assert page == ([a], Format.TEXT, None, b, DEFAULTS, False, False, False)
-    assert parse("report", "a", "--memory").args[-3:] == (True, False, False)
-    assert parse("report", "a", "--trains").args[-3:] == (False, True, False)
-    assert parse("report", "a", "--verbose").args[-3:] == (False, False, True)
+    assert page == ([a], Format.TEXT, None, b, DEFAULTS, False, False, False, None)
+    assert parse("report", "a", "--memory").args[-4:] == (True, False, False, None)
+    assert parse("report", "a", "--trains").args[-4:] == (False, True, False, None)
+    assert parse("report", "a", "--verbose").args[-4:] == (False, False, True, None)
+    assert parse("report", "a", "--fit", "1.5GiB").args[-2:] == (False, 3 << 29)
     assert parse("diff", "a", "b").args == (a, b)
     assert parse("draw", "a", "-o", "b.svg").args == (a, svg, None, Options(), DEFAULTS)
     options = ["--call", "2", "--focus", "x", "--depth", "3", "--no-fold", "--sites"]

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from gradscope.code.statements import Bound, bound_of, data_lines, store_of
 from gradscope.collect.calls import Call
+from gradscope.collect.free import free_memory
 from gradscope.collect.generations import this_thread
 from gradscope.collect.look import Look
 from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import State
 from gradscope.detect.leaks.suspects import Scan, Spans, Suspect, Unmet
-from gradscope.model import BackwardCall, Finding, Severity, Site
+from gradscope.model import BackwardCall, Finding, Holding, Severity, Site, Trend
 from gradscope.model.paths import Origin, Path
 from gradscope.program.containers import closure_of
 from gradscope.program.reach import contexts, tracked
@@ -55,6 +56,9 @@ class Sightings:
         self.seen = [(count, suspect)]
         self.count, self.newest = count, suspect
         self.grows = True
+        self.looks: list[Holding] = []
+        """What it held at all looks that have met all of it."""
+        self._note(count, suspect)
 
     def add(self, count: int, suspect: Suspect) -> None:
         """Note what the holder holds after so many iterations."""
@@ -66,6 +70,11 @@ class Sightings:
         if suspect.iterations > last or last >= _SATURATED:
             self.seen = [*self.seen[-(SIGHTINGS - 1) :], (count, suspect)]
         self.count, self.newest = count, suspect
+        self._note(count, suspect)
+
+    def _note(self, count: int, suspect: Suspect) -> None:
+        if suspect.held is not None and not suspect.cut:
+            self.looks.append(replace(suspect.held, iterations=count))
 
 
 class CallLoop:
@@ -327,7 +336,7 @@ class Growth(Observer):
         self._look_for_unheld(loop, frames)
         doubts, grows = self.watch.lifting.doubts, [s.grows for _, s in self._untold(loop)]
         (doubts.add if any(grows) else doubts.discard)(self)
-        told = [] if loop.waits else [*self._judge(loop, ended=False)]
+        told = [] if loop.waits else [*self._judge(loop, ended=False), *self._again(loop)]
         self.watch.lifting.leaks |= loop.done
         return told
 
@@ -524,6 +533,13 @@ class Growth(Observer):
                     known.append(same)
             loop.holders |= _follow(loop.holders, loop.count, known)
 
+    def _again(self, loop: CallLoop) -> Iterator[Finding]:
+        """Bring up to date what is said of the holders that this scan has met again."""
+        for key, (told, of, _) in self._last.items():
+            if of is loop and key in loop.holders:
+                grown = _grown(self.watch, loop.holders[key])
+                yield replace(_finding(told._replace(grown=grown)), count=0)
+
     def _final(self) -> Iterator[Finding]:
         """Say the last figures of what was told before."""
         for loop, cycle, each in self._cycles:
@@ -653,9 +669,13 @@ def _finding(facts: _Facts) -> Finding:
 def _grown(watch: State, sightings: Sightings) -> Grown:
     """Return what a holder holds now, and how much more with each iteration."""
     # Where calls were not looked at, there were more iterations than are known.
-    now = sightings.newest
+    now, trend = sightings.newest, None
     each, at_least = (0.0, 0.0) if watch.passes else now.each, now.cut or watch.passes
-    return Grown(now.iterations, now.nodes, now.nbytes, *each, watch.hooked, at_least)
+    if len(sightings.looks) >= SIGHTINGS and watch.hooked and not watch.passes:
+        free = free_memory(now.device)
+        trend = Trend(now.names[0].text, (*sightings.looks,), now.device, free)
+    figures = now.iterations, now.nodes, now.nbytes, *each, watch.hooked, at_least
+    return Grown(*figures, trend=trend)
 
 
 def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:

@@ -23,7 +23,7 @@ from gradscope.collect.looker import memory, weight
 from gradscope.collect.marks import token_of
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.state import State
-from gradscope.model import Site
+from gradscope.model import Holding, Site
 from gradscope.model.paths import Origin, Path, Step
 from gradscope.program.reach import (
     Budget,
@@ -34,6 +34,7 @@ from gradscope.program.reach import (
 )
 from gradscope.program.sites import Place, site_of
 from gradscope.program.tensors import grad_of, held_node, version_of
+from gradscope.rules.base import NODE_BYTES
 from gradscope.torch_private import NO_SEQUENCE_NR, DisableTorchFunction
 
 # Iterations that are told apart in one graph, one bit each: all from the 127th back count as one.
@@ -45,7 +46,8 @@ class Extent:
     """What tensors keep alive: how many nodes, leaves not counted, their numbers, and the bytes of
     all tensors: those themselves, what is saved, leaves that one iteration alone has; of how many
     ``iterations``, and the nodes and bytes of ``each`` after the first. ``versions`` are those of
-    the leaves that the graphs reach, by their ids.
+    the leaves that the graphs reach, by their ids. Of the bytes, ``outputs`` are those of the
+    tensors themselves that no graph has saved, and ``modules`` what was saved in each.
     """
 
     numbers: set[int] = field(default_factory=set)
@@ -54,6 +56,8 @@ class Extent:
     iterations: int = 0
     each: tuple[float, float] = (0, 0)
     versions: dict[int, int] = field(default_factory=dict)
+    outputs: int = 0
+    modules: Counter[str] = field(default_factory=Counter)
 
 
 class Spans:
@@ -76,6 +80,11 @@ class Spans:
     def touched(self) -> int:
         """How many nodes were touched."""
         return len(self._followed)
+
+    @property
+    def now(self) -> float:
+        """The seconds since the watch began."""
+        return self._watch.elapsed()
 
     @property
     def is_full(self) -> bool:
@@ -151,6 +160,7 @@ class Spans:
         """
         found = Extent()
         storages: dict[int, tuple[int, int]] = {}
+        saved: dict[int, str | None] = {}
         leaves: dict[Node, set[int]] = {}
         later = Counter[int]()
         seen: set[Node] = set()
@@ -162,6 +172,7 @@ class Spans:
         stack = list(roots)
         for root, tensor in zip(stack, tensors, strict=False):
             hold(*weight(tensor), self._iteration_of(self.number(root)))
+        outputs = {*storages}
         while stack:
             node = stack.pop()
             if node in seen or (number := self.number(node)) == NO_SEQUENCE_NR:
@@ -171,10 +182,12 @@ class Spans:
             later[iteration := self._iteration_of(number)] += 1
             for packed in self._watch.saved_by(node):
                 hold(packed.storage, packed.nbytes, iteration)
+                saved.setdefault(packed.storage, packed.module[0] if packed.module else "")
             if token_of(node) is None and self._watch.past.was_lifted(number):
                 for _, data in held(node, kind_of(type(node))):
                     if isinstance(data, Tensor):
-                        hold(*weight(data), iteration)
+                        hold(*(weighed := weight(data)), iteration)
+                        saved.setdefault(weighed[0], None)
             following = self._following(node)
             stack += following
             for leaf in following:
@@ -189,6 +202,10 @@ class Spans:
                 if (grad := grad_of(variable)) is not None:
                     hold(*memory(grad), *iterations)
         found.nbytes = sum(nbytes for nbytes, _ in storages.values())
+        found.outputs = sum(storages[key][0] for key in outputs.difference(saved))
+        for key, module in saved.items():
+            if module is not None:
+                found.modules[module] += storages.get(key, (0,))[0]
         found.nodes, found.iterations = later.total(), len(later)
         if len(later) > 1:
             del later[min(later)]
@@ -271,6 +288,7 @@ _FEWEST = 3
 # Tensors whose graphs go back over iterations that are compared with each other, the oldest
 # first: each is searched for in the graphs of all others.
 _MOST_CHAINS = 16
+_MOST_MODULES = 20  # whose bytes are told apart: a page has no more colours for them
 
 
 class Suspect(NamedTuple):
@@ -281,7 +299,7 @@ class Suspect(NamedTuple):
     of the leaves that the graphs reach, by their ids. ``in_graph``: part of the graph of the call
     itself. ``roots`` are the numbers of the tensors' nodes, ``files`` those
     of the code that was running. ``cut``: not everything was looked at, so it may be more. Where no
-    name is known, it was ``built`` at this line.
+    name is known, it was ``built`` at this line. ``held`` are all bytes by kind.
     """
 
     names: tuple[Path, ...]
@@ -297,6 +315,8 @@ class Suspect(NamedTuple):
     files: tuple[str, ...] = ()
     cut: bool = False
     built: Site | None = None
+    device: str = "cpu"
+    held: Holding | None = None
 
     @property
     def key(self) -> tuple[Origin, str]:
@@ -430,13 +450,18 @@ class Scan:
         """Return what holds these tensors."""
         with DisableTorchFunction():
             is_scalar = all(self.found[number][0].dim() == 0 for number in members)
+            device = next(str(self.found[number][0].device) for number in members)
         in_graph = 2 * len(extent.numbers & self.numbers) > extent.nodes
         roots = frozenset(self.spans.number(self.found[number][1]) for number in members)
         held, each = (extent.nodes, extent.nbytes), extent.each
         if self.between_calls:  # which alone tell one iteration from the next
             each = extent.nodes / iterations, extent.nbytes / iterations
-        versions = extent.versions
-        return Suspect(names, iterations, *held, each, is_scalar, versions, in_graph, roots)
+        versions, outputs = extent.versions, extent.outputs
+        suspect = Suspect(names, iterations, *held, each, is_scalar, versions, in_graph, roots)
+        saved, nodes = extent.nbytes - outputs, extent.nodes * NODE_BYTES
+        modules = dict(extent.modules.most_common(_MOST_MODULES))
+        holding = Holding(0, self.spans.now, saved, outputs, nodes, modules)
+        return suspect._replace(device=device, held=holding)
 
 
 def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:

@@ -35,8 +35,8 @@ from gradscope.model import (
 )
 from gradscope.render import theme
 from gradscope.render.html.placing import place
-from gradscope.render.machine import dumped, keys, plain
-from gradscope.render.memory import Largest, Saved, by, largest
+from gradscope.render.machine import dumped, fit_data, keys, plain
+from gradscope.render.memory import Largest, Saved, by, growing, largest
 from gradscope.render.text.report import tally
 from gradscope.render.text.trains import Words
 from gradscope.render.wording import failures, nothing_found
@@ -219,6 +219,8 @@ def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
             {**sites.plain(one), "unfinished": one.outcome.unfinished}
             for one in recording.processes
         ],
+        "growing": growing(recording),
+        "fit": fit_data(recording),
         "sites": sites.all(),
     }
 

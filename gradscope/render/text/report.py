@@ -29,7 +29,18 @@ from gradscope.model import (
     Severity,
     Site,
 )
-from gradscope.render.memory import GroupBy, Largest, Saved, Size, by, largest, name_of
+from gradscope.render.fit import Fit, fit
+from gradscope.render.memory import (
+    GroupBy,
+    Largest,
+    Saved,
+    Size,
+    by,
+    growing,
+    largest,
+    name_of,
+    trends,
+)
 from gradscope.render.text.calls import as_code, calls_table
 from gradscope.render.text.snippets import gutter_width, mentioned, pointed
 from gradscope.render.text.terminal import (
@@ -240,6 +251,7 @@ def _totals(recording: Recording) -> dict[str, str]:
         "dropped": f"{about}{s.dropped_tensors:,} went with their graph, {dropped}",
         "held by graphs": f"{about}{end} at the end, {peak} at the peak",
     }
+    rows |= {"growing": rate} if (rate := growing(recording)) else {}
     if not s.dropped_tensors:
         del rows["dropped"]
     if not recording.header.hooks:
@@ -380,6 +392,8 @@ def _next(recording: Recording, console: Console, saved: str | None, verbose: bo
 
 
 _MOST_ROWS = 12
+_NO_SAMPLES = "no graph of a batch was recorded, so there is nothing to reckon by"
+_NOT_IN_IT = "what operations need while they run, data, libraries, an allocator's caches"
 _NOTHING = "no graph was recorded, so there is nothing to show"
 
 BarRow = tuple[str, Sequence[str], float]
@@ -394,8 +408,9 @@ def _by(kind: GroupBy, saved: Iterable[Saved], console: Console) -> dict[str, Si
 def print_memory(
     recording: Recording, console: Console, kinds: Iterable[GroupBy] = GroupBy
 ) -> None:
-    """Print what the largest graph saved, a table for each kind."""
+    """Print what grows, and what the largest graph saved, a table for each kind."""
     graph = largest(recording)
+    _print_growing(recording, console)
     if graph is None:
         print_lines(console, [Text(_NOTHING)])
         return
@@ -406,6 +421,54 @@ def print_memory(
         rows = [(name, _cells(size, graph), size.nbytes / most) for name, size in sums.items()]
         head = ("", "") if graph.alone is None else ("saved", "", "alone")
         _print_table(f"by {kind}", head, rows, console)
+
+
+def _print_growing(recording: Recording, console: Console) -> None:
+    """Print who keeps ever more, of what kind it is, and when memory is full."""
+    rows: list[BarRow] = []
+    for one in trends(recording):
+        last, hourly = one.looks[-1], nbytes(round(one.hourly)) if one.hourly else "?"
+        kinds = map(nbytes, (last.saved, last.outputs, last.nodes))
+        rows.append((one.holder, (*kinds, nbytes(round(one.each)), hourly), 0))
+    if rows:
+        head = "graphs", "outputs", "nodes", "per step", "per hour"
+        _print_table("growing, and kept in all", head, rows, console, growing(recording))
+
+
+def print_fit(recording: Recording, size: int, console: Console) -> None:
+    """Print how many samples fit in a size, and what that is reckoned by."""
+    found = fit(recording)
+    if found is None:
+        print_lines(console, [Text(_NO_SAMPLES)])
+        return
+    lead = Text("fit: ", style="bold")
+    print_message(lead, _fits(found, size), console)
+    seen = [f"{n:,} in backward call {one.number:,}" for one, n in found.seen]
+    of = " and ".join(seen) + ("" if seen[1:] else ", a guess from one graph: watch two sizes")
+    rows = {"graph": f"{nbytes(round(found.each))} per sample, {nbytes(round(found.fixed))} fixed"}
+    rows |= {name: nbytes(number) for name, number in found.beside.items()}
+    rows |= {"samples": of, "not in it": _NOT_IN_IT}
+    width = max(map(len, rows))
+    for name, value in rows.items():
+        print_message(Text(f"  {name:<{width}}  ", style="dim"), value, console)
+    if found.spared is not None:
+        most = found.most(size, spares=True)
+        at = max(1, found.most(size))
+        less = nbytes(found.nbytes(at) - found.nbytes(at, spares=True))
+        again = f"runs {counted(found.again, 'node')} or more again"
+        what = f"checkpointing {found.spared.what} saves about {less} of {at:,} samples and {again}"
+        print_message(Text("help: ", style="bold green"), f"{what}; {most:,} then fit", console)
+    print_lines(console, [Text()])
+
+
+def _fits(found: Fit, size: int) -> str:
+    """Return how many samples fit in a size, in a sentence."""
+    most, room = found.most(size), nbytes(size)
+    if most < 1:
+        return f"not one sample fits in {room}: it needs {nbytes(found.nbytes(1))}"
+    taken, next_one = (nbytes(found.nbytes(most + i)) for i in range(2))
+    more = f"; {most + 1:,} would need {next_one}" if next_one != room else ""
+    return f"a batch of {most:,} fits in {room}: {taken}{more}"
 
 
 def _cells(size: Size, graph: Largest) -> tuple[str, ...]:
@@ -537,9 +600,11 @@ def _change(before: int, after: int, str_of: Callable[[int], str] = nbytes) -> t
     return str_of(before), str_of(after), change
 
 
-def _print_table(title: str, head: Sequence[str], rows: Sequence[BarRow], console: Console) -> None:
+def _print_table(
+    title: str, head: Sequence[str], rows: Sequence[BarRow], console: Console, foot: str = ""
+) -> None:
     """Print rows under a title: names, folded between words, figures right, then a bar in what room
-    the longest word leaves.
+    the longest word leaves; and what they mean.
     """
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="", show_header=any(head))
     table.add_column(overflow="fold")
@@ -558,4 +623,6 @@ def _print_table(title: str, head: Sequence[str], rows: Sequence[BarRow], consol
     if len(rows) > _MOST_ROWS:
         more = f"  {ELLIPSIS} {counted(len(rows) - _MOST_ROWS, 'more row')}"
         print_lines(console, [Text(more, style="dim")])
+    if foot:
+        print_message(Text("  "), foot, console)
     print_lines(console, [Text()])

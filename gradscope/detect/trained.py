@@ -47,6 +47,7 @@ from gradscope.program.tensors import (
 from gradscope.program.variables import local_variables, variables
 from gradscope.rules import gs502, gs503, gs504
 from gradscope.rules.base import counts
+from gradscope.torch_private import DisableTorchFunction
 
 # Steps of each optimizer at which the program's names for the parameters are read, each time by a
 # walk through its variables.
@@ -311,11 +312,11 @@ class Trained(Observer):
     def _weigh(self, optimizer: Any) -> None:
         """Note the bytes that its parameters take, and what comes with them."""
         weights, grads, states = self._nbytes.values()
-        for each in _parameters(optimizer):
+        for each in parameters_of(optimizer):
             weights[id(each)] = _size(each)
             grads[id(each)] = _size(grad_of(each))
         state = vars(optimizer).get("state")
-        for key, kept in [*state.items()] if isinstance(state, dict) else ():
+        for key, kept in [*dict.items(state)] if isinstance(state, dict) else ():
             if is_exactly(kept, dict):
                 states[id(key)] = sum(map(_size, kept.values()))
 
@@ -619,7 +620,9 @@ def _parameters(optimizer: Any) -> list[Tensor]:
 
 def _size(value: Any) -> int:
     """Return the bytes of a tensor of torch's own, 0 of all else."""
-    return value.nbytes if type(value) in PLAIN and value.layout is torch.strided else 0
+    with DisableTorchFunction():
+        is_told = type(value) in PLAIN and value.layout is torch.strided
+        return value.nbytes if is_told else 0
 
 
 def _is_no_gradient(grad: Tensor | None) -> bool:

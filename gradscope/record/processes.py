@@ -177,7 +177,8 @@ def _trained(each: Sequence[Training]) -> Training:
     table = next((one.table for one in stepped if one.table is not None), None)
     once = min((one.once for one in stepped if one.once is not None), default=None)
     own = optimizers, steps, "", parameters, reached, not_yet, frozen, known
-    return Training(*own, once, table)
+    nbytes = max((one.nbytes for one in stepped), key=lambda sizes: sum(sizes.values()))
+    return Training(*own, once, table, nbytes)
 
 
 def _processes(names: Sequence[str], recordings: Sequence[Recording]) -> Iterator[Process]:

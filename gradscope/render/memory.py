@@ -90,7 +90,7 @@ def _saved(graph: Graph) -> Iterable[Saved]:
 def trends(recording: Recording) -> list[Trend]:
     """Return what grows, the fastest first."""
     found = [one.trend for one in recording.findings if one.counts and one.trend is not None]
-    return sorted((one for one in found if one.looks), key=lambda one: -one.each)
+    return sorted((one for one in found if one.grown > 0), key=lambda one: -one.each)
 
 
 def growing(recording: Recording) -> str:

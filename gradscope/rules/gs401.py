@@ -224,9 +224,8 @@ class Checkpoint(NamedTuple):
 
     def has(self, module: str) -> bool:
         """Return whether a module is run so, by itself or inside of one."""
-        return f"{module}.".startswith(f"{self.module}.") and (
-            not self.parts or module != self.module
-        )
+        is_inside = module.startswith(f"{self.module}.")
+        return is_inside or (module == self.module and not self.parts)
 
 
 def checkpoint(saved: Sequence[Saved]) -> Checkpoint | None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from canned import canned_recording
 from rich.console import Console
+from torch.overrides import TorchFunctionMode
 
 import gradscope
 from gradscope.collect import free
@@ -146,6 +147,50 @@ def test_outputs_are_what_no_graph_has_saved() -> None:
     last = known(found.trend).looks[-1]
     assert last.outputs == 8 * 4 * len(kept[: last.nodes // NODE_BYTES])
     assert last.saved < last.outputs
+
+
+def test_without_iterations_there_is_no_rate() -> None:
+    weight, kept = torch.randn(8, requires_grad=True), []
+    with gradscope.watch() as scope:
+        for _ in range(40):
+            out = (weight * weight).exp()
+            kept.append(out)
+    (found,) = scope.findings
+    assert (found.code, found.trend) == ("GS302", None)
+
+
+def test_figures_come_up_to_date_while_the_leak_goes_on() -> None:
+    weight, kept = torch.randn(8, requires_grad=True), []
+    optimizer, seen = torch.optim.SGD([weight], lr=0.1), []
+    with gradscope.watch() as scope:
+        for _ in range(40):
+            kept.append((weight * weight).exp())
+            optimizer.zero_grad()
+            (weight * weight).sum().backward()
+            optimizer.step()
+            seen += [len(known(each.trend).looks) for each in scope.findings if each.trend]
+    assert seen[0] == 3
+    assert max(seen) > 5  # after 12, 16, 24 and 32 iterations
+    assert seen == sorted(seen)
+    assert len(scope.findings) == 1
+
+
+def test_the_programs_own_modes_do_not_see_the_weighing() -> None:
+    class Count(TorchFunctionMode):
+        calls = 0
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            Count.calls += "nbytes" in repr(func) or "layout" in repr(func)
+            return func(*args, **(kwargs or {}))
+
+    weight = torch.randn(8, requires_grad=True)
+    optimizer = torch.optim.Adam([weight])
+    with gradscope.watch() as scope, Count():
+        for _ in range(3):
+            weight.sum().backward()
+            optimizer.step()
+    assert Count.calls == 0
+    assert scope.recording().summary.training.nbytes["gradients"] == weight.nbytes
 
 
 # what is free

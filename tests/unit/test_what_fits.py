@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from typer.main import get_command
 import gradscope
 from gradscope.cli import UsageError, app
 from gradscope.model import Recording
+from gradscope.record.processes import merged
 from gradscope.render.fit import fit
 from gradscope.render.machine import to_json
 from gradscope.render.text.report import print_fit
@@ -99,6 +101,15 @@ def test_what_is_beside_the_graph_is_weighed() -> None:
     beside = known(fit(trained("an MLP", 8, 16))).beside
     assert beside["parameters"] == beside["gradients"] == weights
     assert 2 * weights < beside["optimizer state"] < 2 * weights + 100  # the steps
+
+
+def test_of_several_processes_the_largest_counts() -> None:
+    small, large = trained("an MLP", 8), trained("a transformer", 8, 16)
+    ranked = [
+        replace(one, header=replace(one.header, rank=i, ranks=2))
+        for i, one in enumerate((small, large))
+    ]
+    assert known(fit(merged(ranked))).beside == known(fit(large)).beside
 
 
 def test_frozen_weights_take_memory_and_have_no_gradient() -> None:

@@ -671,7 +671,8 @@ def _grown(watch: State, sightings: Sightings) -> Grown:
     # Where calls were not looked at, there were more iterations than are known.
     now, trend = sightings.newest, None
     each, at_least = (0.0, 0.0) if watch.passes else now.each, now.cut or watch.passes
-    if len(sightings.looks) >= SIGHTINGS and watch.hooked and not watch.passes:
+    are_counted = sightings.count and watch.hooked and not watch.passes
+    if are_counted and len(sightings.looks) >= SIGHTINGS:
         free = free_memory(now.device)
         trend = Trend(now.names[0].text, (*sightings.looks,), now.device, free)
     figures = now.iterations, now.nodes, now.nbytes, *each, watch.hooked, at_least

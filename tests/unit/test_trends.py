@@ -149,6 +149,25 @@ def test_outputs_are_what_no_graph_has_saved() -> None:
     assert last.saved < last.outputs
 
 
+def test_more_entries_than_a_look_sees_are_reckoned_in_proportion() -> None:
+    weight, kept = torch.randn(8, requires_grad=True), []
+    optimizer, seen = torch.optim.SGD([weight], lr=0.1), []
+    with gradscope.watch() as scope:
+        for _ in range(210):
+            kept.append((weight * weight).exp())
+            optimizer.zero_grad()
+            (weight * weight).sum().backward()
+            optimizer.step()
+        seen = [known(each.trend) for each in scope.findings if each.trend]
+    (before,), (after,) = seen, [known(e.trend) for e in scope.findings if e.trend]
+    assert [look.iterations for look in before.looks][-3:] == [96, 128, 192]
+    assert before.looks[-1].modules == {}
+    assert before.looks[-1].nbytes == pytest.approx(192 * before.each, rel=0.01)
+    # The last look sees all of them.
+    assert after.looks[-1].iterations > 200
+    assert after.each == pytest.approx(before.each, rel=0.01)
+
+
 def test_without_iterations_there_is_no_rate() -> None:
     weight, kept = torch.randn(8, requires_grad=True), []
     with gradscope.watch() as scope:

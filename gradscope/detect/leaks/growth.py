@@ -57,7 +57,7 @@ class Sightings:
         self.count, self.newest = count, suspect
         self.grows = True
         self.looks: list[Holding] = []
-        """What it held at all looks that have met all of it."""
+        """What it held at each look; in proportion to those before where one has not met all."""
         self._note(count, suspect)
 
     def add(self, count: int, suspect: Suspect) -> None:
@@ -73,8 +73,13 @@ class Sightings:
         self._note(count, suspect)
 
     def _note(self, count: int, suspect: Suspect) -> None:
-        if suspect.held is not None and not suspect.cut:
+        if suspect.held is None:
+            return
+        if not suspect.cut:
             self.looks.append(replace(suspect.held, iterations=count))
+        elif self.looks and count > self.looks[-1].iterations > self.looks[0].iterations:
+            ahead = self.looks[-1].ahead(self.looks[0], count, suspect.held.time)
+            self.looks.append(ahead)
 
 
 class CallLoop:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 34_842
+CODE = 34_902
 FILES = 191
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

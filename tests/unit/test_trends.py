@@ -102,7 +102,7 @@ def test_the_reports_tell_it(width: int) -> None:
     told = outlook([trend()])
     assert f"note: that is {told[0]}: {told[1]}" in whole_message(grows(trend()).findings[0])
     print_report(grows(trend()), console)
-    assert "  growing" in console.file.getvalue()
+    assert "\ngrowing  1 MiB per step, 35.2 GiB per hour:" in console.file.getvalue()
     assert not trends(canned_recording())
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 34_910
+CODE = 34_875
 FILES = 191
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

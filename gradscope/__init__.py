@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gradscope.record.version import __version__
+from gradscope.record import __version__
 
 if TYPE_CHECKING:
     from gradscope.api.asserts import assert_freed as assert_freed

@@ -21,7 +21,7 @@ from gradscope.commands import explain as explain_command
 from gradscope.commands import report as report_command
 from gradscope.commands.outputs import attempted, tell
 from gradscope.launch.interpreter import Command, program_of
-from gradscope.record.version import __version__
+from gradscope.record import __version__
 from gradscope.render.machine import Format
 from gradscope.render.pictures.picture import Options
 from gradscope.rules.settings import FailOn, settings_at

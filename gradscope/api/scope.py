@@ -26,15 +26,14 @@ from gradscope.collect.slots import begin_watch, foreign
 from gradscope.collect.state import Budget, State
 from gradscope.detect import crossing, failing, hazards
 from gradscope.detect.asking import Materialized
-from gradscope.detect.foresight.forward_on_freed import FreedWatch
-from gradscope.detect.foresight.inplace import InPlace
-from gradscope.detect.foresight.lines import LineWatch
-from gradscope.detect.foresight.observer import Foresight
-from gradscope.detect.leaks.growth import Growth
-from gradscope.detect.leaks.unused import Unused, Waste
+from gradscope.detect.foresight import Foresight, FreedWatch
+from gradscope.detect.growth import Growth
+from gradscope.detect.inplace import InPlace
+from gradscope.detect.line_watch import LineWatch
 from gradscope.detect.recomputed import Recomputed
 from gradscope.detect.reducers import Reducers
 from gradscope.detect.trained import Trained
+from gradscope.detect.unused import Unused, Waste
 from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
 from gradscope.hooks import (
     DefaultHookFunctions,

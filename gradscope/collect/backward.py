@@ -32,9 +32,16 @@ from gradscope.collect.steady import Steady
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Related, Root, Sample, Site
-from gradscope.program.drivers import is_driven
 from gradscope.program.names import Names, names_in
-from gradscope.program.sites import ENTRANCE, Place, override_below, place_in, site_of, user_frame
+from gradscope.program.sites import (
+    ENTRANCE,
+    Place,
+    is_driven,
+    override_below,
+    place_in,
+    site_of,
+    user_frame,
+)
 from gradscope.program.tensors import describe
 from gradscope.program.undisturbed import Allowance, Uncollected, unprofiled, unseen
 from gradscope.record.writer import Further

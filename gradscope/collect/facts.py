@@ -125,7 +125,7 @@ def saved_attribute_raises_when_stale() -> bool:
     return _raises(lambda: getattr(node, private.SAVED + "other"), "modified by an inplace")
 
 
-@_fact(_LOOKS, "collect/looker.py", "detect/leaks/suspects.py")
+@_fact(_LOOKS, "collect/looker.py", "detect/suspects.py")
 def leaf_nodes_have_the_largest_number() -> bool:
     """Check that the nodes of leaves all have the largest sequence number."""
     node: Any = _leaf().exp().grad_fn

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from gradscope.commands.outputs import console_on
-from gradscope.record.version import __version__
+from gradscope.record import __version__
 
 
 class Grade(StrEnum):
@@ -100,10 +100,10 @@ def _watches() -> Check:
 
 
 def _pictures() -> Check:
-    from gradscope.render.pictures import wasm
+    from gradscope.render.pictures import dot
 
     try:
-        wasm.run("digraph { a -> b }", "json0")
+        dot.lay_out("digraph { a -> b }", "json0")
     except Exception as error:  # a system that the engine does not know
         why = f"{type(error).__name__}: {error}"
         return Check("pictures", Grade.LESS, why, "a .dot can be drawn elsewhere; all else works")

@@ -21,8 +21,8 @@ from gradscope.code.statements import store_of
 from gradscope.collect.looker import Looker
 from gradscope.collect.state import State
 from gradscope.detect.hazards import way_of
-from gradscope.detect.leaks.suspects import LAST
 from gradscope.detect.node_facts import built_at
+from gradscope.detect.suspects import LAST
 from gradscope.model import Finding, Site
 from gradscope.model.paths import Origin, Path
 from gradscope.program.containers import class_name, class_namespace, is_a, module_file

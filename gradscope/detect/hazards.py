@@ -32,9 +32,9 @@ from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
 from gradscope.collect.walk import MOST_NODES, Walker, reachable, targets_of
 from gradscope.detect import asking, recomputed
-from gradscope.detect.leaks.suspects import LAST
-from gradscope.detect.leaks.unused import Unused, Waste
 from gradscope.detect.node_facts import built_at, needs_saved, node_at
+from gradscope.detect.suspects import LAST
+from gradscope.detect.unused import Unused, Waste
 from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor
 from gradscope.model.paths import Path
 from gradscope.program.containers import look_at

@@ -41,7 +41,7 @@ from gradscope.fixing.edits import (
     without_graph,
 )
 from gradscope.fixing.marks import Span, waits
-from gradscope.fixing.pieces import Pieces, all_of, block_with, together, written
+from gradscope.fixing.patch import Pieces, all_of, block_with, together, written
 from gradscope.fixing.rehearsal import Kind, Option, Simulation, Spot
 from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, OTHER, TARGET, Trial
 from gradscope.model import Edit, Finding, Fix, FixKind

@@ -21,7 +21,7 @@ from gradscope.fixing.edits import (
     without_graph,
 )
 from gradscope.fixing.marks import Span
-from gradscope.fixing.pieces import Pieces, after, before, block_with, instead_of, text_of, written
+from gradscope.fixing.patch import Pieces, after, before, block_with, instead_of, text_of, written
 from gradscope.model import Finding, Fix, FixKind, Recording, Site
 from gradscope.rules import gs602
 from gradscope.rules.base import NOT_REENTRANT

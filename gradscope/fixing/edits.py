@@ -10,7 +10,7 @@ from gradscope.code import source, statements
 from gradscope.code.source import FUNCTIONS
 from gradscope.code.statements import stored_names
 from gradscope.fixing.marks import Span
-from gradscope.fixing.pieces import (
+from gradscope.fixing.patch import (
     Piece,
     Pieces,
     after,
@@ -18,10 +18,10 @@ from gradscope.fixing.pieces import (
     block_with,
     end_of,
     instead_of,
-    lines_of,
     only,
     removed,
     start_of,
+    statement_lines,
     text_of,
     together,
     under,
@@ -510,7 +510,9 @@ def copying(
     needed = {name for node in again for name in read_names(node)} | names
     if any(_targets(each) & needed for each in between):
         return ()
-    lines = (line for node in again for line in lines_of(node, file, _pieces_in(node, within)))
+    lines = (
+        line for node in again for line in statement_lines(node, file, _pieces_in(node, within))
+    )
     return before(readers[-1], file, lines)
 
 
@@ -567,7 +569,7 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
     if is_seen:
         return ()
     gone = [removed(node, file) for node in nodes]
-    lines = [line for node in nodes for line in lines_of(node, file)]
+    lines = [line for node in nodes for line in statement_lines(node, file)]
     return together(*gone, before(body[0], file, lines))
 
 
@@ -681,7 +683,7 @@ def moved(at: Span, behind: Span, *others: ast.stmt) -> Pieces:
     if not all(_may_swap(n, each) for n in nodes for each in passed if each not in nodes):
         return ()
     gone = [removed(n, file) for n in nodes]
-    put = after(goal, file, [line for n in nodes for line in lines_of(n, file)])
+    put = after(goal, file, [line for n in nodes for line in statement_lines(n, file)])
     return together(*gone, put)
 
 
@@ -704,7 +706,7 @@ def split_off(at: Span) -> Pieces:
     if not others or not is_apart:
         return ()
     head = f"for {text_of(loop.target, file)} in {text_of(loop.iter, file)}:"
-    lines = [head, *(f"    {line}" for line in lines_of(node, file))]
+    lines = [head, *(f"    {line}" for line in statement_lines(node, file))]
     if node is not loop.body[-1]:
         return together(removed(node, file), after(loop, file, lines))
     indent = source.line_of(file, loop.lineno)[: loop.col_offset]

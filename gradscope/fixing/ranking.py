@@ -14,8 +14,7 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing import births
 from gradscope.fixing.candidates import Search
 from gradscope.fixing.edits import with_call
-from gradscope.fixing.patch import read
-from gradscope.fixing.pieces import all_of
+from gradscope.fixing.patch import all_of, read
 from gradscope.fixing.plan import Candidate, Proposal, alone, none_held, plan
 from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program, Run, Start, start_process

@@ -11,7 +11,7 @@ from gradscope.code.statements import stored_names
 from gradscope.fixing.edits import computed_at, moved, not_reentrant, with_flag, with_followers
 from gradscope.fixing.marks import Span
 from gradscope.fixing.origins import CutReason, Holder, ModeKind, Origins
-from gradscope.fixing.pieces import (
+from gradscope.fixing.patch import (
     Piece,
     Pieces,
     after,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gradscope.code import source
 from gradscope.fixing.edits import unguarded
-from gradscope.fixing.pieces import Pieces, block_with
+from gradscope.fixing.patch import Pieces, block_with
 from gradscope.fixing.rehearsal import Event, Kind, Option, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Fix, FixKind
 from gradscope.units import gathered

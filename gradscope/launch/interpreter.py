@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Header
-from gradscope.record.version import __version__
+from gradscope.record import __version__
 
 Target: TypeAlias = Sequence[str]
 """A program, by the words that follow ``python`` and its options: a path (a file, or a directory or

@@ -35,8 +35,8 @@ from gradscope.model import (
     Sample,
     Summary,
 )
+from gradscope.record import __version__
 from gradscope.record.codec import FORMAT, dumps, loads, parse
-from gradscope.record.version import __version__
 from gradscope.units import counted, nbytes
 
 try:

@@ -72,8 +72,7 @@ from typing import NamedTuple
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, Related, Severity
 from gradscope.model.graph import Node, SavedTensor, Site
-from gradscope.rules.base import head, rule
-from gradscope.rules.situations import Situation, met
+from gradscope.rules.base import Situation, head, met, rule
 from gradscope.units import counted
 
 RULE = rule(__doc__, "GS201", "saved-tensor-modified-in-place", Severity.ERROR, Certainty.CERTAIN)

@@ -97,9 +97,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from gradscope.model import Certainty, Finding, Fix, Related, Severity, Site
-from gradscope.rules.base import rule
+from gradscope.rules.base import Situation, met, rule
 from gradscope.rules.gs102 import unless_certain
-from gradscope.rules.situations import Situation, met
 from gradscope.units import counted, listed
 
 RULE = rule(__doc__, "GS202", "saved-tensor-will-be-stale", Severity.WARNING, Certainty.PREDICTED)

@@ -30,7 +30,7 @@ import gradscope
 from gradscope.api import scope as scopes
 from gradscope.collect import facts
 from gradscope.collect.observers import Observer
-from gradscope.detect.leaks import growth
+from gradscope.detect import growth
 from gradscope.model import BackwardCall, Finding
 from gradscope.render.machine import to_json
 from tests import device

@@ -25,8 +25,8 @@ BOUNDARIES = {
     "gradscope.collect.backward:Backward._conclude",
     "gradscope.collect.saving:Saving.pack",
     "gradscope.collect.saving:Saving.unpack",
-    "gradscope.detect.foresight.lines:LineWatch._start",
-    "gradscope.detect.foresight.lines:LineWatch._event",
+    "gradscope.detect.line_watch:LineWatch._start",
+    "gradscope.detect.line_watch:LineWatch._event",
 }
 """What torch or Python calls itself: there is nothing of gradscope around it, the guard is inside."""
 

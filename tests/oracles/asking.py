@@ -19,8 +19,8 @@ from torch.autograd.graph import saved_tensors_hooks
 import gradscope
 from gradscope.collect.marks import Packed, Token
 from gradscope.collect.observers import Observer
-from gradscope.detect.foresight.inplace import InPlace
-from gradscope.detect.foresight.observer import Foresight
+from gradscope.detect.foresight import Foresight
+from gradscope.detect.inplace import InPlace
 from gradscope.model import Certainty
 from tests.oracles.samples import Built, Sample, TooSlowError
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 34_875
-FILES = 191
+CODE = 34_821
+FILES = 181
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gradscope.record import __version__
 from gradscope.record.codec import FORMAT
-from gradscope.record.version import __version__
 
 ROOT = Path(__file__).parents[2]
 LAYOUTS = Path(__file__).parent / "layouts.json"

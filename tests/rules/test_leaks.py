@@ -178,9 +178,9 @@ def test_a_leak_that_starts_late_is_seen(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "gradscope.detect.leaks.growth._SHARE", 1.0
+        "gradscope.detect.growth._SHARE", 1.0
     )  # whatever the scans cost on this machine
-    monkeypatch.setattr("gradscope.detect.leaks.growth._SHARE_TO_CONFIRM", 1.0)
+    monkeypatch.setattr("gradscope.detect.growth._SHARE_TO_CONFIRM", 1.0)
     source = f"""
     import torch
     net = torch.nn.Linear(4, 1)

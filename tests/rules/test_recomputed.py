@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointError, checkpoint
 
 import gradscope
+from gradscope.collect.recomputing import changed, generators, parameters, reads_of
 from gradscope.fixing.constructs import with_edits
 from gradscope.model import BackwardCall, Certainty, Severity, Site
-from gradscope.program.reads import changed, generators, parameters, reads_of
 from gradscope.program.tensors import sums_of
 from gradscope.rules import gs601
 from gradscope.rules.gs601 import PRESERVED, Recomputed, Saved

@@ -19,9 +19,8 @@ from golden import assert_golden
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, NodeState, SavedState
-from gradscope.render.pictures import wasm
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.dot import to_dot
+from gradscope.render.pictures.dot import lay_out, to_dot
 from gradscope.render.pictures.draw import draw_graphs
 from gradscope.render.pictures.picture import DEFAULTS, UNMARKED, Marking, Options, one_line
 from gradscope.render.theme import NODE_STATES
@@ -95,7 +94,7 @@ def test_hostile_strings_stay_text(tmp_path: Path) -> None:
     assert "<script" not in svg
     dot = to_dot(compose([hostile()], Options()))
     assert not re.search(r"label=<", dot)
-    picture = wasm.run(dot, "svg").decode()
+    picture = lay_out(dot, "svg").decode()
     assert "&lt;b&gt;evil&lt;/b&gt;&quot;|{}\\n\\Backward0" in picture
     assert "<script" not in picture
 

@@ -29,8 +29,7 @@ from gradscope.fixing.edits import (
     without_graph,
 )
 from gradscope.fixing.marks import Span
-from gradscope.fixing.patch import apply, read
-from gradscope.fixing.pieces import Piece, Pieces, block_with, together, written
+from gradscope.fixing.patch import Piece, Pieces, apply, block_with, read, together, written
 from gradscope.fixing.rehearsal import Kind
 
 Write: TypeAlias = Callable[..., Pieces]

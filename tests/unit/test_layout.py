@@ -16,8 +16,9 @@ from fontTools.ttLib import TTFont
 
 from gradscope.fixing.ways import LineState
 from gradscope.model import Graph
-from gradscope.render.pictures import wasm
+from gradscope.render.pictures import dot, draw
 from gradscope.render.pictures.compose import compose
+from gradscope.render.pictures.dot import LayoutError, lay_out
 from gradscope.render.pictures.draw import draw_graphs, to_svg
 from gradscope.render.pictures.picture import Arrow, Box, BoxRow, Cluster, Options, Picture
 
@@ -174,8 +175,8 @@ def test_links_go_from_box_to_box_downwards(whole: Graph) -> None:
 def test_the_time_limit_stops_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     picture = picture_of(chain(6000, ("Add", "Mul")), fold=False)
     with monkeypatch.context() as patched:
-        patched.setattr(wasm, "_LIMIT", 0.01)
-        with pytest.raises(wasm.LayoutError) as stopped:
+        patched.setattr(dot, "_LIMIT", 0.01)
+        with pytest.raises(LayoutError) as stopped:
             to_svg(picture)
     assert "cannot draw that: no layout within 0.01 s; a folded" in str(stopped.value)
     assert draw_graphs([chain(60)], None).boxes == 2, "a stopped engine works again"
@@ -189,16 +190,16 @@ def test_the_time_limit_stops_the_engine(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_what_is_too_large_is_refused(length: int, problem: str) -> None:
-    with pytest.raises(wasm.LayoutError, match=problem):
+    with pytest.raises(LayoutError, match=problem):
         draw_graphs([chain(length)], None, Options(fold=False))
 
 
 def test_a_folded_picture_without_a_layout_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> bytes:
-        raise wasm.LayoutError("no layout within 10 s")
+        raise LayoutError("no layout within 10 s")
 
-    monkeypatch.setattr(wasm, "run", stopped)
-    with pytest.raises(wasm.LayoutError, match="no layout within 10 s"):
+    monkeypatch.setattr(draw, "lay_out", stopped)
+    with pytest.raises(LayoutError, match="no layout within 10 s"):
         draw_graphs([two_losses()], None)
 
 
@@ -208,15 +209,15 @@ def test_the_compiled_engine_is_kept_for_the_next_time(
     cache, file = tmp_path / "cache", tmp_path / "file"
     file.touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    assert b"<svg" in wasm.run("digraph { a -> b }", "svg")
+    assert b"<svg" in lay_out("digraph { a -> b }", "svg")
     assert any(path.stat().st_size > 100_000 for path in cache.rglob("*"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(file))
-    assert b"<svg" in wasm.run("digraph { a -> b }", "svg")
+    assert b"<svg" in lay_out("digraph { a -> b }", "svg")
 
 
 def test_the_engine_leaves_no_thread() -> None:
     before = threads()
-    wasm.run("digraph { a }", "svg")
+    lay_out("digraph { a }", "svg")
     until = time.monotonic() + 60  # they end soon after the layout
     while threads() > before and time.monotonic() < until:
         time.sleep(0.01)

@@ -14,8 +14,8 @@ from torch._dynamo.utils import ExactWeakKeyDictionary
 
 import gradscope
 from gradscope.code.statements import changed_by
-from gradscope.detect.foresight import lines
-from gradscope.detect.foresight.lines import Versions
+from gradscope.detect import line_watch
+from gradscope.detect.line_watch import Versions
 from gradscope.model import Site
 
 BLAMED = [
@@ -96,7 +96,7 @@ def test_the_collector_does_not_run_in_its_looks(w: torch.Tensor) -> None:
 
     def comes(phase: str, info: object) -> None:
         frame: FrameType | None = sys._getframe()
-        while frame is not None and frame.f_code is not lines.LineWatch._look.__code__:
+        while frame is not None and frame.f_code is not line_watch.LineWatch._look.__code__:
             frame = frame.f_back
         came_in.append(frame is not None)
 
@@ -141,7 +141,7 @@ def test_a_trace_that_the_program_sets_later_wins(w: torch.Tensor) -> None:
 
 
 def test_it_ends_when_its_budget_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "_MOST_EVENTS", 50)
+    monkeypatch.setattr(line_watch, "_MOST_EVENTS", 50)
     w = torch.randn(3, requires_grad=True)
     with gradscope.watch() as scope:
         y = w.exp()

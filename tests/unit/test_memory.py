@@ -16,7 +16,7 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes
 from gradscope.collect.observers import Observers
 from gradscope.collect.saving import Saving
-from gradscope.detect.foresight.lines import MemoryBefore, checksums
+from gradscope.detect.line_watch import MemoryBefore, checksums
 from gradscope.program.names import Names
 
 CODE = data_lines.__code__

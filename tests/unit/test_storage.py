@@ -16,8 +16,8 @@ from recorded import HEADER, call_of, chain, rewrite
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Edge, Finding, Recording
+from gradscope.record import __version__
 from gradscope.record.file import PAGE, create, load, read_log
-from gradscope.record.version import __version__
 from gradscope.record.writer import RecordingWriter
 
 DATABASE = b"SQLite format 3\0".ljust(4_096, b"\0")

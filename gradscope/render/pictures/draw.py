@@ -29,9 +29,8 @@ from gradscope.model import (
     Recording,
     SavedState,
 )
-from gradscope.render.pictures import wasm
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.dot import Line, head_of, lines_of, to_dot
+from gradscope.render.pictures.dot import LayoutError, Line, head_of, lay_out, lines_of, to_dot
 from gradscope.render.pictures.folding import COMFORTABLE
 from gradscope.render.pictures.picture import DEFAULTS, UNMARKED, Marking, Options, Picture
 from gradscope.units import counted, escaped, firsts, listed
@@ -217,8 +216,8 @@ class Scene(NamedTuple):
 def to_svg(picture: Picture) -> Scene:
     """Draw the picture; raise LayoutError if it is too large for that."""
     if len(picture.boxes) > _MOST:
-        raise wasm.LayoutError(f"no one can read more than {_MOST:,} boxes")
-    root = ElementTree.fromstring(wasm.run(to_dot(picture), "svg"))
+        raise LayoutError(f"no one can read more than {_MOST:,} boxes")
+    root = ElementTree.fromstring(lay_out(to_dot(picture), "svg"))
     lines = {f"b{box.id}": lines_of(box) for box in picture.boxes}
     titles: list[Element] = []
     for group in list(root.iter(f"{{{_SVG}}}g")):

@@ -13,8 +13,8 @@ from gradscope.fixing.patch import Patch, apply, read, unified_diff
 from gradscope.fixing.plan import Candidate, Plan, Proposal
 from gradscope.model import Finding
 from gradscope.render.text.report import print_help, tag
-from gradscope.render.text.snippets import location
 from gradscope.render.text.terminal import (
+    location,
     plain,
     print_labelled,
     print_lines,

@@ -42,11 +42,13 @@ from gradscope.render.memory import (
     trends,
 )
 from gradscope.render.text.calls import as_code, calls_table
-from gradscope.render.text.snippets import gutter_width, mentioned, pointed
 from gradscope.render.text.terminal import (
     ELLIPSIS,
+    gutter_width,
+    mentioned,
     place_of,
     plain,
+    pointed,
     print_labelled,
     print_lines,
     print_message,

@@ -11,8 +11,7 @@ from rich.text import Text
 from gradscope.fixing.origins import EngineUse
 from gradscope.fixing.ways import Answer, Cut, LineState, Row, State, Ways
 from gradscope.model import Site
-from gradscope.render.text.snippets import source_line
-from gradscope.render.text.terminal import plain, print_lines, prose, shorten, wrapped
+from gradscope.render.text.terminal import plain, print_lines, prose, shorten, source_line, wrapped
 from gradscope.units import counted, lines_told, listed
 
 _MOST_ROWS = 12  # lines of a way: of a longer one both ends and what is around the cut, 11 at most

@@ -20,7 +20,7 @@ from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
-from gradscope.detect.leaks.growth import Growth
+from gradscope.detect.growth import Growth
 from gradscope.detect.trained import Trained
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.ahead.frames import SUSPENDED

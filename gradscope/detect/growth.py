@@ -22,7 +22,7 @@ from gradscope.collect.generations import this_thread
 from gradscope.collect.look import Look
 from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import State
-from gradscope.detect.leaks.suspects import Scan, Spans, Suspect, Unmet
+from gradscope.detect.suspects import Scan, Spans, Suspect, Unmet
 from gradscope.model import BackwardCall, Finding, Holding, Severity, Site, Trend
 from gradscope.model.paths import Origin, Path
 from gradscope.program.containers import closure_of

@@ -21,8 +21,8 @@ from gradscope.collect.nodes import kind_of, packs_in
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
-from gradscope.detect.foresight.lines import LineWatch
-from gradscope.detect.foresight.reading import (
+from gradscope.detect.line_watch import LineWatch
+from gradscope.detect.reading import (
     MOST_MADE,
     MOST_NAMED,
     MOST_NODES,

@@ -23,17 +23,17 @@ from gradscope.collect.notes import Notes, came_by_signal, take
 from gradscope.collect.observers import Observer
 from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.slots import begin_watch, foreign
-from gradscope.collect.state import Budget, State
+from gradscope.collect.state import Overhead, State
 from gradscope.detect import crossing, failing, hazards
 from gradscope.detect.asking import Materialized
 from gradscope.detect.foresight import Foresight, FreedWatch
 from gradscope.detect.growth import Growth
 from gradscope.detect.inplace import InPlace
 from gradscope.detect.line_watch import LineWatch
-from gradscope.detect.recomputed import Recomputed
+from gradscope.detect.recomputed import Recomputings
 from gradscope.detect.reducers import Reducers
 from gradscope.detect.trained import Trained
-from gradscope.detect.unused import Unused, Waste
+from gradscope.detect.unused import UnusedGraphs, Waste
 from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
 from gradscope.hooks import (
     DefaultHookFunctions,
@@ -112,7 +112,7 @@ class Session:
         self.is_kept = False
         self.sees_steps = not {Part.STEPS, Part.WATCH} & off
         self.process = os.getpid()
-        allowed = None if budget is None else Budget(budget)
+        allowed = None if budget is None else Overhead(budget)
         self.state = state = State(self.report, notes, hooked=hooks, budget=allowed)
         state.looks = Part.LOOKS not in off
         self.looker = Looker(state)
@@ -123,7 +123,7 @@ class Session:
         self._survived = hazards.Survived(self._explained_memory)
         foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
         self._reducers = Reducers(state)
-        others = Materialized(state), Recomputed(state), self._reducers
+        others = Materialized(state), Recomputings(state), self._reducers
         state.observers.add(*foresight, self._survived, *others)
         self._refused = 0
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
@@ -207,7 +207,7 @@ class Session:
         if self.state.generations.is_own:
             self.state.lifting.leave()  # it is shown all of its own beginning
         growth = Growth(self.state)
-        unused = Unused(self.state, growth, scope.trained)
+        unused = UnusedGraphs(self.state, growth, scope.trained)
         scope.leaks = growth, unused, Waste(self.state, growth)
         observers.add(
             *scope.leaks, scope.trained, report=lambda finding: unprofiled(scope.report)(finding)
@@ -425,7 +425,7 @@ class Scope:
         self._findings = Findings()
         self.outcome: Outcome | None = None
         """How the program ended, once that is known; the watch ends with its ``with`` block."""
-        self.leaks: tuple[Growth, Unused, Waste]
+        self.leaks: tuple[Growth, UnusedGraphs, Waste]
         """What looks for leaks in the time of this watch, and reports to no other."""
         self.trained: Trained
         """What follows the parameters that get gradients, in the same way."""

@@ -20,7 +20,7 @@ from gradscope.collect.following import Following, followed
 from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
 from gradscope.fixing.origins import EngineUse, Leaf
-from gradscope.fixing.ways import Cut, Row, State, Ways
+from gradscope.fixing.ways import Arrival, Cut, Row, Ways
 from gradscope.model import Site
 from gradscope.program.names import parameters_in
 from gradscope.program.sites import place_in, user_frames
@@ -173,11 +173,11 @@ class _Asking:
             )
         ways = Ways(record, asked="" if use is None else name)
         answers = ways.of_leaves(record.origins[value].leaf for value in values)
-        states = {each.state for each in answers} - {State.FROZEN}
+        states = {each.state for each in answers} - {Arrival.FROZEN}
         cuts = [cut for answer in answers for cut in answer.cuts]
-        first = min(answers, key=lambda each: each.state is not State.CUT)
+        first = min(answers, key=lambda each: each.state is not Arrival.CUT)
         text = self._printed(partial(print_answer, answer, ways) for answer in answers)
-        arrives = bool(states) and states <= {State.ARRIVES, State.ZERO}
+        arrives = bool(states) and states <= {Arrival.ARRIVES, Arrival.ZERO}
         return _why(ways, arrives, ways.shown(first)[1], cuts, text, first)
 
     def _of_root(self, call: EngineUse, name: str) -> Why:

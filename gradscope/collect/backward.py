@@ -27,7 +27,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.saving import Saving
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.snapshot import Pictures
-from gradscope.collect.state import Budget, State
+from gradscope.collect.state import Overhead, State
 from gradscope.collect.steady import Steady
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
@@ -299,7 +299,7 @@ class Backward:
     # calls that are not looked at
 
     @hidden_from_compiler
-    def _rests(self, budget: Budget) -> bool:
+    def _rests(self, budget: Overhead) -> bool:
         """Return whether the budget is spent, so that the next calls are not looked at."""
         budget.rests = budget.left < 0 and not self._state.running
         if budget.rests:
@@ -310,7 +310,7 @@ class Backward:
 
     @hidden_from_compiler
     def _look_late(
-        self, budget: Budget, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, budget: Overhead, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Call | None:
         """Look at the graph of a call that has failed and was not looked at, and announce why: of
         calls within each other, at that of the innermost, which is where the error comes from.

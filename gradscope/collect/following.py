@@ -24,14 +24,14 @@ from gradscope.collect.notes import Notes
 from gradscope.collect.numbers import origins_of, traced
 from gradscope.collect.walk import Walker, root_node
 from gradscope.fixing.origins import (
+    Birth,
     CutReason,
     EngineUse,
-    Holder,
     Leaf,
     Mode,
     ModeKind,
-    Origin,
     Origins,
+    Stepper,
     StepUse,
 )
 from gradscope.hooks import (
@@ -203,7 +203,7 @@ class _Leaves:
                 ref, leaf = self._met[number]
                 self._met[number] = ref, leaf._replace(name=name)
 
-    def now(self, holders: Iterable[Holder]) -> Iterator[Leaf]:
+    def now(self, holders: Iterable[Stepper]) -> Iterator[Leaf]:
         """Yield what is known of each leaf; ``holders`` are the optimizers."""
         owners = {n: i for i, holder in enumerate(holders) for n in holder.leaves}
         for number, (ref, leaf) in enumerate(self._met):
@@ -235,7 +235,7 @@ class Following(TorchFunctionMode):
         self._local = _Local()
         self._routes = Routes()
         self._numbered: dict[Route, int] = {}
-        self._origins: list[Origin] = []
+        self._origins: list[Birth] = []
         self._would: list[bool] = []
         """Of each value whether a graph leads to a leaf, or would without a Function around."""
         self._known = OfTensors[int]()
@@ -248,7 +248,7 @@ class Following(TorchFunctionMode):
         self._calls: list[EngineUse] = []
         self._steps: list[StepUse] = []
         self._optimizers: list[weakref.ref[Any]] = []
-        self._holders: list[Holder] = []
+        self._holders: list[Stepper] = []
 
     def follow(self) -> Handle:
         """Begin; the handle ends it."""
@@ -323,13 +323,13 @@ class Following(TorchFunctionMode):
             number = self._as_leaf(value, (number,), origin.route)
         elif requires and origin.cut is not None and not is_leaf(value):
             # The forward of a Function gave it, or a write into its base.
-            number = self._add(value, Origin((number,), "graph", origin.route, True))
+            number = self._add(value, Birth((number,), "graph", origin.route, True))
         storage, written = self._written.get(storage_of(value), (None, -1))
         if storage is not None and not storage.expired() and written > number:
             if self._origins[written].has_graph and not requires:
-                cut = Origin((number, written), "data", origin.route, False, CutReason.DATA)
+                cut = Birth((number, written), "data", origin.route, False, CutReason.DATA)
                 return self._add(value, cut)
-            return self._add(value, Origin((number, written), "memory", origin.route, requires))
+            return self._add(value, Birth((number, written), "memory", origin.route, requires))
         return number
 
     def _unknown(self, value: Any) -> int:
@@ -338,21 +338,21 @@ class Following(TorchFunctionMode):
             inner = [*_levels(value)][1:]
             if inner:
                 number = self.number_of(inner[0])
-                return self._add(value, Origin((number,), "wrapped", -1, _requires_grad(value)))
+                return self._add(value, Birth((number,), "wrapped", -1, _requires_grad(value)))
             if isinstance(value, torch.nn.Parameter) or value.requires_grad:
                 return self._as_leaf(value, (), -1)
-            return self._add(value, Origin((), "", -1, False))
+            return self._add(value, Birth((), "", -1, False))
         parents = (self.number_of(leaf) for leaf in self._graph([value])[0])
-        return self._add(value, Origin(tuple(parents), "unseen", -1, True))
+        return self._add(value, Birth(tuple(parents), "unseen", -1, True))
 
     def _as_leaf(self, value: Any, parents: tuple[int, ...], route: int) -> int:
         leaf = self._leaves.add(value)
-        return self._add(value, Origin(parents, "leaf", route, value.requires_grad, leaf=leaf))
+        return self._add(value, Birth(parents, "leaf", route, value.requires_grad, leaf=leaf))
 
     def _leaf(self, value: Any) -> int:
         return self._origins[self.number_of(value)].leaf
 
-    def _add(self, value: Any, origin: Origin) -> int:
+    def _add(self, value: Any, origin: Birth) -> int:
         number = len(self._origins)
         if origin.cut is CutReason.MODE:
             origin = origin._replace(mode=self._local.mode)
@@ -430,7 +430,7 @@ class Following(TorchFunctionMode):
             name = _LINEAR
         if name.endswith("_like") or (name.startswith("new_") and name != "new_tensor"):
             parents = self._parents([*_tensors_in(args[1:]), *_tensors_in(kwargs)])
-        own = Origin(parents, name, route, False)
+        own = Birth(parents, name, route, False)
         memory = {storage_of(t): t for t, _ in before.versions}
         given = {id(t) for t, _ in before.versions}
         for out in self._outs(name, result, args, before.versions):
@@ -458,7 +458,7 @@ class Following(TorchFunctionMode):
             if id(out) not in given or (id(out) in changed and not is_own):
                 yield out
 
-    def _note(self, out: Any, own: Origin, *, needed: bool) -> None:
+    def _note(self, out: Any, own: Birth, *, needed: bool) -> None:
         has_graph = _requires_grad(out)
         if out.requires_grad and is_leaf(out) and len([*_levels(out)]) == 1:  # its own beginning
             self._as_leaf(out, own.parents, own.route)
@@ -492,7 +492,7 @@ class Following(TorchFunctionMode):
         own = [self._origins[p] for p in parents]
         is_cut = any(self._would[p] for p in parents) or any(o.parents or o.leaf >= 0 for o in own)
         cut = CutReason.LEFT if any(o.has_graph for o in own) else None
-        number = self._add(None, Origin(parents, name, route, False, cut))
+        number = self._add(None, Birth(parents, name, route, False, cut))
         is_bare = name.startswith("__")
         is_marked = is_cut and self.is_alone
         return traced(result, (number,), is_bare=is_bare) if is_marked else result
@@ -502,7 +502,7 @@ class Following(TorchFunctionMode):
         result, route = original(array), partial(self._route, sys._getframe(1))
 
         def note() -> None:
-            own = Origin(self._parents(_tensors_in(array)), "from_numpy", route(), False)
+            own = Birth(self._parents(_tensors_in(array)), "from_numpy", route(), False)
             self._add(result, own)
 
         self._noting(note, None)
@@ -541,7 +541,7 @@ class Following(TorchFunctionMode):
                     cut = CutReason.CHECKPOINT if is_checkpoint else CutReason.FUNCTION
                     if marks:
                         cut, at = CutReason.MARKED, marks[0]
-            number = self._add(out, Origin((*before.parents, *inner), name, at, has_graph, cut))
+            number = self._add(out, Birth((*before.parents, *inner), name, at, has_graph, cut))
             if (code := getattr(function.backward, "__code__", None)) is not None:
                 begin = os.path.abspath(code.co_filename), code.co_firstlineno
                 self._functions[number] = Site(*begin, function=f"{name}.backward")
@@ -724,7 +724,7 @@ class Following(TorchFunctionMode):
             known = len(self._optimizers)
             self._optimizers.append(weakref.ref(optimizer))
             kind, made = type(optimizer).__name__, self._route(frame)
-            self._holders.append(Holder("", kind, (), made, next(self._turns)))
+            self._holders.append(Stepper("", kind, (), made, next(self._turns)))
         return known
 
     def step(self, optimizer: Any) -> None:

@@ -179,7 +179,7 @@ class Pass:
         self.thread = this_thread.number
         self.saved: list[Saved] = []
         self.drawn: tuple[str, ...] = ()
-        self.difference: Difference | None = None
+        self.difference: Divergence | None = None
         self._before = generators()
 
     def end(self) -> None:
@@ -188,7 +188,7 @@ class Pass:
         self.drawn = tuple(name for name, state in self._before.items() if now.get(name) != state)
 
 
-class Difference(NamedTuple):
+class Divergence(NamedTuple):
     """How a checkpoint's second run differs from the first: what the first operation that does had
     saved ``then``, and saves ``now``, None of nothing; and what it reads that has ``changed``.
     """
@@ -209,7 +209,7 @@ class Again:
         self._first, self._watch, self._frame = first, watch, weakref.ref(frame)
         self._changed = changed(first.reads, reads_of(run_by_checkpoint(frame)[0]))
         self._count = 0
-        self._found: Difference | None = None
+        self._found: Divergence | None = None
         self._is_silent = False
 
     def add(self, tensor: torch.Tensor, now: Saved) -> None:
@@ -233,7 +233,7 @@ class Again:
 
     def _note(self, then: Saved | None, now: Saved | None) -> None:
         kind = "" if then is None else then.kind
-        self._found = self._found or Difference(self._first, then, now, kind, self._changed)
+        self._found = self._found or Divergence(self._first, then, now, kind, self._changed)
 
     def end(self) -> None:
         """The run has ended, or stopped where torch had all that it needs."""
@@ -250,7 +250,7 @@ class Recomputing:
 
     def __init__(self, names: Names, observers: Observers, notes: Notes) -> None:
         self.observers = observers
-        self.silent: list[Difference] = []
+        self.silent: list[Divergence] = []
         """What was found of runs that torch does not complain of, until it is told."""
         self._names, self._notes, self._left = names, notes, _MOST
         self._passes = weakref.WeakKeyDictionary[Any, Pass]()
@@ -359,13 +359,13 @@ class Recomputing:
         if names or any(name != "torch" or not first.preserves for name in first.drawn):
             self.silent.append(found._replace(changed=names, is_silent=True))
 
-    def reentrant(self, node: Any) -> Difference | None:
+    def reentrant(self, node: Any) -> Divergence | None:
         """Return what is known of the reentrant checkpoint that a node belongs to."""
         first = None if node is None else node.metadata.get(_KEY)
         if first is None:
             return None
         names = changed(first.reads, reads_of(node.run_function))
-        return Difference(first, changed=names, is_reentrant=True)
+        return Divergence(first, changed=names, is_reentrant=True)
 
 
 def _place_within(frame: FrameType | None) -> Place | None:

@@ -40,7 +40,7 @@ _MOST_PASSED = 256
 _LEAST_TOLD, _LEAST_SHARE = 1_000_000, 0.01
 
 
-class Budget:
+class Overhead:
     """Keeps what a watch costs within a share of the time since it began: a call that comes when it
     is spent is not looked at.
 
@@ -145,7 +145,7 @@ class State:
         notes: Notes | None = None,
         *,
         hooked: bool = False,
-        budget: Budget | None = None,
+        budget: Overhead | None = None,
     ) -> None:
         self.hooked = hooked
         self.budget = budget

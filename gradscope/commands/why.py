@@ -91,7 +91,7 @@ def _of_call(ways: Any, file: str, options: WhyOptions) -> int:
 
 
 def _of_name(ways: Any, file: str, name: str, options: WhyOptions) -> int:
-    from gradscope.fixing.ways import State
+    from gradscope.fixing.ways import Arrival
     from gradscope.render.text.why import print_answer
 
     leaves = ways.named(name)
@@ -110,15 +110,15 @@ def _of_name(ways: Any, file: str, name: str, options: WhyOptions) -> int:
         console = console_on(sys.stdout)
         for answer in answers:
             print_answer(answer, ways, file, console)
-        if any(answer.state is State.CUT for answer in answers):
+        if any(answer.state is Arrival.CUT for answer in answers):
             command, further = f"next: gradscope fix {os.path.relpath(file)}", "--finding GS502"
             if len(f"{command} {further}") > console.width:
                 print_line(console, f"{command} \\")
                 command = "     "
             print_line(console, f"{command} {further}")
         _print_ended(ways, console)
-    _draw(ways, max(answers, key=lambda answer: answer.state is State.CUT), options)
-    fine = (State.ARRIVES, State.ZERO, State.FROZEN)
+    _draw(ways, max(answers, key=lambda answer: answer.state is Arrival.CUT), options)
+    fine = (Arrival.ARRIVES, Arrival.ZERO, Arrival.FROZEN)
     return int(not all(answer.state in fine for answer in answers))
 
 

@@ -49,7 +49,7 @@ def _bare(root: torch.Tensor, name: str | None, site: Site | None) -> gs501.Bare
     )
 
 
-def unused(evidence: Evidence, which: Sequence[int]) -> gs505.Unused:
+def unused(evidence: Evidence, which: Sequence[int]) -> gs505.Unreached:
     """Return what is known of these inputs of a call."""
     asked, frames = _asked(evidence), user_frames(sys._getframe(1))
     outputs = names_in(frames[0], asked.outputs) if frames else ()
@@ -64,7 +64,7 @@ def unused(evidence: Evidence, which: Sequence[int]) -> gs505.Unused:
         )
         for i, each in ((i, asked.inputs[i]) for i in which[:_MOST_NAMED])
     )
-    return gs505.Unused(
+    return gs505.Unreached(
         evidence.call.record,
         tuple(inputs),
         tuple(filter(None, outputs)),
@@ -80,7 +80,7 @@ class Materialized(Observer):
 
     def __init__(self, watch: State) -> None:
         self._watch = watch
-        self._zeros: dict[Site | None, tuple[gs505.Unused, Sequence[TensorRef]]] = {}
+        self._zeros: dict[Site | None, tuple[gs505.Unreached, Sequence[TensorRef]]] = {}
         """By the line that asks for gradients what it will not get, and the leaves before that."""
 
     def before_call(
@@ -103,7 +103,7 @@ class Materialized(Observer):
             self._zeros[place] = facts, [*map(TensorRef, there)]
 
 
-def _is_zeros(leaf: torch.Tensor, facts: gs505.Unused, others: Sequence[TensorRef]) -> bool:
+def _is_zeros(leaf: torch.Tensor, facts: gs505.Unreached, others: Sequence[TensorRef]) -> bool:
     """Return whether a leaf is zeros for an input that nothing reaches, and none of the others."""
     is_alike = type(leaf) is torch.Tensor and describe(leaf) in {i.label for i in facts.inputs}
     is_new = is_alike and all(ref() is not leaf for ref in others)

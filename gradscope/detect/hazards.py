@@ -34,7 +34,7 @@ from gradscope.collect.walk import MOST_NODES, Walker, reachable, targets_of
 from gradscope.detect import asking, recomputed
 from gradscope.detect.node_facts import built_at, needs_saved, node_at
 from gradscope.detect.suspects import LAST
-from gradscope.detect.unused import Unused, Waste
+from gradscope.detect.unused import UnusedGraphs, Waste
 from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor
 from gradscope.model.paths import Path
 from gradscope.program.containers import look_at
@@ -337,7 +337,7 @@ def out_of_memory(error: BaseException | None) -> BaseException | None:
 
 
 def explain_memory(
-    error: BaseException, unused: Unused, waste: Waste, raising: FrameType | None = None
+    error: BaseException, unused: UnusedGraphs, waste: Waste, raising: FrameType | None = None
 ) -> Finding:
     """Return the finding for an error of an allocator, by the graphs that are alive then. It looks
     from the variables of the functions that the error came through, or is ``raising`` in; and keeps
@@ -437,9 +437,9 @@ class _Alive:
         self.targets = targets_of(self.nodes, self.index)
         self.numbers = [-1 if n == NO_SEQUENCE_NR else n for n in map(watch.number_of, self.nodes)]
         self.routes: dict[int, Route] = {}
-        self.saved = defaultdict[int, list[gs401.Saved]](list)
+        self.saved = defaultdict[int, list[gs401.Memory]](list)
         self._taken: set[int] = set()
-        first: dict[int, gs401.Saved] = {}
+        first: dict[int, gs401.Memory] = {}
         made: Sequence[Place | None] = ()
         if watch.past.was_lifted(max(self.numbers, default=0)):
             made = watch.recognizer.places_of(tuple(map(type, self.nodes)), None)
@@ -462,10 +462,10 @@ class _Alive:
                 elif known is None and key and nbytes:
                     shape = (tensor is not None and shape_of(tensor)) or (0,)
                     what = type(self.nodes[i]).__name__, module, site_of(place), shape[0]
-                    first[key] = one = gs401.Saved(self.numbers[i], nbytes, *what)
+                    first[key] = one = gs401.Memory(self.numbers[i], nbytes, *what)
                     self.saved[i].append(one)
 
-    def take(self, starts: Iterable[int], among: Set[int] | None = None) -> list[gs401.Saved]:
+    def take(self, starts: Iterable[int], among: Set[int] | None = None) -> list[gs401.Memory]:
         """Take what nodes lead to, ``among`` some nodes, and return what it saved."""
         led = reachable(self.targets, starts, cut=self._taken)
         new = [i for i in led if among is None or i in among]

@@ -40,12 +40,12 @@ from gradscope.program.ahead.values import (
     reading,
 )
 from gradscope.program.containers import is_a, is_exactly
-from gradscope.program.reach import Budget, named_tensors
+from gradscope.program.reach import Limits, named_tensors
 from gradscope.program.sites import USER, Place, owner_of, place_in
 
 # What one look reads of the variables: objects, levels and elements in which a model, its state
 # and its optimizer lie. The seconds end only what goes astray.
-BUDGET = Budget(max_objects=1_000, max_seconds=0.2, max_depth=10, max_items=64)
+BUDGET = Limits(max_objects=1_000, max_seconds=0.2, max_depth=10, max_items=64)
 # Nodes that one look touches: each takes stack when it is destroyed, in addition to those that
 # the walks of backward calls touched.
 MOST_NODES = 2_000

@@ -13,7 +13,7 @@ from gradscope.collect.backward import Evidence
 from gradscope.collect.calls import Call
 from gradscope.collect.generations import this_thread
 from gradscope.collect.observers import Observer
-from gradscope.collect.recomputing import Difference, Saved
+from gradscope.collect.recomputing import Divergence, Saved
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import USER, Place, owner_of, site_of
@@ -27,13 +27,13 @@ _OTHERWISE = re.compile(rf"position (\d+):\s+saved metadata: {_META}.*\s+recompu
 _FEWER = re.compile(r"during recomputation: (\d+)")
 
 
-class Recomputed(Observer):
+class Recomputings(Observer):
     """Announces GS601 where both runs were looked at."""
 
     def __init__(self, watch: State) -> None:
         self._watch = watch
 
-    def recomputed(self, difference: Difference) -> Iterator[Finding]:
+    def recomputed(self, difference: Divergence) -> Iterator[Finding]:
         """Tell it before torch does."""
         call = self._watch.call
         if call is not None:
@@ -50,7 +50,7 @@ class Recomputed(Observer):
         yield from (gs601.finding(_facts(difference, record)) for difference in found)
 
 
-def _facts(difference: Difference, call: BackwardCall) -> gs601.Recomputed:
+def _facts(difference: Divergence, call: BackwardCall) -> gs601.Recomputed:
     first = difference.first
     return gs601.Recomputed(
         *(call, site_of(first.place), _saved(difference.then), _saved(difference.now)),
@@ -61,8 +61,8 @@ def _facts(difference: Difference, call: BackwardCall) -> gs601.Recomputed:
     )
 
 
-def _saved(saved: Saved | None) -> gs601.Saved | None:
-    return saved and gs601.Saved(site_of(saved.place), saved.module, saved.label)
+def _saved(saved: Saved | None) -> gs601.Operand | None:
+    return saved and gs601.Operand(site_of(saved.place), saved.module, saved.label)
 
 
 def explain(
@@ -90,14 +90,14 @@ def _of_checkpoint(evidence: Evidence, checkpoint: Any, text: str, place: Place 
     own, first = evidence.state.saving.recomputing.first_of(checkpoint)
     facts = gs601.Recomputed(call, preserves=run_by_checkpoint(checkpoint)[1])
     if own is not None:
-        facts = _facts(own.difference or Difference(own), call)
+        facts = _facts(own.difference or Divergence(own), call)
     elif first is not None:
         facts = facts._replace(checkpoint=site_of(first.place))
     if facts.then is None and facts.now is None:
         otherwise, fewer = _OTHERWISE.search(text), _FEWER.search(text)
         at = otherwise or fewer
         known = () if first is None or at is None else first.saved[int(at[1]) :]
-        then = next(map(_saved, known), None) or gs601.Saved()
+        then = next(map(_saved, known), None) or gs601.Operand()
         if otherwise is not None:
             labels = (labelled(*otherwise.group(*which)) for which in ((2, 3), (4, 5)))
             then, now = (then._replace(label=label) for label in labels)
@@ -105,7 +105,7 @@ def _of_checkpoint(evidence: Evidence, checkpoint: Any, text: str, place: Place 
         elif fewer is not None:
             facts = facts._replace(then=then)
         elif place is not None:
-            facts = facts._replace(now=gs601.Saved(place.site))
+            facts = facts._replace(now=gs601.Operand(place.site))
     return gs601.finding(facts._replace(has_raised=True))
 
 
@@ -117,5 +117,5 @@ def _of_output(evidence: Evidence, own: dict[str, Any]) -> Finding:
     facts = facts if known is None else _facts(known, call)
     labels = (map(describe, pair) for pair in zip(own["args"], own["outputs"], strict=False))
     both = next(((then, now) for then, now in labels if then != now), ("", ""))
-    then, now = (gs601.Saved(label=label) for label in both)
+    then, now = (gs601.Operand(label=label) for label in both)
     return gs601.finding(facts._replace(then=then, now=now, has_raised=True))

@@ -26,7 +26,7 @@ from gradscope.collect.state import State
 from gradscope.model import Holding, Site
 from gradscope.model.paths import Origin, Path, Step
 from gradscope.program.reach import (
-    Budget,
+    Limits,
     Walk,
     named_tensors,
     paths_by_referrers,
@@ -281,9 +281,9 @@ class Spans:
 # Elements that a bounded deque may keep on purpose, `deque(maxlen=20)` for an average of the last
 # ones; `deque(maxlen=10_000)`, a replay memory, is not to hold a graph of each.
 _WINDOW = 200
-_BUDGET = Budget(1_000, max_seconds=0.2, max_depth=12, max_items=100, window=_WINDOW)
+_BUDGET = Limits(1_000, max_seconds=0.2, max_depth=12, max_items=100, window=_WINDOW)
 # What scans look at while the program runs, and once at its end or when memory ran out.
-LAST = Budget(30_000, max_seconds=5, max_depth=12, max_items=10_000, window=_WINDOW)
+LAST = Limits(30_000, max_seconds=5, max_depth=12, max_items=10_000, window=_WINDOW)
 # Iterations that must be seen together before anything is suspected: two are there whenever the
 # last loss is kept while the next is computed (`loss = net(x).mean()` in a loop).
 _FEWEST = 3

@@ -58,7 +58,7 @@ class _Dropped:
     modules: set[str] = field(default_factory=set)
 
 
-class Unused(Observer):
+class UnusedGraphs(Observer):
     """Announces GS305 at the end: only then it is known that no backward call came.
 
     A line counts as trained through as soon as one graph that was built by way of it was met by a

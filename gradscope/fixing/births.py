@@ -17,7 +17,7 @@ from gradscope.fixing.origins import CutReason, EngineUse, Origins
 from gradscope.fixing.plan import Plan, alone, none_held, plan
 from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program
 from gradscope.fixing.verify import LEAST_CALLS
-from gradscope.fixing.ways import Cut, State, Ways, spot_of
+from gradscope.fixing.ways import Arrival, Cut, Ways, spot_of
 from gradscope.model import (
     Applicability,
     CellState,
@@ -180,15 +180,15 @@ def _silenced(call: EngineUse, ways: Ways) -> list[Related]:
 def not_reached(finding: Finding, ways: Ways) -> Way | None:
     """Return why no gradient reaches the parameters of a finding."""
     leaves = [n for name in finding.parameters for n in ways.named(name)[:1]]
-    answers = [a for a in ways.of_leaves(leaves) if a.state not in (State.ARRIVES, State.ZERO)]
-    cut_off = [a for a in answers if a.state is State.CUT]
+    answers = [a for a in ways.of_leaves(leaves) if a.state not in (Arrival.ARRIVES, Arrival.ZERO)]
+    cut_off = [a for a in answers if a.state is Arrival.CUT]
     if cut_off:
         cuts = [*filter(ways.is_last, cut_off[0].cuts)] or cut_off[0].cuts
         return _cut_way(cuts[0], cuts[1:], ways)
-    without = [leaf for a in answers if a.state is State.LOST for leaf in a.leaves]
+    without = [leaf for a in answers if a.state is Arrival.LOST for leaf in a.leaves]
     if without and (begin := ways.lost_by(without[0])) is not None:
         return _lost_way(without, begin, ways)
-    unused = [a for a in answers if a.state in (State.UNUSED, State.ASIDE)]
+    unused = [a for a in answers if a.state in (Arrival.UNUSED, Arrival.ASIDE)]
     return _unused_way(unused[0].leaves, unused[0].state, ways) if unused else None
 
 
@@ -221,11 +221,11 @@ def _lost_way(leaves: Sequence[int], begin: Site, ways: Ways) -> Way:
     return Way(at, label, (), (fix,))
 
 
-def _unused_way(leaves: Sequence[int], state: State, ways: Ways) -> Way | None:
+def _unused_way(leaves: Sequence[int], state: Arrival, ways: Ways) -> Way | None:
     record = ways.record
     whom = record.told(leaves)
     made = next((site for n in leaves if (site := ways.made_at(n)) is not None), None)
-    if state is State.ASIDE:
+    if state is Arrival.ASIDE:
         last = ways.last_of_values(map(ways.value_of, leaves))
         site = last or made
         label = f"is computed from {whom}, and no loss from that"
@@ -234,7 +234,7 @@ def _unused_way(leaves: Sequence[int], state: State, ways: Ways) -> Way | None:
     if site is None:
         return None
     use = Fix(FixKind.OTHER, "use it in what is trained, or remove it")
-    notes = [*_not_read(made)] if made is not None and state is State.UNUSED else []
+    notes = [*_not_read(made)] if made is not None and state is Arrival.UNUSED else []
     return Way(site, label, notes, (use,), is_unused=True)
 
 
@@ -448,8 +448,8 @@ def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> boo
         if finding.code == "GS503" and not finding.is_of_resets:
             return bool(own) and all(record.leaves[n].optimizer >= 0 for n in own)
         # A gradient that no step finds changes nothing.
-        states = {each.state if each.given else State.LOST for each in after.of_leaves(own)}
-        return State.ARRIVES in states <= {State.ARRIVES, State.ZERO}
+        states = {each.state if each.given else Arrival.LOST for each in after.of_leaves(own)}
+        return Arrival.ARRIVES in states <= {Arrival.ARRIVES, Arrival.ZERO}
     return None
 
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from gradscope.code import source
 from gradscope.code.source import FUNCTIONS
-from gradscope.fixing.constructs import emptied
+from gradscope.fixing.constructs import emptied, uncached
 from gradscope.fixing.edits import (
     PATHS,
     copying,
@@ -31,7 +31,6 @@ from gradscope.fixing.edits import (
     split_off,
     summed,
     summed_loop,
-    uncached,
     variable_at,
     with_call,
     with_clones,
@@ -43,7 +42,7 @@ from gradscope.fixing.edits import (
 from gradscope.fixing.marks import Span, waits
 from gradscope.fixing.patch import Pieces, all_of, block_with, together, written
 from gradscope.fixing.rehearsal import Kind, Option, Simulation, Spot
-from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, OTHER, TARGET, Trial
+from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, OTHER, TARGET, WhatIf
 from gradscope.model import Edit, Finding, Fix, FixKind
 from gradscope.units import gathered, lines_told, listed
 
@@ -55,7 +54,7 @@ _KEPT = ("every gradient stays as it is",)
 _OF_THEN = "every gradient stays as it is, at the values of then"
 
 
-class Search(Trial):
+class Search(WhatIf):
     """Tries changes on a record, to mend what fails in one line."""
 
     def options(self, finding: Finding) -> dict[FixKind, list[Fix]]:

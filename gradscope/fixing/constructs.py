@@ -1,11 +1,12 @@
-"""Writes the edits of constructs: of those that a finding names, with no rehearsal, and of
-containers that are only filled.
+"""Writes the edits of constructs: of those that a finding names, with no rehearsal, of caches, and
+of containers that are only filled.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gradscope.code import source
@@ -21,13 +22,24 @@ from gradscope.fixing.edits import (
     without_graph,
 )
 from gradscope.fixing.marks import Span
-from gradscope.fixing.patch import Pieces, after, before, block_with, instead_of, text_of, written
+from gradscope.fixing.patch import (
+    Piece,
+    Pieces,
+    after,
+    before,
+    block_with,
+    instead_of,
+    start_of,
+    text_of,
+    written,
+)
 from gradscope.model import Finding, Fix, FixKind, Recording, Site
 from gradscope.rules import gs602
 from gradscope.rules.base import NOT_REENTRANT
 from gradscope.rules.gs104 import SETTING
 from gradscope.rules.gs601 import PRESERVED
 
+_CACHES = ("cache", "lru_cache", "cached_property")
 _NORMS = ("weight_norm", "spectral_norm")
 
 
@@ -139,6 +151,47 @@ def _without_gradients(site: Site) -> Pieces:
     held = re.findall(r"\b([\w.]+)\.zero_grad\(", text)
     owners = dict.fromkeys(held or re.findall(r"\b([\w.]+)\.parameters\(", text))
     return after(used[-1], site.file, [f"{own}.zero_grad()" for own in owners]) if used else ()
+
+
+def uncached(file: str) -> Iterator[tuple[ast.FunctionDef | ast.expr, Pieces]]:
+    """Yield what a file wraps in a cache, each with the edit that takes the cache off: a decorator,
+    or a call that is handed the function.
+    """
+    tree = source.tree(file)
+    attributes = [each for each in ast.walk(tree) if isinstance(each, ast.Attribute)]
+    asked = ("cache_clear", "cache_info", "__wrapped__")
+    kept = [ast.unparse(each.value).rpartition(".")[2] for each in attributes if each.attr in asked]
+    kept += [each.attr for each in attributes if not isinstance(each.ctx, ast.Load)]
+    nodes = (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef))
+    functions = [each for each in nodes if each.name not in kept]
+    for function in functions:
+        if function.name == "__missing__":
+            end = function.lineno, function.col_offset + len("def __missing__")
+            yield function, (Piece(file, start_of(function), end, "def __getitem__"),)
+        for each in function.decorator_list:
+            if (cache := _cache_of(each, tree)) == "cached_property":
+                yield function, (instead_of(each, file, "property"),)
+            elif cache:
+                yield function, (Piece(file, (each.lineno, 0), (each.lineno + 1, 0), ""),)
+    is_asked = any(each.attr in asked for each in attributes)
+    for call in () if is_asked else source.calls_in(tree):
+        if len(call.args) == 1 and _cache_of(call.func, tree) in _CACHES[:2]:
+            given, text = call.args[0], text_of(call.args[0], file)
+            name = ast.unparse(given).rpartition(".")[2]
+            if isinstance(given, ast.Lambda):
+                yield given, (instead_of(call, file, f"({text})"),)
+            for function in (each for each in functions if each.name == name):
+                yield function, (instead_of(call, file, text),)
+
+
+def _cache_of(wrapper: ast.expr, tree: ast.Module) -> str:
+    """Return the name of the cache that a decorator, or what is called, makes; empty if none."""
+    called = wrapper.func if isinstance(wrapper, ast.Call) else wrapper
+    name = ast.unparse(called).rpartition(".")[2]
+    imports = (each for each in tree.body if isinstance(each, ast.ImportFrom))
+    known = {own.asname: own.name for each in imports for own in each.names}
+    name = known.get(name, name)
+    return name if name in _CACHES else ""
 
 
 def emptied(place: Span) -> tuple[ast.stmt, Pieces]:

@@ -45,7 +45,6 @@ _REPEATABLE = {"zip", "enumerate", "range", "reversed", "list", "tuple", "items"
 """What a loop may call to get its elements if another one is to have the same."""
 _IN_PLACE_ALONE = {"zero_", "copy_", "set_", "fill_", "normal_", "uniform_", "random_"}
 """Methods of a tensor that have no form that leaves it as it is."""
-_CACHES = ("cache", "lru_cache", "cached_property")
 _POSITIONS = {"torch.autograd.grad": 3, "torch.autograd.backward": 2}
 """Where a call takes ``retain_graph`` if that is not named."""
 
@@ -90,11 +89,16 @@ def with_call(place: Span, kinds: frozenset[Kind], method: str) -> Pieces:
     node = place.expression
     if node is None or place.is_added:  # ``x += y`` has no place for a call on the old ``x``
         return ()
-    written = text_of(node, place.file)
-    text = written if isinstance(node, _SIMPLE) else f"({written})"
+    text = _operand(node, place.file)
     is_call = any(isinstance(each, ast.Call) for each in ast.walk(node))
     new = _cut(text, kinds, method, place.file, is_call=is_call)
     return (instead_of(node, place.file, new),) if new else ()
+
+
+def _operand(node: ast.expr, file: str, within: Pieces = ()) -> str:
+    """Return an expression as it is written with pieces in it, to be called or computed with."""
+    text = text_of(node, file, within)
+    return text if isinstance(node, _SIMPLE) else f"({text})"
 
 
 def with_clones(place: Span, leaves: Iterable[str]) -> Pieces:
@@ -403,8 +407,7 @@ def _is_enclosed(node: ast.expr, file: str) -> bool:
 
 def _summand(loss: ast.expr, file: str) -> str:
     is_sum = isinstance(loss, ast.BinOp) and isinstance(loss.op, ast.Add | ast.Mult | ast.Div)
-    text = text_of(loss, file)
-    return text if isinstance(loss, _SIMPLE) or is_sum else f"({text})"
+    return text_of(loss, file) if is_sum else _operand(loss, file)
 
 
 def _targets(node: ast.AST) -> set[str]:
@@ -527,8 +530,8 @@ def computed_at(file: str, node: ast.Assign, read: ast.Name, within: Pieces = ()
     is_here = functions_around(file, node) == functions_around(file, read)
     if not is_here or read.id in read_names(node.value) or _takes(node):
         return ()
-    text = text_of(node.value, file, _pieces_in(node.value, within))
-    return (instead_of(read, file, text if isinstance(node.value, _SIMPLE) else f"({text})"),)
+    text = _operand(node.value, file, _pieces_in(node.value, within))
+    return (instead_of(read, file, text),)
 
 
 def with_followers(block: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -590,11 +593,10 @@ def unguarded(file: str, guard: ast.stmt) -> tuple[list[ast.stmt], Pieces]:
             scope = source.innermost(file, guard.lineno, ast.ClassDef) or source.tree(file)
             methods = (each for each in scope.body if each is not around[-1])
             found = (each for method in methods for each in source.reads_of(method))
-            path, text = ast.unparse(kept), text_of(value, file)
+            path, text = ast.unparse(kept), _operand(value, file)
             given = read_names(value) & _own_names(around[-1]) - {root_of(path)}
             if given or _takes(guard):
                 return [], ()
-            text = text if isinstance(value, _SIMPLE) else f"({text})"
             reads = (each for each in found if ast.unparse(each) == path)
             return [guard], tuple(instead_of(each, file, text) for each in reads)
         case ast.Try(body=body, handlers=[ast.ExceptHandler(body=handling)], orelse=[]):
@@ -758,44 +760,3 @@ def without_graph(file: str, line: int) -> Pieces:
 def _has_torch(file: str) -> bool:
     imports = (node for node in source.tree(file).body if isinstance(node, ast.Import))
     return any(a.name == "torch" and not a.asname for each in imports for a in each.names)
-
-
-def uncached(file: str) -> Iterator[tuple[ast.FunctionDef | ast.expr, Pieces]]:
-    """Yield what a file wraps in a cache, each with the edit that takes the cache off: a decorator,
-    or a call that is handed the function.
-    """
-    tree = source.tree(file)
-    attributes = [each for each in ast.walk(tree) if isinstance(each, ast.Attribute)]
-    asked = ("cache_clear", "cache_info", "__wrapped__")
-    kept = [ast.unparse(each.value).rpartition(".")[2] for each in attributes if each.attr in asked]
-    kept += [each.attr for each in attributes if not isinstance(each.ctx, ast.Load)]
-    nodes = (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef))
-    functions = [each for each in nodes if each.name not in kept]
-    for function in functions:
-        if function.name == "__missing__":
-            end = function.lineno, function.col_offset + len("def __missing__")
-            yield function, (Piece(file, start_of(function), end, "def __getitem__"),)
-        for each in function.decorator_list:
-            if (cache := _cache_of(each, tree)) == "cached_property":
-                yield function, (instead_of(each, file, "property"),)
-            elif cache:
-                yield function, (Piece(file, (each.lineno, 0), (each.lineno + 1, 0), ""),)
-    is_asked = any(each.attr in asked for each in attributes)
-    for call in () if is_asked else source.calls_in(tree):
-        if len(call.args) == 1 and _cache_of(call.func, tree) in _CACHES[:2]:
-            given, text = call.args[0], text_of(call.args[0], file)
-            name = ast.unparse(given).rpartition(".")[2]
-            if isinstance(given, ast.Lambda):
-                yield given, (instead_of(call, file, f"({text})"),)
-            for function in (each for each in functions if each.name == name):
-                yield function, (instead_of(call, file, text),)
-
-
-def _cache_of(wrapper: ast.expr, tree: ast.Module) -> str:
-    """Return the name of the cache that a decorator, or what is called, makes; empty if none."""
-    called = wrapper.func if isinstance(wrapper, ast.Call) else wrapper
-    name = ast.unparse(called).rpartition(".")[2]
-    imports = (each for each in tree.body if isinstance(each, ast.ImportFrom))
-    known = {own.asname: own.name for each in imports for own in each.names}
-    name = known.get(name, name)
-    return name if name in _CACHES else ""

@@ -46,7 +46,7 @@ Route = tuple[Site, ...]
 """The lines of the program that led to something, the innermost first."""
 
 
-class Origin(NamedTuple):
+class Birth(NamedTuple):
     """What a value was computed from, by what, and whether it has a graph.
 
     ``parents`` are numbers of values, ``route`` and ``mode`` those of a route and of a switch;
@@ -118,7 +118,7 @@ class StepUse(NamedTuple):
     zero: frozenset[int]
 
 
-class Holder(NamedTuple):
+class Stepper(NamedTuple):
     """An optimizer: its name, its class, its leaves, where it was made, and when, as of leaves."""
 
     name: str
@@ -134,13 +134,13 @@ class Origins:
     values that Functions gave, each with where their backward begins.
     """
 
-    origins: Sequence[Origin] = ()
+    origins: Sequence[Birth] = ()
     routes: Sequence[Route] = ()
     modes: Sequence[Mode] = ()
     leaves: Sequence[Leaf] = ()
     calls: Sequence[EngineUse] = ()
     steps: Sequence[StepUse] = ()
-    optimizers: Sequence[Holder] = ()
+    optimizers: Sequence[Stepper] = ()
     ended: str = ""
     functions: Mapping[int, Site] = field(default_factory=dict)
 

@@ -54,7 +54,7 @@ _MOST_TRIED = 6
 #         losses.append(loss)
 #         ...
 #     print(torch.stack(losses).mean())
-class Outcome(NamedTuple):
+class Rank(NamedTuple):
     """What became of a program with a fix: the less, the better."""
 
     left: int
@@ -191,7 +191,7 @@ def improved(
     return _settled(found, tried, why), None if record.stopped else record
 
 
-_Tried: TypeAlias = list[tuple[Outcome | None, Fix]]
+_Tried: TypeAlias = list[tuple[Rank | None, Fix]]
 """What trying the fixes of one proposal has shown; no outcome of what does not hold."""
 
 
@@ -242,7 +242,7 @@ def _tried(
 
 def _outcome(
     candidate: Candidate, verdict: Verdict, proposal: Proposal, others: int
-) -> tuple[Outcome | None, Fix]:
+) -> tuple[Rank | None, Fix]:
     """Return what became of a fix that was tried, which says from now on whether it held."""
     fix, comparison = candidate.fix, verdict.comparison
     if comparison is None:
@@ -257,7 +257,7 @@ def _outcome(
     if not may_fail and not {OTHER, TARGET, CONSTANT} & {*fix.effects}:
         fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
     place = candidate.number if candidate in proposal.candidates else len(proposal.candidates)
-    outcome = Outcome(others, keeps, trains, may_fail, comparison.carries, place)
+    outcome = Rank(others, keeps, trains, may_fail, comparison.carries, place)
     return outcome, replace(fix, proof=Proof.HELD)
 
 

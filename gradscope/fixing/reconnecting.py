@@ -10,7 +10,7 @@ from gradscope.code import source
 from gradscope.code.statements import stored_names
 from gradscope.fixing.edits import computed_at, moved, not_reentrant, with_flag, with_followers
 from gradscope.fixing.marks import Span
-from gradscope.fixing.origins import CutReason, Holder, ModeKind, Origins
+from gradscope.fixing.origins import CutReason, ModeKind, Origins, Stepper
 from gradscope.fixing.patch import (
     Piece,
     Pieces,
@@ -294,7 +294,7 @@ def _thawed(frozen: Sequence[int], record: Origins) -> _Proposed:
 # who steps them
 
 
-def given_to(holder: Holder, leaves: Sequence[int], ways: Ways) -> list[Fix]:
+def given_to(holder: Stepper, leaves: Sequence[int], ways: Ways) -> list[Fix]:
     """Return what has an optimizer hold parameters that it does not."""
     first, built = ways.record.leaves[leaves[0]], ways.record.site(holder.made)
     made = ways.line_beside(first.made, holder.made)
@@ -308,7 +308,7 @@ def given_to(holder: Holder, leaves: Sequence[int], ways: Ways) -> list[Fix]:
     return [*found, *_fixes(_given_to(holder, leaves, ways.record, later))]
 
 
-def _given_to(holder: Holder, leaves: Sequence[int], record: Origins, later: Site) -> _Proposed:
+def _given_to(holder: Stepper, leaves: Sequence[int], record: Origins, later: Site) -> _Proposed:
     """Give them to it by way of the module that has them, or behind the line where both exist."""
     first = record.leaves[leaves[0]]
     for site in record.routes[first.made] if first.made >= 0 else ():

@@ -43,7 +43,7 @@ class _CutEffect(NamedTuple):
     is_bearable: bool
 
 
-class Trial:
+class WhatIf:
     """What becomes of a record with one change after another, made where one line fails."""
 
     def __init__(self, record: Record, spot: Spot) -> None:

@@ -139,7 +139,7 @@ class Tried(NamedTuple):
         return self.verdict is not None and self.verdict.holds_for(self.proposal)
 
 
-class Trial(NamedTuple):
+class Verification(NamedTuple):
     """All that was tried, and the ``verdict`` on the recommended or picked candidates together."""
 
     tried: tuple[Tried, ...]
@@ -216,7 +216,7 @@ def try_out(
     start: Start = start_process,
     *,
     every: bool = True,
-) -> Trial:
+) -> Verification:
     """Run and rehearse the recorded program as it is and with each candidate, all within
     ``bounds.seconds``; ``tell`` is called with what begins. ``record`` is what a rehearsal of the
     program has shown already.
@@ -246,11 +246,11 @@ def try_out(
         plan = replanned(plan, held[0].candidate) if held else plan
         found += tried
     if not found:
-        return Trial((), replace(unchanged, plan=plan))
+        return Verification((), replace(unchanged, plan=plan))
     verdict = trials.verdict(plan, "these fixes")
     if verdict is None:  # no time was left for what is chosen together
         verdict = next(t.verdict for t in reversed(found) if t.verdict is not None)
-    return Trial(tuple(found), verdict)
+    return Verification(tuple(found), verdict)
 
 
 def _among(

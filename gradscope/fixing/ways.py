@@ -100,7 +100,7 @@ class Cut(NamedTuple):
             yield Related("mode", mode.skipped, "the exception was raised here")
 
 
-class State(StrEnum):
+class Arrival(StrEnum):
     """What becomes of a parameter in the rehearsal."""
 
     ARRIVES = "arrives"
@@ -138,7 +138,7 @@ class Row(NamedTuple):
 class Answer(NamedTuple):
     """What is known of some leaves that have the same state, and the same cuts."""
 
-    state: State
+    state: Arrival
     leaves: tuple[int, ...]
     given: int
     of: int
@@ -366,17 +366,17 @@ class Ways:
             given = sum(leaf in call.reached for call in self.losses)
             of = len(self.losses)
         if not own.requires_grad:
-            return Answer(State.FROZEN, (leaf,), given, of)
+            return Answer(Arrival.FROZEN, (leaf,), given, of)
         if given or any(leaf in call.reached for call in self.losses):
             zero = [leaf in step.zero for step in steps if leaf in step.given]
-            state = State.ZERO if zero and all(zero) else State.ARRIVES
+            state = Arrival.ZERO if zero and all(zero) else Arrival.ARRIVES
             return Answer(state, (leaf,), given, of, tuple(cuts))
         if cuts:
-            return Answer(State.CUT, (leaf,), given, of, tuple(cuts))
+            return Answer(Arrival.CUT, (leaf,), given, of, tuple(cuts))
         if any(leaf in call.lost for call in self.losses):
-            return Answer(State.LOST, (leaf,), given, of)
+            return Answer(Arrival.LOST, (leaf,), given, of)
         used = self.descendants(self.value_of(leaf))
-        return Answer(State.ASIDE if used else State.UNUSED, (leaf,), given, of)
+        return Answer(Arrival.ASIDE if used else Arrival.UNUSED, (leaf,), given, of)
 
     # lines
 

@@ -23,7 +23,7 @@ _MOST_STEPS = 12
 _MOST_CALLS = 40
 
 
-class Rehearsal(Following):
+class Trail(Following):
     """Follows a program from its beginning, and ends it when it has seen enough."""
 
     most_values = 3_000_000
@@ -53,7 +53,7 @@ class Rehearsal(Following):
 def main(job_file: str) -> NoReturn:
     """Do the job."""
     job = begin_rehearsal(job_file)
-    rehearsal = Rehearsal(job)
+    rehearsal = Trail(job)
     overlay(job.sources)
     rehearsal.follow()  # to the end of the process
     rehearse(job, rehearsal.finish)

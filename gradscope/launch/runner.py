@@ -100,7 +100,7 @@ def run_program(target: Target, watch: Callable[[], AbstractContextManager[Scope
 
 
 def _run_to_its_end(
-    program: Program, target: Target, scopes: list[Scope], failures: list[Exception]
+    program: Main, target: Target, scopes: list[Scope], failures: list[Exception]
 ) -> tuple[Ending, Failure | None]:
     """Run the program and its threads; print what Python prints of the exception that ends it."""
     error: BaseException | None = None
@@ -127,43 +127,43 @@ def _run_to_its_end(
     return ending, failure
 
 
-class Program(NamedTuple):
+class Main(NamedTuple):
     """A program that is ready to run in ``main``, now the interpreter's main module."""
 
     main: ModuleType
     run: Callable[[], None]
 
 
-def prepare(target: Target) -> Program:
+def prepare(target: Target) -> Main:
     """Make the interpreter ready for ``target``; raise GradscopeError if it cannot be read."""
     match target:
         case ["-m", name, *args]:
-            return Program(_become_main(["-m", *args], os.getcwd()), partial(_runpy_main, name))
+            return Main(_become_main(["-m", *args], os.getcwd()), partial(_runpy_main, name))
         case ["-c", text, *args]:
             main = _become_main(["-c", *args], "")
-            return Program(main, partial(_run_code, text + "\n", main))
+            return Main(main, partial(_run_code, text + "\n", main))
         case ["-", *_]:
             if sys.stdin is None:
                 raise GradscopeError("there is no program to read: stdin is closed; name a script")
             content = sys.stdin.buffer.read()
             main = _become_main([*target], "")
-            return Program(main, partial(_run_script, _INPUT, content, main))
+            return Main(main, partial(_run_script, _INPUT, content, main))
     return _prepare_script(target)
 
 
-def _prepare_script(argv: Target) -> Program:
+def _prepare_script(argv: Target) -> Main:
     path = argv[0]
     absolute = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
     if pkgutil.get_importer(absolute) is not None:
         main = _become_main([*argv], absolute, even_if_safe=True)
-        return Program(main, partial(_runpy_main, "__main__", alter_argv=False))
+        return Main(main, partial(_runpy_main, "__main__", alter_argv=False))
     try:
         content = SourceFileLoader("__main__", absolute).get_data(absolute)
     except OSError as error:
         why = f"{error.strerror} (looked for {absolute}); name a script that can be read"
         raise GradscopeError(f"cannot run {path}: {why}") from None
     main = _become_main([*argv], os.path.dirname(os.path.realpath(path)))
-    return Program(main, partial(_run_script, absolute, content, main))
+    return Main(main, partial(_run_script, absolute, content, main))
 
 
 def _become_main(argv: list[str], first_on_path: str, even_if_safe: bool = False) -> ModuleType:

@@ -23,7 +23,7 @@ from gradscope.program.variables import is_module_level, local_variables, namesp
 from gradscope.torch_private import FunctionNode
 
 
-class Budget(NamedTuple):
+class Limits(NamedTuple):
     """How far a walk may go; ``max_items`` is how many elements of one container it looks at.
 
     ``max_seconds`` are the thread's own, and end only what goes astray: a busy machine is not to
@@ -38,7 +38,7 @@ class Budget(NamedTuple):
 
 
 # What a user asks for once may take some seconds.
-ON_DEMAND = Budget(max_objects=500_000, max_seconds=5.0, max_depth=40, max_items=20_000)
+ON_DEMAND = Limits(max_objects=500_000, max_seconds=5.0, max_depth=40, max_items=20_000)
 
 
 _Link = tuple[int, Kind, Any]
@@ -57,7 +57,7 @@ class Walk:
     Objects are numbered and refer to each other by number, so letting go leaves no reference cycle.
     """
 
-    def __init__(self, budget: Budget, wanted: Tensor | None = None) -> None:
+    def __init__(self, budget: Limits, wanted: Tensor | None = None) -> None:
         self._budget = budget
         self._wanted = wanted  # reported although it may hold no graph
         self._contents = Contents(budget.max_items, budget.window)
@@ -239,7 +239,7 @@ class Walk:
         return Path.of(self._origins[~start], root, (Step(kind, key) for _, kind, key in way[1:]))
 
 
-def named_tensors(frames: Iterable[FrameType], budget: Budget) -> list[tuple[Tensor, list[Path]]]:
+def named_tensors(frames: Iterable[FrameType], budget: Limits) -> list[tuple[Tensor, list[Path]]]:
     """Return every tensor with a graph that the variables of these frames lead to, each once with
     its names, the shortest first.
 

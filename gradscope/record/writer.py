@@ -210,7 +210,7 @@ AT_ONCE = 100
 Method = TypeVar("Method", bound=Callable[..., None])
 
 
-class Ended(Protocol):
+class EndedCall(Protocol):
     """A call that has ended: its number, when that was, and the bytes held then."""
 
     number: int
@@ -226,7 +226,7 @@ class Further:
         self.place = writer.place_of(row)
         """Where it is noted that they begin and end, if it is."""
 
-    def add(self, calls: Sequence[Ended]) -> None:
+    def add(self, calls: Sequence[EndedCall]) -> None:
         """Add calls that have ended."""
         self._waiting = 0
         self._writer.further(self._row, calls)
@@ -236,7 +236,7 @@ class Further:
         if (place := self.place) is not None:
             self._writer.note(lambda store: store.note_open(place, number))
 
-    def ends(self, call: Ended) -> None:
+    def ends(self, call: EndedCall) -> None:
         """Note that a call has ended that waits to be added."""
         row, self._waiting = self._row, self._waiting + 1
         noted = row.count + self._waiting, call.number, call.ended, row.live_bytes, row.number
@@ -368,7 +368,7 @@ class RecordingWriter:
             self._counted(row)
             return Further(self, row)
 
-    def further(self, row: FoldedCalls, calls: Sequence[Ended]) -> None:
+    def further(self, row: FoldedCalls, calls: Sequence[EndedCall]) -> None:
         """Add calls to a row."""
         if self._store is not None and self.is_idle:
             return

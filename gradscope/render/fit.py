@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gradscope.model import BackwardCall, Graph, Recording, SavedTensor
 from gradscope.render.memory import largest
-from gradscope.rules.gs401 import Checkpoint, Saved, checkpoint
+from gradscope.rules.gs401 import Checkpoint, Memory, checkpoint
 from gradscope.units import common_module
 
 # By how much the ratio of two sizes may differ from that of the samples: what a library takes to
@@ -121,11 +121,11 @@ def _growing(graph: Graph, samples: int) -> int:
     return sum(grown.values())
 
 
-def _weighed(graph: Graph) -> Iterator[Saved]:
+def _weighed(graph: Graph) -> Iterator[Memory]:
     """Yield each storage that nothing but the graph holds, and the module that all nodes which have
     saved it were built in.
     """
-    found: dict[int, Saved] = {}
+    found: dict[int, Memory] = {}
     for node in sorted(graph.nodes, key=lambda node: node.sequence_nr or 0):
         for one in node.saved:
             if one.is_parameter or not one.nbytes or one.alone is False:
@@ -135,5 +135,5 @@ def _weighed(graph: Graph) -> Iterator[Saved]:
                 known.module = common_module((known.module, module))
             else:
                 about = node.sequence_nr or 0, one.nbytes, node.name, module
-                found[one.storage] = Saved(*about, one.site, 0)
+                found[one.storage] = Memory(*about, one.site, 0)
     yield from found.values()

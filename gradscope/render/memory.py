@@ -29,7 +29,7 @@ class GroupBy(StrEnum):
     OPERATION = "operation"
 
 
-class Saved(NamedTuple):
+class Storage(NamedTuple):
     """One storage that a graph saved, and the node that saved it first: most often what made it.
 
     ``source`` names the variable or buffer of the program that is known to hold it too.
@@ -49,7 +49,7 @@ class Largest(NamedTuple):
     """The backward call whose graph held most when the call began, and what that was."""
 
     call: BackwardCall
-    saved: tuple[Saved, ...]
+    saved: tuple[Storage, ...]
 
     @property
     def nbytes(self) -> int:
@@ -75,7 +75,7 @@ def largest(recording: Recording) -> Largest | None:
     return Largest(call, tuple(_saved(recording.graphs[call.graph])))
 
 
-def _saved(graph: Graph) -> Iterable[Saved]:
+def _saved(graph: Graph) -> Iterable[Storage]:
     first: dict[int, tuple[Node, SavedTensor]] = {}
     sources: dict[int, str] = {}
     for node in sorted(graph.nodes, key=lambda node: (node.sequence_nr is None, node.sequence_nr)):
@@ -84,7 +84,7 @@ def _saved(graph: Graph) -> Iterable[Saved]:
                 first.setdefault(tensor.storage, (node, tensor))
                 if tensor.source:
                     sources.setdefault(tensor.storage, tensor.source)
-    return (Saved(*both, sources.get(number, "")) for number, both in first.items())
+    return (Storage(*both, sources.get(number, "")) for number, both in first.items())
 
 
 def trends(recording: Recording) -> list[Trend]:
@@ -105,7 +105,7 @@ class Size(NamedTuple):
     alone: int
 
 
-def by(key: Callable[[Saved], K], saved: Iterable[Saved]) -> dict[K, Size]:
+def by(key: Callable[[Storage], K], saved: Iterable[Storage]) -> dict[K, Size]:
     """Return the sizes for each key, the most first."""
     sums: dict[K, Size] = {}
     for one in saved:
@@ -115,7 +115,7 @@ def by(key: Callable[[Saved], K], saved: Iterable[Saved]) -> dict[K, Size]:
     return dict(sorted(sums.items(), key=lambda item: (-item[1].nbytes, item[0])))
 
 
-def name_of(kind: GroupBy, one: Saved, place_of: Callable[[Site], str]) -> str:
+def name_of(kind: GroupBy, one: Storage, place_of: Callable[[Site], str]) -> str:
     """Return the name of the row to which a saved storage belongs."""
     match kind:
         case GroupBy.MODULE:

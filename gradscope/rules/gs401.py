@@ -100,7 +100,7 @@ _MOST_LINES, _MOST_OPERATIONS = 3, 2  # that are named, with what they saved: th
 
 
 @dataclass(slots=True)
-class Saved:
+class Memory:
     """Memory that the node with a ``number`` was the first to save; most often it made that. All
     nodes that have saved it were built in one ``module``. Its first dimension are ``samples``.
     """
@@ -125,7 +125,7 @@ class OutOfMemory(NamedTuple):
     failed: Site | None
     asked: int
     allocated: int
-    saved: Sequence[Saved]
+    saved: Sequence[Memory]
     in_call: bool
     kept: Sequence[Finding]
     held: Sequence[tuple[str, Site | None, int]]
@@ -134,7 +134,7 @@ class OutOfMemory(NamedTuple):
     after: int
 
 
-def total_of(saved: Iterable[Saved]) -> int:
+def total_of(saved: Iterable[Memory]) -> int:
     """Return the bytes of what was saved."""
     return sum(one.nbytes for one in saved)
 
@@ -183,13 +183,13 @@ def survived(found: Finding) -> Finding:
     return replace(found, message=message, severity=Severity.ADVICE)
 
 
-def _by(name: str, saved: Iterable[Saved]) -> list[tuple[Any, list[Saved]]]:
+def _by(name: str, saved: Iterable[Memory]) -> list[tuple[Any, list[Memory]]]:
     """Return what was saved by one of its fields, the most bytes first."""
     groups = gathered(saved, attrgetter(name))
     return sorted(groups.items(), key=lambda group: -total_of(group[1]))
 
 
-def _told(facts: OutOfMemory, lines: Sequence[tuple[Any, list[Saved]]]) -> Iterator[Related]:
+def _told(facts: OutOfMemory, lines: Sequence[tuple[Any, list[Memory]]]) -> Iterator[Related]:
     """Yield what the graph had saved, and a note for each line of those that saved most."""
     running = f"of backward call {facts.after:,} still held"
     whose = running if facts.in_call else "being built had saved"
@@ -228,7 +228,7 @@ class Checkpoint(NamedTuple):
         return is_inside or (module == self.module and not self.parts)
 
 
-def checkpoint(saved: Sequence[Saved]) -> Checkpoint | None:
+def checkpoint(saved: Sequence[Memory]) -> Checkpoint | None:
     """Return what to run under checkpoints: a module, or each of those in one, that alone needs
     much of what was saved. What its first node saved stays: that is what the module was given.
     """
@@ -254,7 +254,7 @@ def checkpoint(saved: Sequence[Saved]) -> Checkpoint | None:
     return best if best is not None and best.nbytes > _LEAST_SHARE * total else None
 
 
-def _checkpoint(saved: Sequence[Saved]) -> Iterator[Fix]:
+def _checkpoint(saved: Sequence[Memory]) -> Iterator[Fix]:
     """Yield what to run under checkpoints, and what that costs."""
     if (best := checkpoint(saved)) is not None:
         again = len({one.number for one in saved if best.has(one.module)})

@@ -88,7 +88,7 @@ class Input(NamedTuple):
         return f"[{self.place}] is {self.written or self.name or f'a tensor ({self.label})'}"
 
 
-class Unused(NamedTuple):
+class Unreached(NamedTuple):
     """What is known when ``call`` is about to ask for gradients of ``inputs`` that its ``outputs``
     were not computed from. ``needs_grad``: these do not require grad, whatever leads to them.
     ``led_to``: a graph leads to them, and the engine has raised nevertheless. ``loss``: it was
@@ -104,7 +104,7 @@ class Unused(NamedTuple):
     loss: BackwardCall | None = None
 
 
-def finding(facts: Unused) -> Finding:
+def finding(facts: Unreached) -> Finding:
     """Return the finding, as far as the call itself shows it."""
     count, some = len(facts.inputs), facts.inputs[:_MOST_NAMED]
     one = count == 1

@@ -93,7 +93,7 @@ PRESERVED = "pass preserve_rng_state=True to the checkpoint, so that both runs d
 _MOST_NAMED = 3
 
 
-class Saved(NamedTuple):
+class Operand(NamedTuple):
     """What an operation saves: by which line, in which module, and a label (``f32[8]``)."""
 
     site: Site | None = None
@@ -112,8 +112,8 @@ class Recomputed(NamedTuple):
 
     call: BackwardCall
     checkpoint: Site | None = None
-    then: Saved | None = None
-    now: Saved | None = None
+    then: Operand | None = None
+    now: Operand | None = None
     kind: str = ""
     drawn: tuple[str, ...] = ()
     preserves: bool = True

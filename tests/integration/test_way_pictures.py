@@ -10,7 +10,7 @@ import pytest
 
 from gradscope.fixing.origins import EngineUse
 from gradscope.fixing.runs import Bounds, Program
-from gradscope.fixing.ways import Answer, State, Ways
+from gradscope.fixing.ways import Answer, Arrival, Ways
 from gradscope.launch.interpreter import header_of
 from gradscope.render.pictures.picture import Picture
 from gradscope.render.pictures.ways import draw_way, picture_of
@@ -245,7 +245,7 @@ def asked(name: str, what: str | int, folder: Path) -> tuple[Ways, Answer | Engi
     if isinstance(what, int):
         return ways, ways.calls_at(str(file), what)[-1]
     answers = ways.of_leaves(ways.named(what))
-    return ways, max(answers, key=lambda answer: answer.state is State.CUT)
+    return ways, max(answers, key=lambda answer: answer.state is Arrival.CUT)
 
 
 def written(picture: Picture) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from gradscope.fixing.origins import Origins
 from gradscope.fixing.runs import Bounds, Program
-from gradscope.fixing.ways import Cut, State, Ways
+from gradscope.fixing.ways import Arrival, Cut, Ways
 from gradscope.launch.interpreter import header_of
 from gradscope.model import Site
 from tests.command import started
@@ -554,7 +554,7 @@ def test_it_says_where_the_way_to_a_parameter_is_cut(
     leaves = unreached(ways)
     assert sorted({ways.record.leaves[n].name for n in leaves}) == behind
     (answer,) = ways.of_leaves(leaves)
-    assert answer.state is State.CUT
+    assert answer.state is Arrival.CUT
     assert sorted({n for cut in answer.cuts[:1] for n in names(ways, cut)}) == behind
     check(program, answer.cuts[0], reason)
 
@@ -578,7 +578,7 @@ def test_it_says_nothing_of_what_is_trained(body: str, tmp_path: Path) -> None:
     ways = Ways(followed(written(body), tmp_path))
     assert ways.record.ended == "enough"
     assert not unreached(ways)
-    assert {answer.state for answer in ways.of_leaves(ways.named("enc"))} == {State.ARRIVES}
+    assert {answer.state for answer in ways.of_leaves(ways.named("enc"))} == {Arrival.ARRIVES}
     assert all(call.has_graph for call in ways.record.calls)
 
 
@@ -612,7 +612,7 @@ def test_a_function_that_gives_no_gradient_is_named(tmp_path: Path) -> None:
     """)
     ways = Ways(followed(program, tmp_path))
     (answer,) = ways.of_leaves(ways.named("scale"))
-    assert answer.state is State.LOST
+    assert answer.state is Arrival.LOST
     begin = ways.lost_by(answer.leaves[0])
     assert begin is not None
     assert program.splitlines()[begin.line].strip() == "def backward(ctx, grad):"

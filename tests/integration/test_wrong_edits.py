@@ -13,7 +13,7 @@ from gradscope.commands.fix import FixOptions, fix
 from gradscope.errors import GradscopeError
 from gradscope.fixing.plan import plan
 from gradscope.fixing.runs import Bounds
-from gradscope.fixing.verify import Trial, Tried, try_out
+from gradscope.fixing.verify import Tried, Verification, try_out
 from gradscope.model import Edit, Fix, FixKind, Recording, Severity
 from gradscope.record.file import load
 from gradscope.render.text.trials import why
@@ -55,7 +55,7 @@ def recorded(
     return replace(recording, findings=(replace(gravest, fix=fix, alternatives=tuple(others)),))
 
 
-def tried(recording: Recording, monkeypatch: pytest.MonkeyPatch, *picks: int) -> Trial:
+def tried(recording: Recording, monkeypatch: pytest.MonkeyPatch, *picks: int) -> Verification:
     monkeypatch.setattr(sys, "executable", python())
     proposed = plan(recording, picks=picks)
     return try_out(proposed, recording.header, Bounds(30, 120), lambda doing: None, picks)

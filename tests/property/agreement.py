@@ -15,7 +15,7 @@ import pytest
 
 import gradscope
 from gradscope.collect import lifting
-from gradscope.collect.state import Budget
+from gradscope.collect.state import Overhead
 from gradscope.model import BackwardCall, Certainty, Finding
 from tests.conftest import state_of_python, state_of_the_host
 from tests.property.operations import IN_PLACE
@@ -167,12 +167,12 @@ def budget_for(looked_at: Sequence[bool]) -> Iterator[None]:
     """Have watches take it that their budget is spent where a call is not to be looked at."""
     left = cycle(looked_at)
 
-    def rest(budget: Budget) -> None:
+    def rest(budget: Overhead) -> None:
         budget.rests = True
 
     with (
         pytest.MonkeyPatch.context() as patch,
-        mock.patch.multiple(Budget, left=property(lambda _: next(left) - 1), rest=rest),
+        mock.patch.multiple(Overhead, left=property(lambda _: next(left) - 1), rest=rest),
     ):
         patch.setenv("GRADSCOPE_BUDGET", "1")
         yield

@@ -12,6 +12,7 @@ import re
 import sys
 import tokenize
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 34_821
+CODE = 34_831
 FILES = 181
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
@@ -150,6 +151,13 @@ class House:
             name for name, module in self.modules.items() if not module.opens_with_one_sentence()
         ]
 
+    def shared_class_names(self) -> list[str]:
+        """Return the names that several public classes of the package have."""
+        bodies = (module.tree.body for module in self.modules.values())
+        classes = (each for body in bodies for each in body if isinstance(each, ast.ClassDef))
+        times = Counter(each.name for each in classes if not each.name.startswith("_"))
+        return sorted(name for name, count in times.items() if count > 1)
+
     def contract_faults(self) -> list[str]:
         """Return what the import contract in pyproject.toml leaves open."""
         text = (self.root / "pyproject.toml").read_text(encoding="utf-8")
@@ -194,6 +202,7 @@ def main() -> int:
         ("longest file, in lines", max(sizes.values()), LONGEST),
         (f"lines over {COLUMNS} columns", len(house.wide_lines()), 0),
         ("modules without an opening sentence", len(house.without_opening_sentence()), 0),
+        ("classes of one name", len(house.shared_class_names()), 0),
         ("faults of the contract", len(house.contract_faults()), 0),
     ]
     print(f"{len(sizes)} files, {sum(sizes.values()):,} lines")

@@ -76,3 +76,12 @@ def test_docstrings_of_two_sentences_and_missing_ones_are_found(tmp_path: Path) 
     }
     wrong = built(tmp_path, files).without_opening_sentence()
     assert wrong == ["gradscope.none", "gradscope.two"]
+
+
+def test_public_classes_of_one_name_are_found(tmp_path: Path) -> None:
+    files = {
+        "__init__.py": "",
+        "a.py": "class Trial:\n    class Inner: ...\nclass _Own: ...\n",
+        "b.py": "class Trial: ...\nclass Inner: ...\nclass _Own: ...\n",
+    }
+    assert built(tmp_path, files).shared_class_names() == ["Trial"]

@@ -312,7 +312,7 @@ def test_check_says_it_before_any_call(ask: Callable[[], Any], code: str, watche
 
 def test_many_inputs_are_counted() -> None:
     inputs = tuple(gs505.Input(i, None, f"net.{i}.weight", "f32[3]") for i in range(6))
-    found = gs505.finding(gs505.Unused(CALL, inputs, ("loss",), of=8))
+    found = gs505.finding(gs505.Unreached(CALL, inputs, ("loss",), of=8))
     check_wording(found)
     assert found.label == "[0], [1], [2], [3] and 2 more are unused: the engine will raise"
     assert found.related[0].message.endswith("[3] is net.3.weight, and 2 more")

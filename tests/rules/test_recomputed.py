@@ -20,13 +20,13 @@ from gradscope.fixing.constructs import with_edits
 from gradscope.model import BackwardCall, Certainty, Severity, Site
 from gradscope.program.tensors import sums_of
 from gradscope.rules import gs601
-from gradscope.rules.gs601 import PRESERVED, Recomputed, Saved
+from gradscope.rules.gs601 import PRESERVED, Operand, Recomputed
 from tests import known
 from tests.rules.saying import check_wording, findings_of, fix_of
 
 CALL = BackwardCall(3, "backward", Site("train.py", 40))
 HERE = Site("train.py", 30)
-THEN, NOW = Saved(HERE, "net.0", "f32[6, 8]"), Saved(HERE, "net.0", "f32[7, 8]")
+THEN, NOW = Operand(HERE, "net.0", "f32[6, 8]"), Operand(HERE, "net.0", "f32[7, 8]")
 FACTS = Recomputed(CALL, Site("train.py", 20), THEN, NOW, "AddmmBackward0")
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradscope.program.reach import Budget, Walk
+from gradscope.program.reach import Limits, Walk
 
 Names = dict[str, Tensor]
 
 
-def scan(*frames: types.FrameType, budget: Budget = Budget(max_seconds=60)) -> tuple[Names, int]:  # noqa: B008
+def scan(*frames: types.FrameType, budget: Limits = Limits(max_seconds=60)) -> tuple[Names, int]:  # noqa: B008
     """The tensors by their names, and how many objects the scan has looked into."""
     walk = Walk(budget)
     walk.enter_frames(frames or (sys._getframe(1),))

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import gradscope
 from gradscope.api.scope import Scope
 from gradscope.collect import state
-from gradscope.collect.state import Budget
+from gradscope.collect.state import Overhead
 from gradscope.errors import GradscopeError
 from gradscope.model import Certainty
 from tests import known
@@ -43,7 +43,7 @@ class Training:
         return [number for each in self.net.parameters() for number in each.flatten().tolist()]
 
 
-def budget_of(scope: Scope) -> Budget:
+def budget_of(scope: Scope) -> Overhead:
     return known(known(scope._session).state.budget)
 
 
@@ -75,7 +75,7 @@ def test_without_a_budget_every_call_is_looked_at() -> None:
 def test_what_is_spent_stays_within_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    budget = Budget(10)
+    budget = Overhead(10)
     now[0] = 1.0
     assert budget.left == pytest.approx(0.1)
     budget.spend(0.9)
@@ -124,8 +124,8 @@ def test_what_a_call_has_kept_may_be_freed_by_one_that_passes(
 ) -> None:
     """A view that was changed in place hides what it saved: a look has to ask whether it is there."""
     left = 1.0
-    monkeypatch.setattr(Budget, "left", property(lambda _: left))
-    monkeypatch.setattr(Budget, "rest", lambda _: None)
+    monkeypatch.setattr(Overhead, "left", property(lambda _: left))
+    monkeypatch.setattr(Overhead, "rest", lambda _: None)
     with gradscope.watch(budget=1) as scope:
         changed = torch.ones(3, requires_grad=True).clone()
         changed[:2] = torch.ones(2)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from gradscope.code import source
+from gradscope.fixing.constructs import uncached
 from gradscope.fixing.edits import (
     computed_at,
     copying,
@@ -20,7 +21,6 @@ from gradscope.fixing.edits import (
     rebinding,
     summed,
     summed_loop,
-    uncached,
     unguarded,
     with_call,
     with_clones,

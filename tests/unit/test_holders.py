@@ -19,7 +19,7 @@ import torch
 from scanning import Names, frame_with, made, scan, scan_variables
 from torch import Tensor, nn
 
-from gradscope.program.reach import Budget, named_tensors
+from gradscope.program.reach import Limits, named_tensors
 from tests import known
 
 
@@ -54,7 +54,7 @@ def test_variables_of_a_function_and_of_its_closure() -> None:
 
     def step() -> Names:
         local = hidden * 2
-        named = named_tensors([sys._getframe()], Budget())
+        named = named_tensors([sys._getframe()], Limits())
         found = {path.text: path for _, paths in reversed(named) for path in reversed(paths)}
         assert local is not None
         assert found["local"].origin.owner == "local"
@@ -331,7 +331,7 @@ def test_weak_containers_do_not_hold() -> None:
 
 def in_order(**variables: Any) -> list[str]:
     """The names that are found when these are the only variables, as they are told."""
-    named = named_tensors([frame_with(**variables)], Budget())
+    named = named_tensors([frame_with(**variables)], Limits())
     return [path.text for _, paths in named for path in paths]
 
 
@@ -352,7 +352,7 @@ def test_names_that_people_give_come_before_underscores() -> None:
 
 def test_a_path_is_plain_data_with_its_steps() -> None:
     cache = {"k": [made()]}
-    named = named_tensors([sys._getframe()], Budget())
+    named = named_tensors([sys._getframe()], Limits())
     path = next(path for _, paths in named for path in paths if path.root == "cache")
     assert path.steps == (("item", "k"), ("item", 0))
     assert cache

@@ -14,7 +14,7 @@ import torch
 from scanning import made, scan, scan_variables
 from torch import Tensor, nn
 
-from gradscope.program.reach import Budget
+from gradscope.program.reach import Limits
 
 
 def test_a_large_container_is_looked_at_in_part() -> None:
@@ -58,14 +58,14 @@ def test_depth_and_number_of_objects_are_bounded() -> None:
     assert found == {}
     del chain
     many = [[index] for index in range(150)]
-    found, objects = scan(budget=Budget(max_objects=50))
+    found, objects = scan(budget=Limits(max_objects=50))
     assert objects == 50
     assert many
 
 
 def test_no_time_means_a_short_scan() -> None:
     history = [[made()] for _ in range(100)]
-    _, objects = scan(budget=Budget(max_seconds=0.0))
+    _, objects = scan(budget=Limits(max_seconds=0.0))
     assert objects < 100
     assert history
 

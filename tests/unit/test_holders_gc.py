@@ -24,7 +24,7 @@ from torch import Tensor
 
 from gradscope.api.graphs import Holder, holders
 from gradscope.errors import GradscopeError
-from gradscope.program.reach import Budget, Walk, contexts, named_tensors
+from gradscope.program.reach import Limits, Walk, contexts, named_tensors
 from tests import known
 from tests.command import ran
 
@@ -171,7 +171,7 @@ def test_a_scan_that_is_interrupted_keeps_nothing(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Walk, "_path", interrupted)
     with contextlib.suppress(KeyboardInterrupt):
-        named_tensors([sys._getframe()], Budget())
+        named_tensors([sys._getframe()], Limits())
     del loss
     assert gone() is None
 

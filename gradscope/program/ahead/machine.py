@@ -136,7 +136,7 @@ class Machine:
         self.caches: dict[int, dict[Any, Any]] = {}
         self.suspended: dict[int, Frame] = {}
         self.turns: dict[tuple[int, int, int], tuple[int, bool]] = {}
-        self.read_at: dict[int, v.Note] = {}
+        self.read_at: dict[int, v.Bookmark] = {}
         self.written: dict[int, tuple[Any, v.Ahead]] = {}
         self.known = v.ByIdentity()
         self.live: Sequence[FrameType] = ()
@@ -265,10 +265,10 @@ class Machine:
         if (first or id(value) not in self.read_at) and self.marks(value):
             self.read_at[id(value)] = self._note(frame)
 
-    def _note(self, frame: Frame) -> v.Note:
+    def _note(self, frame: Frame) -> v.Bookmark:
         base = self.base
         depth, again = (base.depth, base.again) if base is not None else (0, False)
-        return v.Note(frame.code, frame.index, depth, again, self.steps)
+        return v.Bookmark(frame.code, frame.index, depth, again, self.steps)
 
     def held(self, value: Any) -> v.Marks:
         """Return what everything leads to that a value holds, the nearest first: as far as

@@ -36,7 +36,7 @@ NULL: Any = type("Null", (), {"__slots__": (), "__repr__": lambda self: "NULL"})
 """The filler of the call convention, and a variable that is not bound."""
 
 
-class Note(NamedTuple):
+class Bookmark(NamedTuple):
     """Where a live tensor was read: the instruction, and what was crossed on the way to it.
 
     ``depth`` counts the live frames from the innermost; ``again``: a loop around the place where
@@ -57,7 +57,7 @@ class Mark(NamedTuple):
     """
 
     held: Any
-    note: Note | None = None
+    note: Bookmark | None = None
     sure: bool = True
 
 
@@ -559,7 +559,7 @@ class Hazard(NamedTuple):
     interpreter; ``parted``: an optimizer steps or resets gradients before.
     """
 
-    note: Note
+    note: Bookmark
     marks: Marks
     sure: bool
     steps: int

@@ -36,7 +36,7 @@ from gradscope.model import (
 from gradscope.render import theme
 from gradscope.render.html.placing import place
 from gradscope.render.machine import dumped, fit_data, keys, plain
-from gradscope.render.memory import Largest, Saved, by, growing, largest
+from gradscope.render.memory import Largest, Storage, by, growing, largest
 from gradscope.render.text.report import tally
 from gradscope.render.text.trains import Words
 from gradscope.render.wording import failures, nothing_found
@@ -315,7 +315,7 @@ def _columns(kind: type, things: Sequence[Any], sites: Sites) -> dict[str, list[
 def flames(graph: Largest, sites: Sites) -> dict[str, Json]:
     """Return what the largest graph saved, of which the page makes trees and tables."""
 
-    def key(one: Saved) -> tuple[str, str, tuple[int, ...], str]:
+    def key(one: Storage) -> tuple[str, str, tuple[int, ...], str]:
         node, lines = one.node, [one.site, *one.tensor.within]
         return node.module or "", node.module_class or "", (*map(sites.number, lines),), node.name
 

@@ -9,7 +9,7 @@ from textwrap import wrap
 
 from gradscope.code import source
 from gradscope.fixing.origins import EngineUse
-from gradscope.fixing.ways import Answer, LineState, State, Ways, spot_of
+from gradscope.fixing.ways import Answer, Arrival, LineState, Ways, spot_of
 from gradscope.model import Site
 from gradscope.render.pictures.draw import Drawing, draw_picture
 from gradscope.render.pictures.picture import Arrow, Box, BoxRow, Cluster, Picture
@@ -22,8 +22,8 @@ from gradscope.units import counted
 # letters of a source line that is shown whole: a picture is read without scrolling.
 _MOST_BOXES, _MOST_LOSSES, _MOST_LETTERS, _MOST_OF_LINE = 12, 3, 34, 24
 _FIELDS = (LineState.GRADIENT, LineState.BARE, LineState.BEHIND)
-_OF_LEAVES = dict.fromkeys((State.ARRIVES, State.ZERO), LineState.GRADIENT)
-_OF_LEAVES |= {State.FROZEN: LineState.BARE}
+_OF_LEAVES = dict.fromkeys((Arrival.ARRIVES, Arrival.ZERO), LineState.GRADIENT)
+_OF_LEAVES |= {Arrival.FROZEN: LineState.BARE}
 
 
 Key = tuple[str, str, int]
@@ -118,7 +118,7 @@ class _Traced:
             alike = (n for n, own in enumerate(origins) if own.cut is cut.reason)
             cuts = {n for n in alike if self.record.site(origins[n].route) == cut.site}
         behind = self._leading(goals)
-        if (cuts := cuts & behind) or answer.state is State.FROZEN:
+        if (cuts := cuts & behind) or answer.state is Arrival.FROZEN:
             above = self._leading(cuts or goals or range(len(origins)))
         shown = above | self._leading(at, fed=True)
         fed = {root for call in self.calls if call.has_graph for root in call.roots}
@@ -200,10 +200,10 @@ class _Traced:
 def _answer_of(call: EngineUse, ways: Ways) -> Answer:
     cuts, frozen = ways.lost(call)
     if call.has_graph:
-        return Answer(State.ARRIVES, tuple(sorted(call.reached)), 1, 1)
+        return Answer(Arrival.ARRIVES, tuple(sorted(call.reached)), 1, 1)
     if cuts:
-        return Answer(State.CUT, tuple(sorted(cuts[0].behind)), 0, 1, tuple(cuts))
-    return Answer(State.FROZEN, tuple(frozen), 0, 1)
+        return Answer(Arrival.CUT, tuple(sorted(cuts[0].behind)), 0, 1, tuple(cuts))
+    return Answer(Arrival.FROZEN, tuple(frozen), 0, 1)
 
 
 def _expression(site: Site) -> str:

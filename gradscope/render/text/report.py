@@ -33,8 +33,8 @@ from gradscope.render.fit import Fit, fit
 from gradscope.render.memory import (
     GroupBy,
     Largest,
-    Saved,
     Size,
+    Storage,
     by,
     growing,
     largest,
@@ -402,7 +402,7 @@ BarRow = tuple[str, Sequence[str], float]
 """A name, its figures, and how long the bar behind them is, of 1."""
 
 
-def _by(kind: GroupBy, saved: Iterable[Saved], console: Console) -> dict[str, Size]:
+def _by(kind: GroupBy, saved: Iterable[Storage], console: Console) -> dict[str, Size]:
     """Return the sizes of the rows of a table."""
     return by(lambda one: name_of(kind, one, lambda site: place_of(site, console)), saved)
 

@@ -12,7 +12,7 @@ from gradscope.fixing.plan import Proposal
 from gradscope.fixing.rehearsal import Line, Spot
 from gradscope.fixing.runs import LossLog, Run, text_at, told_place
 from gradscope.fixing.training import Comparison, Difference, TrainingChange, owners
-from gradscope.fixing.verify import NEVER_CAME, Trial, Tried, Verdict
+from gradscope.fixing.verify import NEVER_CAME, Tried, Verdict, Verification
 from gradscope.render.text.terminal import plain, print_lines, print_message, shorten, wrapped
 from gradscope.render.wording import kind_of
 from gradscope.units import counted, gathered, nbytes, short_path
@@ -22,7 +22,7 @@ _MOST_TEXT = 40  # characters of code within a sentence: a longer one is named b
 _MORE_TIME = "give it more time (--timeout)"
 
 
-def print_trial(trial: Trial, script: str, console: Console) -> None:
+def print_trial(trial: Verification, script: str, console: Console) -> None:
     """Print what the runs have shown: all that was tried, then the verdict on what is chosen."""
     verdict = trial.verdict
     calls = counted(verdict.bounds.calls, "backward call")
@@ -50,7 +50,7 @@ def _row(name: str, value: str, console: Console) -> None:
     print_message(Text(f"  {name:<7} ", style="dim"), value, console)
 
 
-def _tried(tried: Tried, trial: Trial, console: Console) -> None:
+def _tried(tried: Tried, trial: Verification, console: Console) -> None:
     """Print what trying a candidate out has shown."""
     head = Text(f"fix {tried.candidate.number}", style="bold")
     if trial.is_recommended(tried.candidate) and tried.holds:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from gradscope.fixing.origins import EngineUse
-from gradscope.fixing.ways import Answer, Cut, LineState, Row, State, Ways
+from gradscope.fixing.ways import Answer, Arrival, Cut, LineState, Row, Ways
 from gradscope.model import Site
 from gradscope.render.text.terminal import plain, print_lines, prose, shorten, source_line, wrapped
 from gradscope.units import counted, lines_told, listed
@@ -30,7 +30,7 @@ def print_answer(answer: Answer, ways: Ways, script: str, console: Console) -> N
     _say(said_of(answer, ways), console)
     leaf = answer.leaves[0]
     call, rows = ways.shown(answer)
-    if answer.state in (State.ARRIVES, State.ZERO):
+    if answer.state in (Arrival.ARRIVES, Arrival.ZERO):
         _print_way(call, rows, "", ways, script, console)
         if also := ways.also_by(leaf):
             lines = lines_told(site.line for site in also)
@@ -39,14 +39,14 @@ def print_answer(answer: Answer, ways: Ways, script: str, console: Console) -> N
         for cut in answer.cuts[:1]:
             more = f" and {len(answer.cuts) - 1} more" if len(answer.cuts) > 1 else ""
             _say(f"another way is cut: {_cut_words(cut)}{more}", console)
-    elif answer.state is State.CUT:
+    elif answer.state is Arrival.CUT:
         cut = answer.cuts[0]
         _print_way(call, rows, cut.word, ways, script, console)
         _print_cut(cut, ways, console)
         if len(answer.cuts) > 1:
             rest = (_cut_words(each) for each in answer.cuts[1:])
             _say(f"cut as well: {listed(rest, _MOST_ALSO)}", console)
-    elif answer.state is State.ASIDE:
+    elif answer.state is Arrival.ASIDE:
         last = ways.last_of_values(map(ways.value_of, answer.leaves))
         if last is not None:
             at = f"{_place(last, script)}: {_text(last, console)}"
@@ -111,21 +111,21 @@ def _what(answer: Answer, ways: Ways) -> str:
     name = (holder.name or f"the {holder.kind}") if holder is not None else ""
     it = "it" if len(answer.leaves) == 1 else "them"
     match answer.state:
-        case State.ARRIVES:
+        case Arrival.ARRIVES:
             used = f", and no optimizer has {it}"
             if ways.asked or (holder and steps):
                 used = "" if ways.asked else f"; {name}.step() uses {it}"
             return f"a gradient arrives {arrives}{used}"
-        case State.ZERO:
+        case Arrival.ZERO:
             return f"a gradient arrives {arrives}, and is zero (not a cut)"
-        case State.FROZEN:
+        case Arrival.FROZEN:
             site = record.site(leaf.frozen)
             return f"frozen at line {site.line}" if site is not None else "requires_grad is off"
-        case State.UNUSED:
+        case Arrival.UNUSED:
             return f"nothing was computed from {it} {when}"
-        case State.LOST:
+        case Arrival.LOST:
             return f"a graph leads to {it}, and no derivative gives {it} a gradient"
-        case State.ASIDE:
+        case Arrival.ASIDE:
             return f"no loss was computed from {it} {when}"
     skips = f"; {name}.step() skips {it}" if holder and steps else ""
     return f"no gradient arrives {when}{skips}"

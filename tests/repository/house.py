@@ -20,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 34_831
-FILES = 181
+CODE = 34_746
+FILES = 180
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -377,16 +377,6 @@ CALLS |= {
 }
 
 
-async def _future_that_is_done() -> Any:
-    future = asyncio.get_running_loop().create_future()
-    future.set_result(3)
-    return machine_for().attribute(future, "_state")
-
-
-def test_a_future_is_read_as_it_is_from_the_first() -> None:
-    assert asyncio.run(_future_that_is_done()) == "FINISHED"
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_python_is_read_as_it_runs(name: str) -> None:
     machine = machine_for()

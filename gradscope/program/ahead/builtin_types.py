@@ -22,7 +22,6 @@ import torch.utils.checkpoint
 from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
-from gradscope.program.ahead.event_loop import TASK, TWINS
 from gradscope.program.ahead.machine import Machine
 from gradscope.program.ahead.models import are_same, argument, computed, contains, in_order
 from gradscope.program.ahead.values import Given, Named
@@ -57,8 +56,6 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
         return m.unknown(f"{name} of {of.why}", of, *given, *named.values())
     if name in _OF_ALL:
         return _OF_ALL[name](m, of, given)
-    if name == "task_wakeup":
-        return m.call(TASK._Task__wakeup, (of, *given), {})
     payload = m.overlay.view(of)
     if is_a(payload, list, deque, dict, set):
         return _of_container(m, of, payload, name, given, named)
@@ -269,7 +266,6 @@ def _at_unknown(m: Machine, space: Any, name: str, given: Given) -> Any:
 
 def make(m: Machine, cls: type, given: Given, named: Named) -> Any:
     """Return what calling a class gives."""
-    cls = TWINS.get(id(cls), cls)
     made = _made_by_torch(m, cls, given, named)
     if made is not MISSING:
         return made

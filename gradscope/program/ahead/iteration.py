@@ -22,7 +22,6 @@ from torch.utils import data
 from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import tensors
 from gradscope.program.ahead import values as v
-from gradscope.program.ahead.event_loop import future_of
 from gradscope.program.ahead.frames import frame_of
 from gradscope.program.ahead.machine import OF_C, Machine
 from gradscope.program.containers import (
@@ -617,11 +616,6 @@ def send(m: Machine, generator: Any, value: Any) -> Any:
     """Resume a generator; return what it yields, or raise Exhausted with what it returns."""
     if is_exactly(generator, *GENERATOR_TYPES):
         generator = resumed(m, generator)
-    if class_name(type(generator)) == "FutureIter":
-        future = future_of(generator)
-        if m.known_truth(m.method(future, "done")):
-            raise v.Exhausted(m.method(future, "result"))
-        return future
     if type(generator) is not v.Suspended:
         if value is not None:
             return m.method(generator, "send", value)

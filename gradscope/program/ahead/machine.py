@@ -21,7 +21,6 @@ from torch.nn import Module
 
 from gradscope.code.bytecode import MISSING, flow_of
 from gradscope.program.ahead import values as v
-from gradscope.program.ahead.event_loop import FUTURES, TASK, TWINS, fields_of, future_of
 from gradscope.program.ahead.frames import Frame
 from gradscope.program.ahead.values import Compared, Conditions, Fork, Hazard
 from gradscope.program.containers import (
@@ -343,11 +342,6 @@ class Machine:
         """
         if type(self.overlay.attributes(of)) is v.OwnDict:
             return {}
-        if is_a(of, FUTURES):
-            fields = self.overlay.attributes_to_write(of)
-            if "_state" not in fields:  # the first time
-                fields.update(fields_of(of))
-            return fields
         has_dict = is_a(of, Module) or is_exactly(of, FunctionType, *PLAIN_TENSORS)
         if has_dict or layout_of(type(of)).has_dict:
             found = object.__getattribute__(of, "__dict__")
@@ -358,14 +352,13 @@ class Machine:
         """Return what a class has under a name, as Python finds it; MISSING if nothing."""
         bases = class_bases(kind)
         if after is not None:
-            twins = [TWINS.get(id(base), base) for base in bases]
-            at = next((i for i, base in enumerate(twins) if base is after), len(bases))
+            at = next((i for i, base in enumerate(bases) if base is after), len(bases))
             bases = bases[at + 1 :]
         for base in bases:
             stored = self.overlay.attributes(base)
             if name in stored:
                 return stored[name]
-            space = class_namespace(TWINS.get(id(base), base))
+            space = class_namespace(base)
             if name in space:
                 return space[name]
         return MISSING
@@ -710,8 +703,6 @@ class Machine:
             return self.call_cached(what, given, named)
         if is_a(what, weakref.ref):
             return weakref.ref.__call__(what)
-        if class_name(kind) == "TaskStepMethWrapper":
-            return self.call(TASK._Task__step, (future_of(what),), {})
         if is_a(what, type):
             return self.kinds.builtin_types.make(self, what, given, named)
         if is_exactly(what, types.BuiltinFunctionType, types.MethodWrapperType):

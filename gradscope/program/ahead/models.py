@@ -4,7 +4,6 @@ that are not entered: Python's own in C, and a few besides.
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import collections
 import concurrent.futures
@@ -22,16 +21,13 @@ import math
 import operator
 import os
 import random
-import re
 import sys
 import threading
 import time
 import types
 import warnings
 import weakref
-from asyncio import tasks
 from collections.abc import Callable
-from contextvars import Context, copy_context
 from typing import Any, Final
 
 import torch
@@ -459,14 +455,6 @@ def _find_spec(m: Machine, given: Given, named: Named) -> Any:
     return importlib.machinery.PathFinder.find_spec(name) if own is None else own
 
 
-model(copy_context)(lambda m, given, named: v.Instance(Context))
-_of_asyncio = {**vars(tasks), **vars(asyncio.futures), **vars(asyncio.events)}
-_quiet = re.compile("_(un)?(register|enter|leave)_task|future_.*_awaited_by").fullmatch
-model(*(_of_asyncio[name] for name in _of_asyncio if _quiet(name)))(_nothing)
-_loops = re.compile("_?get_(running|event)_loop").fullmatch
-model(*(_of_asyncio[name] for name in _of_asyncio if _loops(name)))(
-    lambda m, given, named: v.known(asyncio._get_running_loop(), "an event loop")
-)
 for _each in (threading.current_thread, threading.main_thread):
     model(_each)(functools.partial(lambda function, m, given, named: function(), _each))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +21,6 @@ from gradscope.code import source
 from gradscope.code.bytecode import MISSING, NULL_FIRST, flow_of, site_at
 from gradscope.program.ahead import builtin_types, iteration, models, opcodes, tensors, torch_models
 from gradscope.program.ahead import values as v
-from gradscope.program.ahead.event_loop import STEP, run_loop
 from gradscope.program.ahead.frames import NO_RESULT, SUSPENDED, Frame, frame_of
 from gradscope.program.ahead.machine import Kinds, Machine, Question
 from gradscope.program.ahead.values import Conditions, Fork, Hazard
@@ -45,6 +45,7 @@ _MOST_OF_EXPRESSION = 500  # steps: an expression without a loop takes some tens
 _MOST_NODES = 2_000
 KINDS = Kinds(builtin_types, iteration, tensors, torch_models)
 """What a machine is told by."""
+_STEP = asyncio.Handle._run.__code__
 _WORK = thread._WorkItem.run.__code__
 _RESULT = Future.result.__code__
 _SUBMIT = thread.ThreadPoolExecutor.submit.__code__
@@ -210,14 +211,6 @@ class FromFrames:
                 continue
             if inner is not None and id(frame.code) in _ENTRIES:
                 machine.doubt = machine.doubt or "the engine goes on from an inner call"
-            if frame.code is STEP:
-                machine.frames, machine.base = [frame], frame
-                try:
-                    how, value = "return", run_loop(machine, self._frames, how, value)
-                except v.Raised as raised:
-                    how, value = "raise", raised.value
-                machine.frames, inner = [], frame
-                continue
             if inner is not None and _is_skipped(machine, frame, inner):
                 inner = frame if frame.of_user else inner
                 continue
@@ -226,8 +219,11 @@ class FromFrames:
             else:
                 how, value = _resume(machine, frame, inner, how, value)
             code = frame.code
-            while how == "yield" and code.co_flags & CO_COROUTINE and depth + 1 == len(frames):
-                frame.stack.append(None)  # it waits for something, and is resumed in time
+            is_task = depth + 1 == len(frames) or frames[depth + 1].code is _STEP
+            while how == "yield" and code.co_flags & CO_COROUTINE and is_task:
+                if value is not None:
+                    v.lost("an event loop that waits")
+                frame.stack.append(None)  # it lets others run, and is resumed in time
                 how, value = _guarded(machine, frame)
             if how == "return" and code.co_name == "__init__" and code.co_argcount:  # of a class
                 made = frame.variables[0]

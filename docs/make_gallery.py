@@ -20,9 +20,10 @@ from changes import report_changes
 from torch import nn
 
 import gradscope
-from gradscope.commands.why import WhyOptions, why
+from gradscope.commands.why import why
 from gradscope.render.pictures.draw import select
 from gradscope.render.pictures.folding import merge
+from gradscope.rules.settings import Settings
 
 DOCS = Path(__file__).parent
 ACTOR_CRITIC = DOCS.parent / "tests" / "cases" / "births" / "advantage_actor_critic.py"
@@ -225,7 +226,8 @@ def draw_all(scratch: Path) -> dict[Path, str]:
                 f" | {svg:.2f} / {png:.2f} | {entry.torchviz} |\n"
             )
     with redirect_stdout(sys.stderr):
-        why(ACTOR_CRITIC, "agent.critic", (), WhyOptions(picture=scratch / "way.svg"))
+        settings = Settings(draw=scratch / "way.svg", timeout=120)
+        why(ACTOR_CRITIC, "agent.critic", (), settings=settings)
     made[DOCS / "pictures" / "way.svg"] = (scratch / "way.svg").read_text(encoding="utf-8")
     page = PAGE.format(rows="".join(rows), sections="\n".join(sections))
     return {DOCS / "gallery.md": page, **made}

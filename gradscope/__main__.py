@@ -21,10 +21,10 @@ def main() -> None:
         cli.main()
     else:
         from gradscope.commands.outputs import attempted
-        from gradscope.commands.run import RunOptions, run
+        from gradscope.commands.run import run
         from gradscope.rules.settings import settings_at
 
-        if status := attempted(lambda: run(words, RunOptions(settings=settings_at()))):
+        if status := attempted(lambda: run(words, settings_at())):
             raise SystemExit(status)
 
 

@@ -7,7 +7,8 @@ import platform
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -22,9 +23,8 @@ from gradscope.commands import report as report_command
 from gradscope.commands.outputs import attempted, tell
 from gradscope.launch.interpreter import Command, program_of
 from gradscope.record import __version__
-from gradscope.render.machine import Format
 from gradscope.render.pictures.picture import Options
-from gradscope.rules.settings import FailOn, settings_at
+from gradscope.rules.settings import DEFAULTS, FailOn, Format, Settings, settings_at
 from gradscope.units import size_of
 
 Job = Callable[[], int]
@@ -93,6 +93,12 @@ def _torch() -> str:
         return f"torch {metadata.version('torch')}"
     except metadata.PackageNotFoundError:
         return "no torch"
+
+
+def _settings(given: Mapping[str, Any], **more: Any) -> Settings:
+    """Return the project's settings, with the options of a command that are called as they are."""
+    named = {each.name: given[each.name] for each in fields(Settings) if each.name in given}
+    return settings_at().overridden(given.get("ignore"), **named | more)
 
 
 def _option(help: str, *names: str, **more: Any) -> Any:  # noqa: A002
@@ -215,19 +221,15 @@ def run(
     target = words if how or program == "-" else program_of(program, words[1:])
     if isinstance(target, Command):
         return partial(_run_again, target, len(args or ()))
-    settings = settings_at().overridden(ignore, fail_on=fail_on, baseline=baseline)
-    settings = settings.overridden(write_baseline=write_baseline, budget=budget)
     is_quiet = quiet or os.environ.get("CI", "").lower() == "true"
     form = format or (Format.BRIEF if is_quiet else Format.TEXT)
-    options = command.RunOptions(
-        *(form, output, save, html, draw, stop_after, guard, not no_hooks),
-        *(not no_rehearsal, settings, log, metrics, dump_on, verbose),
-    )
-    job = partial(command.run, target, options)
+    more = {"hooks": not no_hooks, "rehearse": not no_rehearsal}
+    settings = _settings(locals(), format=form, **more)
+    job = partial(command.run, target, settings)
     if live:
         from gradscope.commands.top import live as shown
 
-        return partial(shown, job, save, settings)
+        return partial(shown, job, settings)
     return job
 
 
@@ -265,9 +267,8 @@ def report(
     write_baseline: WriteBaselineOption = None,
 ) -> Job:
     """Print the report of a saved recording, or write it as an interactive page."""
-    settings = settings_at().overridden(ignore, baseline=baseline, write_baseline=write_baseline)
-    shown = html, settings, memory, trains, verbose, fit
-    return partial(report_command.report, files, format, output, *shown)
+    settings = _settings(locals())
+    return partial(report_command.report, files, settings, memory, trains, fit)
 
 
 @app.command()
@@ -285,8 +286,7 @@ def top(
     """
     from gradscope.commands import top as command
 
-    settings = settings_at().overridden(ignore, baseline=baseline)
-    return partial(command.top, file, every, settings)
+    return partial(command.top, file, every, _settings(locals()))
 
 
 ProcessArgument = Annotated[int, _argument("A process, of Python 3.14 or newer.", "PID", min=1)]
@@ -317,8 +317,7 @@ def attach(
     It and the program need Python 3.14 or newer, which has a way into a process that runs. Else
     start the program with `gradscope run`.
     """
-    settings = settings_at().overridden(ignore, baseline=baseline)
-    return partial(report_command.attach, process, duration, save, settings)
+    return partial(report_command.attach, process, duration, _settings(locals()))
 
 
 @app.command()
@@ -390,13 +389,9 @@ def fix(
     """
     from gradscope.commands import fix as command
 
-    picks = tuple(pick or ())
-    settings = settings_at().overridden(ignore, baseline=baseline)
-    options = command.FixOptions(
-        *(finding, verify, write, stop_after, timeout, picks),
-        *(not no_rehearsal, not yes, format, settings),
-    )
-    return partial(command.fix, file, tuple(args or ()), options)
+    more = {"rehearse": not no_rehearsal, "sandboxed": not yes, "picks": tuple(pick or ())}
+    settings = _settings(locals(), **more)
+    return partial(command.fix, file, tuple(args or ()), settings)
 
 
 @app.command()
@@ -427,8 +422,8 @@ def why(
     """
     from gradscope.commands import why as command
 
-    options = command.WhyOptions(line, timeout, not yes, format, picture)
-    return partial(command.why, script, name, tuple(args or ()), options)
+    settings = DEFAULTS.overridden(timeout=timeout, sandboxed=not yes, format=format, draw=picture)
+    return partial(command.why, script, name, tuple(args or ()), line, settings)
 
 
 @app.command()

@@ -91,8 +91,8 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         self._save = save if save is None or isinstance(save, Store) else Path(save)
         lowest = None if raise_on is None else Severity(raise_on)
         suppressor = _suppressor(settings, ignore, baseline)
-        of_project = suppressor.settings.budget if suppressor and settings is True else None
-        self._budget = _budget(budget, of_project, reads_environment=settings is not False)
+        known = None if suppressor is None else suppressor.settings.budget
+        self._budget = known if budget is None else percent(budget)
         self._asked = Asked(lowest, stop_after, on_finding, on_call, suppressor, sinks_of(log))
         self._entered: list[tuple[Scope, Session, Handle]] = []
 
@@ -168,16 +168,6 @@ def _suppressor(
     if codes or baseline is not None:
         raise ValueError("settings=False makes every finding count: give no ignore and no baseline")
     return None
-
-
-def _budget(
-    given: float | None, of_project: float | None, *, reads_environment: bool
-) -> float | None:
-    """Return the budget: as given, of the environment, or else the project's."""
-    if given is not None:
-        return percent(given)
-    named = os.environ.get("GRADSCOPE_BUDGET") if reads_environment else None
-    return percent(named) if named else of_project
 
 
 def current() -> Session | None:

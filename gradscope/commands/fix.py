@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -18,43 +18,27 @@ from gradscope.errors import GradscopeError
 from gradscope.launch.improvement import Workshop, improved, started, told
 from gradscope.launch.runner import die_of_interrupt
 from gradscope.model import Finding, Recording
-from gradscope.render.machine import Format
 from gradscope.render.text.terminal import begin_line, show_progress
-from gradscope.rules.settings import DEFAULTS, Settings, Suppressor
+from gradscope.rules.settings import Format, Settings, Suppressor
 from gradscope.units import counted
 
 if TYPE_CHECKING:
     from gradscope.fixing.plan import Plan
 
 
-class FixOptions(NamedTuple):
-    """The options of ``gradscope fix``; by default the findings decide ``stop_after``."""
-
-    finding: str | None = None
-    verify: bool = False
-    write: bool = False
-    stop_after: int | None = None
-    timeout: float = 600
-    picks: tuple[int, ...] = ()
-    rehearse: bool = True
-    guarded: bool = True
-    format: Format = Format.TEXT
-    settings: Settings = DEFAULTS
-
-
-def fix(file: Path, args: tuple[str, ...], options: FixOptions) -> int:
+def fix(file: Path, args: tuple[str, ...], settings: Settings) -> int:
     """Show the fixes of a recording, or of a script that is run for it, as a diff; try them out or
     write them if asked to.
     """
-    if options.format is not Format.TEXT and (options.verify or options.write):
+    if settings.format is not Format.TEXT and (settings.verify or settings.write):
         raise GradscopeError("--verify and --write print a text: leave --format out")
-    end = time.monotonic() + options.timeout
+    end = time.monotonic() + settings.timeout
     with Workshop(partial(_tell, end=end)) as workshop:
-        return _fix(file, args, options, end, workshop)
+        return _fix(file, args, settings, end, workshop)
 
 
 def _fix(
-    file: Path, args: tuple[str, ...], options: FixOptions, end: float, workshop: Workshop
+    file: Path, args: tuple[str, ...], settings: Settings, end: float, workshop: Workshop
 ) -> int:
     from gradscope.fixing import plan as plans
     from gradscope.fixing.constructs import with_edits
@@ -64,53 +48,53 @@ def _fix(
     from gradscope.render.text.trials import print_trial
 
     console = console_on(sys.stdout)
-    is_text = options.format is Format.TEXT
-    recorded = with_edits(_recorded(file, args, options, workshop))
-    suppressor, by_name = Suppressor(options.settings), bool(options.finding or options.picks)
+    is_text = settings.format is Format.TEXT
+    recorded = with_edits(_recorded(file, args, settings, workshop))
+    suppressor, by_name = Suppressor(settings), bool(settings.finding or settings.picks)
     recording, record = suppressor.of_findings(recorded), None
-    if options.rehearse and (by_name or any(f.is_to_rehearse for f in recording.findings)):
+    if settings.rehearse and (by_name or any(f.is_to_rehearse for f in recording.findings)):
         began = time.monotonic()
-        recorded, record = improved(recorded, end, workshop, guarded=options.guarded)
+        recorded, record = improved(recorded, end, workshop, guarded=settings.sandboxed)
         begin_line(sys.stderr)
         recording = suppressor.of_findings(recorded)
         if is_text:
             took = counted(round(time.monotonic() - began), "second")
-            bound = f"of at most {counted(round(options.timeout), 'second')} (--timeout)"
+            bound = f"of at most {counted(round(settings.timeout), 'second')} (--timeout)"
             print_line(console, f"searched for {took}, {bound}")
     if not is_text:
-        if options.finding is not None:
-            chosen = plans.plan(recording, options.finding).proposals
+        if settings.finding is not None:
+            chosen = plans.plan(recording, settings.finding).proposals
             named = {finding.cause for proposal in chosen for finding in proposal.findings}
             found = tuple(each for each in recording.findings if each.cause in named)
             recording = replace(recording, findings=found)
-        printer(options.format)(recording, console, None)
+        printer(settings.format)(recording, console, None)
         return 0
     suppressed = [finding for finding in recording.findings if finding.suppression]
     if len(suppressed) == len(recording.findings) and not by_name:
         are = f", {_suppressed(suppressed)}" if suppressed else ""
         print_line(console, f"nothing to fix: no finding in {file}{are}")
         return 0
-    plan = plans.plan(recording, options.finding, options.picks)
+    plan = plans.plan(recording, settings.finding, settings.picks)
     if suppressed and not by_name:
         print_line(console, f"left out: {_suppressed(suppressed)}")
     print_plan(plan, console)
-    if not (options.verify or options.write):
+    if not (settings.verify or settings.write):
         print_changes(plan, console)
         if plan.can_be_tried:
-            _print_next_of_fix(file, options, console)
+            _print_next_of_fix(file, settings, console)
         return 0
     if not plan.can_be_tried:
         print_line(console, "nothing to try out: no fix here can be applied as an edit")
         return 1
-    for number in options.picks:
+    for number in settings.picks:
         if not plan.candidate(number).can_be_tried:
             print_line(console, f"nothing to try out: fix {number} has no edit that can be applied")
             return 1
     left = max(end - time.monotonic(), 1.0)
-    bounds = Bounds(options.stop_after or default_calls(plan.proposals), left)
-    given = plan, recording.header, bounds, told, options.picks, record, started
+    bounds = Bounds(settings.stop_after or default_calls(plan.proposals), left)
+    given = plan, recording.header, bounds, told, settings.picks, record, started
     try:
-        trial = workshop.do("verify.try_out", *given, every=options.verify)
+        trial = workshop.do("verify.try_out", *given, every=settings.verify)
     except KeyboardInterrupt:
         die_of_interrupt()
     begin_line(sys.stderr)
@@ -118,7 +102,7 @@ def _fix(
     print_trial(trial, " ".join((recording.header.script, *recording.header.argv)), console)
     if not trial.verdict.holds:
         return 1
-    return _write_fix(trial.verdict.plan, console) if options.write else 0
+    return _write_fix(trial.verdict.plan, console) if settings.write else 0
 
 
 def _tell(doing: str, end: float) -> None:
@@ -128,7 +112,7 @@ def _tell(doing: str, end: float) -> None:
 
 
 def _recorded(
-    file: Path, args: tuple[str, ...], options: FixOptions, workshop: Workshop
+    file: Path, args: tuple[str, ...], settings: Settings, workshop: Workshop
 ) -> Recording:
     """Return the recording in a file, or that of a script, which is run for it."""
     from gradscope.launch.interpreter import header_of
@@ -140,7 +124,7 @@ def _recorded(
         return load_run(file)
     workshop.tell(f"runs {file}")
     header = header_of((str(file), *args), hooks=True)
-    return workshop.do("runs.recorded", header, options.timeout / 2, started)  # type: ignore[no-any-return]
+    return workshop.do("runs.recorded", header, settings.timeout / 2, started)  # type: ignore[no-any-return]
 
 
 def _suppressed(findings: Sequence[Finding]) -> str:
@@ -162,9 +146,9 @@ def _write_fix(plan: Plan, console: Console) -> int:
     return 0
 
 
-def _print_next_of_fix(file: Path, options: FixOptions, console: Console) -> None:
-    only = f" --finding {options.finding}" if options.finding else ""
-    only += "".join(f" --pick {number}" for number in options.picks)
+def _print_next_of_fix(file: Path, settings: Settings, console: Console) -> None:
+    only = f" --finding {settings.finding}" if settings.finding else ""
+    only += "".join(f" --pick {number}" for number in settings.picks)
     command = f"gradscope fix {shlex.quote(str(file))}{only}"
     print_line(console, f"next: {command} --verify")
     print_line(console, f"      {command} --write")

@@ -17,9 +17,10 @@ from rich.text import Text
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Recording
-from gradscope.render.machine import Format, writer
+from gradscope.render.machine import writer
 from gradscope.render.pictures.picture import DEFAULTS, Options
 from gradscope.render.text.terminal import SafeConsole, plain, print_lines, write_text
+from gradscope.rules.settings import Format
 from gradscope.units import escaped
 
 

@@ -15,20 +15,15 @@ from pathlib import Path
 
 from gradscope.commands.outputs import console_on, image, opened, page, print_line, printer, tell
 from gradscope.errors import GradscopeError
-from gradscope.render.machine import Format
 from gradscope.render.pictures.picture import Options
-from gradscope.rules.settings import DEFAULTS, Settings, Suppressor, write_baseline
+from gradscope.rules.settings import DEFAULTS, Format, Settings, Suppressor, write_baseline
 
 
 def report(
     files: Sequence[Path],
-    format: Format,  # noqa: A002 - the option's name
-    output: Path | None,
-    html: Path | None = None,
     settings: Settings = DEFAULTS,
     memory: bool = False,
     trains: bool = False,
-    verbose: bool = False,
     fit: int | None = None,
 ) -> int:
     """Print the reports of saved recordings, write that of one as a page, or a baseline."""
@@ -43,11 +38,11 @@ def report(
     if are_of_one_run(recordings):
         recordings, names = [merged(recordings)], [" ".join(map(str, files))]
     recordings = [Suppressor(settings).of_findings(recording) for recording in recordings]
-    if html is not None:
+    if settings.html is not None:
         if len(recordings) > 1:
             instead = "name one, and another --html file for each further one"
             raise GradscopeError(f"--html takes the recordings of one run: {instead}")
-        page(html, "--html").write(recordings[0], console_on(sys.stdout))
+        page(settings.html, "--html").write(recordings[0], console_on(sys.stdout))
         return 0
     if settings.write_baseline is not None:
         findings = [finding for recording in recordings for finding in recording.findings]
@@ -55,11 +50,11 @@ def report(
         written = write_baseline(settings.write_baseline, findings, sources)
         print_line(console_on(sys.stdout), written)
         return 0
-    if (memory or trains or fit) and format is not Format.TEXT:
+    if (memory or trains or fit) and settings.format is not Format.TEXT:
         what = "--memory, --fit and --trains print text; --format json has the same"
         raise GradscopeError(f"{what} as `memory` and `summary.training.table`")
-    show = printer(format, verbose)
-    with opened(output, sys.stdout) as stream:
+    show = printer(settings.format, settings.verbose)
+    with opened(settings.output, sys.stdout) as stream:
         console = console_on(stream)
         for name, recording in zip(names, recordings, strict=True):
             if trains:
@@ -84,11 +79,12 @@ def dump(process: int) -> int:
     return 0
 
 
-def attach(process: int, duration: float | None, save: Path | None, settings: Settings) -> int:
+def attach(process: int, duration: float | None, settings: Settings) -> int:
     """Watch a running program, and print the report."""
     from gradscope.launch.remote import ask
     from gradscope.record.file import is_alive, load
 
+    save = settings.save
     with tempfile.TemporaryDirectory(prefix="gradscope-") as folder:
         file = (save or Path(folder, "attached.gscope")).absolute()
         ask(process, f"begin({str(file)!r})")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 
@@ -39,12 +39,11 @@ from gradscope.model import Finding, Outcome, Recording
 from gradscope.record.file import Store, amend, create, load_from
 from gradscope.record.processes import merged
 from gradscope.record.scalars import EventFile, MetricsFile
-from gradscope.render.machine import Format
 from gradscope.render.text.fixes import print_tried
 from gradscope.render.text.report import print_finding, print_report
 from gradscope.render.text.terminal import begin_line, show_progress
 from gradscope.render.wording import fix_command
-from gradscope.rules.settings import DEFAULTS, Settings, Suppressor, write_baseline
+from gradscope.rules.settings import Format, Settings, Suppressor, write_baseline
 from gradscope.units import counted, listed
 
 # All that a report needs is imported before the program runs, which may leave no path to import it
@@ -66,64 +65,43 @@ _MOST_BUSY = 4.0
 USED_WRONGLY = 2
 
 
-class RunOptions(NamedTuple):
-    """The options of ``gradscope run``."""
-
-    format: Format = Format.TEXT
-    output: Path | None = None
-    save: Path | None = None
-    html: Path | None = None
-    draw: Path | None = None
-    stop_after: int | None = None
-    guard: bool = False
-    hooks: bool = True
-    rehearse: bool = True
-    settings: Settings = DEFAULTS
-    log: Path | None = None
-    metrics: Path | None = None
-    dump_on: int | None = None
-    verbose: bool = False
-
-
-def run(target: Target, options: RunOptions) -> int:
+def run(target: Target, settings: Settings) -> int:
     """Run a program inside a watch, print its findings as they are made and a report at its end."""
-    suppressor = Suppressor(options.settings)
-    if options.settings.write_baseline is not None:
-        writable(options.settings.write_baseline, "--write-baseline")
-    began = header_of(target, options.hooks)
-    watched: dict[str, Any] = {"hooks": options.hooks, "stop_after": options.stop_after}
-    watched |= {"raise_on": "error" if options.guard else None, "budget": options.settings.budget}
-    plan = ChildPlan.of(began, options.save, watched)
+    suppressor = Suppressor(settings)
+    if settings.write_baseline is not None:
+        writable(settings.write_baseline, "--write-baseline")
+    began = header_of(target, settings.hooks)
+    plan = ChildPlan.of(began, settings.save, settings.of_watch)
     header = replace(began, run=plan.run)
     children = Children(plan, header)
     files = ("output", "save", "html", "draw", "log", "metrics")
-    own: dict[str, Any] = {name: own_file(getattr(options, name), header) for name in files}
-    options = options._replace(**own)
-    views = [] if options.html is None else [page(options.html, "--html")]
-    views += [] if options.draw is None else [image(options.draw, "--draw")]
+    own: dict[str, Any] = {name: own_file(getattr(settings, name), header) for name in files}
+    settings = replace(settings, **own)
+    views = [] if settings.html is None else [page(settings.html, "--html")]
+    views += [] if settings.draw is None else [image(settings.draw, "--draw")]
     tools: dict[str, Any] = {
-        "--log": options.log and EventFile(options.log),
-        "--metrics": options.metrics and MetricsFile(options.metrics),
+        "--log": settings.log and EventFile(settings.log),
+        "--metrics": settings.metrics and MetricsFile(settings.metrics),
     }
     log = [tool for option, tool in tools.items() if tool and writable(tool.file, option)]
     # Made now, so that failing to write shows, and for the standby.
     store = None
-    if options.save is not None or is_possible():
-        store = create(options.save and options.save.absolute())
+    if settings.save is not None or is_possible():
+        store = create(settings.save and settings.save.absolute())
     ended = None
     stderr = ErrorStream()
     try:
-        with opened(options.output, stderr) as stream:
+        with opened(settings.output, stderr) as stream:
             streams = list(dict.fromkeys([cast(SafeStream, stream), stderr]))
-            is_text = options.format is Format.TEXT
-            live = _Live(streams[0], stderr, options.verbose) if is_text else None
-            show = live.report if live else printer(options.format)
-            report = _Report(options, suppressor, children, store, views, streams, live, show)
+            is_text = settings.format is Format.TEXT
+            live = _Live(streams[0], stderr, settings.verbose) if is_text else None
+            show = live.report if live else printer(settings.format)
+            report = _Report(settings, suppressor, children, store, views, streams, live, show)
             watch = partial(plan.watch, header, save=store, log=log)
             start = partial(watch, on_finding=live.found if live else None, settings=suppressor)
             with standing_by(report.of_killed, report.files), children:
-                if options.dump_on:
-                    answer(options.dump_on)
+                if settings.dump_on:
+                    answer(settings.dump_on)
                 try:
                     ended = run_program(target, start)
                     recording = report.of_ended(ended)
@@ -135,16 +113,16 @@ def run(target: Target, options: RunOptions) -> int:
         is_wrong_use = isinstance(failure, GradscopeError)
         tell(failure if is_wrong_use else _words(failure), stderr)
         return ended.outcome.exit_status or (USED_WRONGLY if is_wrong_use else 0)
-    if (status := ended.leave()) or options.settings.write_baseline:
+    if (status := ended.leave()) or settings.write_baseline:
         return status
-    return int(any(map(options.settings.fail_on.includes, recording.findings)))
+    return int(any(map(settings.fail_on.includes, recording.findings)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Report:
     """The report of a run: where it goes, in which format, and which files show it besides."""
 
-    options: RunOptions
+    settings: Settings
     suppressor: Suppressor
     children: Children
     store: Store | None
@@ -182,7 +160,7 @@ class _Report:
         except Exception as failure:  # the report comes all the same
             tell(_words(failure), self.streams[-1])
         findings = self.suppressor.of_findings(recording).findings
-        if not (self.options.rehearse and any(each.is_to_rehearse for each in findings)):
+        if not (self.settings.rehearse and any(each.is_to_rehearse for each in findings)):
             return recording
         took = time.time() - (self.children.header.started or 0)
         # On a busy machine all takes longer than the processor is at it, by the same factor.
@@ -197,7 +175,7 @@ class _Report:
             why = "memory would run out again"
         elif recording.header.rank is not None:
             why = "the run is one of several ranks"
-        elif self.options.stop_after is not None:
+        elif self.settings.stop_after is not None:
             why = "the run ends with --stop-after"
         if why:
             return untried(recording, f"{why}; `{fixing}` tries")
@@ -250,11 +228,11 @@ class _Report:
         failed = "following a process failed in gradscope"
         notes = [f"{started}: {command}" for command in children.unwatched]
         notes += [f"{failed} ({failure}); please report this" for failure in children.failures]
-        named = self.options.save
+        named = self.settings.save
         if save is None and written and named is not None and "{" not in named.name:
             theirs = f"each process has its own file, {listed(file.name for file in files)}"
             notes.append(f"there is no {named}: {theirs}; `gradscope report {named}` joins them")
-        if written and (self.options.log or self.options.metrics):
+        if written and (self.settings.log or self.settings.metrics):
             notes.append("the figures that were logged are of this process, and of none it started")
         summary = replace(together.summary, notes=(*together.summary.notes, *notes))
         return replace(together, summary=summary), files if children.plan.is_kept else []
@@ -267,14 +245,14 @@ class _Report:
             stream.at_end()
         if self.live and not (recording.calls or seen):
             console = console_on(self.streams[0])
-            _print_unwatched(self.options, console, failure, recording)
+            _print_unwatched(self.settings, console, failure, recording)
             return recording
         here = self.children.header.cwd + os.sep  # where the user types what comes next
         names = " ".join(str(file).removeprefix(here) for file in files)
         file, console = self._shown(recording, names or None)
         if recording.calls or seen:
             told = console if self.live else None
-            if baseline := self.options.settings.write_baseline:
+            if baseline := self.settings.write_baseline:
                 written = write_baseline(baseline, recording.findings, recording.sources)
                 if told:
                     print_line(told, written)
@@ -295,7 +273,7 @@ class _Report:
             stream.flush()
             if not stream.is_lost:
                 return None, console
-        suffix = ".txt" if self.live else f".{self.options.format}"
+        suffix = ".txt" if self.live else f".{self.settings.format}"
         path = Path(self.children.header.cwd) / f"gradscope-report-{os.getpid()}{suffix}"
         with opened(path, self.streams[-1]) as last:
             self.show(recording, console_on(last), saved)
@@ -348,13 +326,13 @@ def _words(failure: Exception) -> str:
 
 
 def _print_unwatched(
-    options: RunOptions, console: Console, failure: Exception | None, recording: Recording
+    settings: Settings, console: Console, failure: Exception | None, recording: Recording
 ) -> None:
     """Print the report of a program that never imported torch, or could not be watched.
 
     Of one that has failed before, Python has told all, unless files are missing now.
     """
-    asked = (options.save, options.html, options.draw, options.log, options.metrics)
+    asked = (settings.save, settings.html, settings.draw, settings.log, settings.metrics)
     files = [str(file) for file in asked if file is not None]
     ended = recording.outcome
     is_failed = bool(ended.exit_status or ended.exception)

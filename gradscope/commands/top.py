@@ -225,7 +225,7 @@ _BEGIN, _END = "\x1b7\x1b[m\x1b[J\x1b[?7l", "\x1b[?7h\x1b8"
 """Save the cursor with its colours, clear what is below, wrap no line; and back."""
 
 
-def live(run: Callable[[], int], save: Path | None, settings: Settings) -> int:
+def live(run: Callable[[], int], settings: Settings) -> int:
     """Call ``run`` in a process with a terminal of its own; pass on what that prints and is sent.
 
     Below what it has printed the run is shown, and goes again before more is printed. That is only
@@ -258,7 +258,7 @@ def live(run: Callable[[], int], save: Path | None, settings: Settings) -> int:
     signal.signal(signal.SIGWINCH, fit)
     for name in _SIGNALS:
         signal.signal(getattr(signal, name), hand_on)
-    file = Path(str(program)) if sys.platform == "linux" else save
+    file = Path(str(program)) if sys.platform == "linux" else settings.save
     with open(terminal, "w") as drawn_on, _keys_as_they_come(terminal, its_terminal):
         below = _Below(console_on(drawn_on), file, settings)
         status = _pass_on(program, its_terminal, terminal, below)

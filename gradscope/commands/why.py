@@ -6,12 +6,13 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gradscope.commands.outputs import console_on, image, print_line
 from gradscope.errors import GradscopeError, meant
-from gradscope.render.machine import Format, plain
+from gradscope.render.machine import plain
 from gradscope.render.text.terminal import begin_line, show_progress, write_text
+from gradscope.rules.settings import DEFAULTS, Format, Settings
 from gradscope.units import counted, lines_told
 
 # Engine calls up to which a program is followed if its first steps do not show what is asked for;
@@ -19,17 +20,13 @@ from gradscope.units import counted, lines_told
 _MOST_CALLS = 10_000
 
 
-class WhyOptions(NamedTuple):
-    """The options of ``gradscope why``."""
-
-    line: int | None = None
-    timeout: float = 120
-    guarded: bool = True
-    format: Format = Format.TEXT
-    picture: Path | None = None
-
-
-def why(script: Path, name: str | None, args: tuple[str, ...], options: WhyOptions) -> int:
+def why(
+    script: Path,
+    name: str | None,
+    args: tuple[str, ...],
+    line: int | None = None,
+    settings: Settings = DEFAULTS,
+) -> int:
     """Say why a gradient does or does not arrive at what a name means, or why the call at a line
     has no graph. Return 0 if one arrives, or is not wanted; else 1.
     """
@@ -37,60 +34,60 @@ def why(script: Path, name: str | None, args: tuple[str, ...], options: WhyOptio
     from gradscope.fixing.ways import Ways
     from gradscope.launch.interpreter import header_of
 
-    if options.line is not None and name is not None:
+    if line is not None and name is not None:
         args, name = (name, *args), None
-    if name is None and options.line is None:
+    if name is None and line is None:
         raise GradscopeError("say what to look for: a parameter, a module, or --line N")
-    if options.format not in (Format.TEXT, Format.JSON):
+    if settings.format not in (Format.TEXT, Format.JSON):
         raise GradscopeError("gradscope why has the formats text and json")
     if not script.is_file():
         raise GradscopeError(f"there is no script {script}")
-    if options.picture is not None:
-        image(options.picture, "--picture")  # that is, it can be written
-    program = Program(header_of((str(script), *args), hooks=True), options.guarded)
+    if settings.draw is not None:
+        image(settings.draw, "--picture")  # that is, it can be written
+    program = Program(header_of((str(script), *args), hooks=True), settings.sandboxed)
     file = os.path.abspath(script)
 
     def followed(calls: int) -> Ways:
         show_progress(f"gradscope rehearses {script} (Ctrl-C leaves it)", sys.stderr)
-        ways = Ways(program.follow(Bounds(calls, options.timeout)))
+        ways = Ways(program.follow(Bounds(calls, settings.timeout)))
         begin_line(sys.stderr)
         return ways
 
     ways = followed(0)
-    if not _finds(ways, file, name, options.line) and ways.record.ended == "enough":
+    if not _finds(ways, file, name, line) and ways.record.ended == "enough":
         ways = followed(_MOST_CALLS)  # what comes after the second step
-    if options.line is not None:
-        return _of_call(ways, file, options)
+    if line is not None:
+        return _of_call(ways, file, line, settings)
     assert name is not None
-    return _of_name(ways, file, name, options)
+    return _of_name(ways, file, name, settings)
 
 
 def _finds(ways: Any, file: str, name: str | None, line: int | None) -> bool:
     return bool(ways.named(name) if name is not None else ways.calls_at(file, line))
 
 
-def _of_call(ways: Any, file: str, options: WhyOptions) -> int:
+def _of_call(ways: Any, file: str, line: int, settings: Settings) -> int:
     from gradscope.render.text.why import print_call
 
-    calls = ways.calls_at(file, options.line)
+    calls = ways.calls_at(file, line)
     if not calls:
         known = {site.line for c in ways.record.calls if (site := ways.record.site(c.route))}
         there = f"calls are made at {lines_told(known)}" if known else "it makes none"
         raise GradscopeError(
-            f"the rehearsal met no backward call at line {options.line}: {there}{_ended(ways)}"
+            f"the rehearsal met no backward call at line {line}: {there}{_ended(ways)}"
         )
     call = next((each for each in reversed(calls) if not each.has_graph), calls[-1])
-    if options.format is Format.JSON:
-        _write({"line": options.line, **_call_data(call, ways)}, ways, file)
+    if settings.format is Format.JSON:
+        _write({"line": line, **_call_data(call, ways)}, ways, file)
     else:
         console = console_on(sys.stdout)
         print_call(call, ways, file, console)
         _print_ended(ways, console)
-    _draw(ways, call, options)
+    _draw(ways, call, settings)
     return int(not call.has_graph or bool(call.unused))
 
 
-def _of_name(ways: Any, file: str, name: str, options: WhyOptions) -> int:
+def _of_name(ways: Any, file: str, name: str, settings: Settings) -> int:
     from gradscope.fixing.ways import Arrival
     from gradscope.render.text.why import print_answer
 
@@ -104,7 +101,7 @@ def _of_name(ways: Any, file: str, name: str, options: WhyOptions) -> int:
             f"the rehearsal met no parameter or module {name!r}, of {count}{like}{_ended(ways)}"
         )
     answers = ways.of_leaves(leaves)
-    if options.format is Format.JSON:
+    if settings.format is Format.JSON:
         _write({"name": name, "answers": [_answer_data(a, ways) for a in answers]}, ways, file)
     else:
         console = console_on(sys.stdout)
@@ -117,17 +114,17 @@ def _of_name(ways: Any, file: str, name: str, options: WhyOptions) -> int:
                 command = "     "
             print_line(console, f"{command} {further}")
         _print_ended(ways, console)
-    _draw(ways, max(answers, key=lambda answer: answer.state is Arrival.CUT), options)
+    _draw(ways, max(answers, key=lambda answer: answer.state is Arrival.CUT), settings)
     fine = (Arrival.ARRIVES, Arrival.ZERO, Arrival.FROZEN)
     return int(not all(answer.state in fine for answer in answers))
 
 
-def _draw(ways: Any, about: Any, options: WhyOptions) -> None:
+def _draw(ways: Any, about: Any, settings: Settings) -> None:
     from gradscope.render.pictures.ways import draw_way
 
-    if options.picture is not None:
-        draw_way(ways, about, options.picture)
-        print_line(console_on(sys.stderr), f"picture: {options.picture}")
+    if settings.draw is not None:
+        draw_way(ways, about, settings.draw)
+        print_line(console_on(sys.stderr), f"picture: {settings.draw}")
 
 
 def _ended(ways: Any) -> str:

@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Set
 from dataclasses import fields, is_dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_from_bytes
@@ -34,18 +33,8 @@ from gradscope.render.wording import (
 )
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
+from gradscope.rules.settings import Format
 from gradscope.units import escaped, gathered, short_path, working_directory
-
-
-class Format(StrEnum):
-    """How a report is written: for people, or for machines."""
-
-    TEXT = "text"
-    JSON = "json"
-    SARIF = "sarif"
-    GITHUB = "github"
-    BRIEF = "brief"
-
 
 LeftOut = Mapping[type, Set[str]]
 """The fields that a view does not show."""

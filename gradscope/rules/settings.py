@@ -39,13 +39,25 @@ class FailOn(StrEnum):
         return counts and finding.severity.rank <= Severity(self.value).rank
 
 
+class Format(StrEnum):
+    """How a report is written: for people, or for machines."""
+
+    TEXT = "text"
+    JSON = "json"
+    SARIF = "sarif"
+    GITHUB = "github"
+    BRIEF = "brief"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What counts: ``ignored`` says of each code where that was asked for.
+    """What was asked for: by options, the environment and pyproject.toml, each before the next.
 
-    ``budget`` is the share of the run's time that a watch may take, in percent; None for any.
-    ``per_file`` has patterns with their codes, relative to ``folder``. With ``write_baseline``, all
-    findings of today are written there, and none counts.
+    ``ignored`` says of each code where that was asked for; ``per_file`` has patterns with their
+    codes, relative to ``folder``. With ``write_baseline``, all findings of today are written there,
+    and none counts. ``budget`` is the share of the run's time that a watch may take, in percent;
+    None for any. Then come where the report goes, how a program is watched, and how fixes are
+    searched for: ``sandboxed`` runs end before they would change a file.
     """
 
     ignored: Mapping[str, str] = field(default_factory=dict)
@@ -55,6 +67,25 @@ class Settings:
     folder: Path = Path()
     per_file: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     budget: float | None = None
+    format: Format = Format.TEXT
+    verbose: bool = False
+    output: Path | None = None
+    save: Path | None = None
+    html: Path | None = None
+    draw: Path | None = None
+    log: Path | None = None
+    metrics: Path | None = None
+    stop_after: int | None = None
+    guard: bool = False
+    hooks: bool = True
+    dump_on: int | None = None
+    rehearse: bool = True
+    sandboxed: bool = True
+    timeout: float = 600
+    finding: str | None = None
+    picks: tuple[int, ...] = ()
+    verify: bool = False
+    write: bool = False
 
     def overridden(self, ignore: Iterable[str] | None = None, **options: Any) -> Settings:
         """Return the settings with what options say, by the names of fields; those that are None
@@ -63,8 +94,15 @@ class Settings:
         codes = [code for part in ignore or () for code in part.split(",") if code.strip()]
         ignored = {**self.ignored, **{by_code(code).code: "--ignore" for code in codes}}
         given = {name: value for name, value in options.items() if value is not None}
-        files = {name: file.absolute() for name, file in given.items() if isinstance(file, Path)}
+        files = {name: given[name].absolute() for name in _BASELINES if name in given}
         return replace(self, ignored=ignored, **given | files)
+
+    @property
+    def of_watch(self) -> dict[str, Any]:
+        """What a watch is given of them, in this process and in those that it starts."""
+        raise_on = "error" if self.guard else None
+        given = {"hooks": self.hooks, "stop_after": self.stop_after, "budget": self.budget}
+        return given | {"raise_on": raise_on}
 
     def pattern_for(self, code: str, file: str) -> str | None:
         """Return the first pattern under which a code is ignored in a file."""
@@ -78,15 +116,25 @@ class Settings:
 
 
 DEFAULTS = Settings()
+_BASELINES = ("baseline", "write_baseline")
+"""The files that are named in what is written later, perhaps from another folder."""
 
 
 def settings_at(folder: Path | None = None) -> Settings:
-    """Return the settings of the nearest pyproject.toml, from a folder upwards, that has some: by
-    default from the working directory.
+    """Return the settings of the environment and of the nearest pyproject.toml, from a folder
+    upwards, that has some: by default from the working directory.
 
     Raise GradscopeError where they are wrong.
     """
-    folder = folder or Path(working_directory())
+    project = _of_project(folder or Path(working_directory()))
+    named = os.environ.get("GRADSCOPE_BUDGET")
+    try:
+        return replace(project, budget=percent(named)) if named else project
+    except ValueError as error:
+        raise GradscopeError(f"GRADSCOPE_BUDGET: {error}") from None
+
+
+def _of_project(folder: Path) -> Settings:
     for above in (folder, *folder.parents):
         file = above / "pyproject.toml"
         try:

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gradscope.commands.fix import FixOptions, fix
+from gradscope.commands.fix import fix
 from gradscope.errors import GradscopeError
 from gradscope.fixing.plan import plan
 from gradscope.fixing.runs import Bounds
@@ -17,6 +18,7 @@ from gradscope.fixing.verify import Tried, Verification, try_out
 from gradscope.model import Edit, Fix, FixKind, Recording, Severity
 from gradscope.record.file import load
 from gradscope.render.text.trials import why
+from gradscope.rules.settings import DEFAULTS
 from tests import known
 from tests.command import ran
 from tests.integration.wrong_edits import HAZARDS, Hazard
@@ -112,8 +114,9 @@ def command(
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
 
-    def run(**options: object) -> tuple[int, str]:
-        status = fix(Path("run.gscope"), (), FixOptions(stop_after=8, rehearse=False, **options))  # type: ignore[arg-type]
+    def run(**options: Any) -> tuple[int, str]:
+        settings = DEFAULTS.overridden(stop_after=8, rehearse=False, **options)
+        status = fix(Path("run.gscope"), (), settings)
         return status, capsys.readouterr().out
 
     return run

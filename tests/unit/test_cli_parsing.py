@@ -10,12 +10,9 @@ from typer.main import get_command
 
 from gradscope.cli import UsageError, app
 from gradscope.commands import run as commands
-from gradscope.commands.fix import FixOptions
-from gradscope.commands.run import RunOptions
 from gradscope.launch.interpreter import Target
-from gradscope.render.machine import Format
 from gradscope.render.pictures.picture import Options
-from gradscope.rules.settings import DEFAULTS, FailOn, Settings
+from gradscope.rules.settings import DEFAULTS, FailOn, Format, Settings
 
 
 def parse(*args: str) -> partial[int]:
@@ -63,14 +60,23 @@ def _as_users_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_options_of_run() -> None:
-    assert parse("run", "a.py").args[1] == RunOptions()
+    assert parse("run", "a.py").args[1] == DEFAULTS
     files = ["--format", "sarif", "--output", "o", "--save", "s", "--html", "h", "--draw", "d.svg"]
     flags = ["--stop-after", "3", "--guard", "--no-hooks", "--no-rehearsal"]
     flags += ["--fail-on", "warning"]
     o, s, h, d = map(Path, ("o", "s", "h", "d.svg"))
-    options = RunOptions(Format.SARIF, o, s, h, d, stop_after=3, guard=True)
-    settings = Settings(fail_on=FailOn.WARNING)
-    expected = options._replace(hooks=False, rehearse=False, settings=settings)
+    expected = Settings(
+        fail_on=FailOn.WARNING,
+        format=Format.SARIF,
+        output=o,
+        save=s,
+        html=h,
+        draw=d,
+        stop_after=3,
+        guard=True,
+        hooks=False,
+        rehearse=False,
+    )
     assert parse("run", *files, *flags, "a.py").args[1] == expected
 
 
@@ -96,23 +102,24 @@ def test_where_nobody_reads_a_run_is_brief(
 def test_the_other_commands() -> None:
     a, b, svg = Path("a"), Path("b"), Path("b.svg")
     both = parse("report", "a", "b", "--format", "json").args
-    assert both == ([a, b], Format.JSON, None, None, DEFAULTS, False, False, False, None)
+    assert both == ([a, b], Settings(format=Format.JSON), False, False, None)
     page = parse("report", "a", "--html", "b").args
-    assert page == ([a], Format.TEXT, None, b, DEFAULTS, False, False, False, None)
-    assert parse("report", "a", "--memory").args[-4:] == (True, False, False, None)
-    assert parse("report", "a", "--trains").args[-4:] == (False, True, False, None)
-    assert parse("report", "a", "--verbose").args[-4:] == (False, False, True, None)
-    assert parse("report", "a", "--fit", "1.5GiB").args[-2:] == (False, 3 << 29)
+    assert page == ([a], Settings(html=b), False, False, None)
+    assert parse("report", "a", "--memory").args[-3:] == (True, False, None)
+    assert parse("report", "a", "--trains").args[-3:] == (False, True, None)
+    assert parse("report", "a", "--verbose").args[1] == Settings(verbose=True)
+    assert parse("report", "a", "--fit", "1.5GiB").args[-1] == 3 << 29
     assert parse("diff", "a", "b").args == (a, b)
     assert parse("draw", "a", "-o", "b.svg").args == (a, svg, None, Options(), DEFAULTS)
     options = ["--call", "2", "--focus", "x", "--depth", "3", "--no-fold", "--sites"]
     drawn = (a, svg, 2, Options("x", 3, fold=False, sites=True), DEFAULTS)
     assert parse("draw", "a", "-o", "b.svg", *options).args == drawn
-    assert parse("fix", "a").args == (a, (), FixOptions())
+    assert parse("fix", "a").args == (a, (), DEFAULTS)
     options = ["--finding", "2", "--verify", "--write", "--stop-after", "5", "--timeout", "9.5"]
-    assert parse("fix", "a", *options).args == (a, (), FixOptions("2", True, True, 5, 9.5))
+    asked = Settings(finding="2", verify=True, write=True, stop_after=5, timeout=9.5)
+    assert parse("fix", "a", *options).args == (a, (), asked)
     more = parse("fix", "--no-rehearsal", "--yes", "a.py", "b").args
-    assert more == (Path("a.py"), ("b",), FixOptions(rehearse=False, guarded=False))
+    assert more == (Path("a.py"), ("b",), Settings(rehearse=False, sandboxed=False))
     assert parse("explain", "GS101").args == ("GS101",)
 
 

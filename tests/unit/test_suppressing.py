@@ -20,8 +20,15 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.render.forms import report_text
-from gradscope.render.machine import Format, writer
-from gradscope.rules.settings import DEFAULTS, FailOn, Suppressor, settings_at, write_baseline
+from gradscope.render.machine import writer
+from gradscope.rules.settings import (
+    DEFAULTS,
+    FailOn,
+    Format,
+    Suppressor,
+    settings_at,
+    write_baseline,
+)
 
 
 def finding(file: Path, line: int, code: str = "GS303", *, end_line: int = 0) -> Finding:

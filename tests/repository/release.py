@@ -74,7 +74,7 @@ def is_committed(tree: Tree) -> str:
 
 def version_is_new(tree: Tree) -> str:
     if f"v{tree.version}" in tree.tags:
-        return f"v{tree.version} is tagged: raise the version in gradscope/record/version.py"
+        return f"v{tree.version} is tagged: raise the version in gradscope/record/__init__.py"
     return ""
 
 

@@ -164,8 +164,8 @@ def _of_queue(m: Machine, of: Any, name: str, given: Given) -> Any:
 
 
 _CHANGING: Final = v.words(
-    "append appendleft insert extend extendleft pop popleft popitem clear reverse remove sort "
-    "rotate update add discard setdefault __delitem__ move_to_end __iadd__ __ior__ "
+    "append appendleft insert extend extendleft pop popleft clear reverse remove sort "
+    "rotate update add discard setdefault __delitem__ __iadd__ __ior__ "
     "difference_update intersection_update symmetric_difference_update subtract"
 )
 
@@ -237,12 +237,6 @@ def _changed(m: Machine, of: Any, space: Any, name: str, given: Given, named: Na
         return m.doubt_of(space, "remove")
     elif is_a(space, set) or is_a(space, dict):
         given = tuple(map(v.key_of, given))
-    if name in ("move_to_end", "popitem"):
-        ordered = collections.OrderedDict(space)
-        found = m.compute(getattr(ordered, name), *given, **named)
-        dict.clear(space)
-        dict.update(space, ordered)
-        return found and (v.value_of(found[0]), found[1])
     at = given[0] if given and name in ("pop", "insert", "__delitem__") else 0
     if type(at) is v.Unknown or (is_a(at, slice) and not v.is_plain((at.start, at.stop))):
         return _at_unknown(m, space, name, given)

@@ -572,19 +572,6 @@ def _tee(m: Machine, given: Given, named: Named) -> Any:
     return tuple(one() for _ in range(argument(given, named, 1, "n", 2)))
 
 
-@model(itertools.groupby)
-def _groupby(m: Machine, given: Given, named: Named) -> Any:
-    key, groups = argument(given, named, 1, "key"), v.OwnList()
-    for each in iteration.drain(m, given[0]):
-        found = each if key is None else m.call(key, (each,), {})
-        if not v.is_plain(found):
-            return m.unknown("groupby", *given)
-        if not groups or groups[-1][0] != found:
-            groups.append((found, v.OwnList()))
-        groups[-1][1].append(each)
-    return iteration.over(m, groups)
-
-
 def _without_c(name: str, *given: Any) -> Any:
     if name == "_operator":
         raise ImportError

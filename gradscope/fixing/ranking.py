@@ -29,9 +29,11 @@ _CHEAPEST = (
     *(FixKind.CREATE_GRAPH, FixKind.RESET, FixKind.NO_GRAD, FixKind.CLONE, FixKind.DETACH),
     *(FixKind.ITEM, FixKind.REORDER, FixKind.SUM_LOSSES, FixKind.RETAIN_GRAPH, FixKind.RECOMPUTE),
 )
-"""What trains by a derivative or empties what is summed comes first, then what builds less of a
-graph, then what builds as much, then what keeps it for the next call, and what computes it twice.
+"""What builds less of a graph comes first, then what builds as much, then what keeps it for the
+next call, and what computes it twice.
 """
+_FIRST: tuple[FixKind, ...] = (FixKind.CREATE_GRAPH, FixKind.RESET)
+"""What trains by a derivative, or empties what is summed, is tried before what is a smaller change."""
 # Fixes of one finding that are tried, small changes first: each takes a run of the program and,
 # if it mends, a rehearsal. The search ends earlier at one that leaves the training as it was.
 _MOST_TRIED = 6
@@ -78,7 +80,7 @@ def _with(finding: Finding, record: Record) -> Finding:
     if finding.fix is not None and finding.fix.proof is Proof.HELD:
         return finding
     found: dict[FixKind, list[Fix]] = {}
-    order: tuple[FixKind, ...] = _CHEAPEST
+    order, first = _CHEAPEST, _FIRST
     if finding.code in _LEAKS:
         found = _of_leak(finding, record)
     elif finding.code in _HAZARDS and (spot := _fails_at(finding)) is not None:
@@ -90,6 +92,8 @@ def _with(finding: Finding, record: Record) -> Finding:
             found[FixKind.RECOMPUTE] *= not found[FixKind.RETAIN_GRAPH]
         if search.is_shared and found[FixKind.REORDER]:  # calls keep the graph for one another
             found[FixKind.DETACH] = []
+        if search.is_built_once:  # a step has changed what it was computed from
+            first = (*first, FixKind.RECOMPUTE)
     if finding.fix is not None and finding.fix.kind is FixKind.ITEM:
         order = (FixKind.ITEM, *order)
     edits = [fix for fix in (*finding.fixes, *chain(*found.values())) if fix.edits]
@@ -98,7 +102,7 @@ def _with(finding: Finding, record: Record) -> Finding:
 
     def rank(fix: Fix) -> tuple[int, bool, int, int]:
         cost = order.index(fix.kind) if fix.kind in order else len(order)
-        return own[fix.kind].index(fix), fix.kind not in _CHEAPEST[:2], _lines(fix), cost
+        return own[fix.kind].index(fix), fix.kind not in first, _lines(fix), cost
 
     words = [fix for fix in finding.fixes if not fix.edits]
     return finding.with_fixes([*sorted(written, key=rank), *words])

@@ -33,7 +33,7 @@ _CHEAPEST = (
 next call, and what computes it twice.
 """
 _FIRST: tuple[FixKind, ...] = (FixKind.CREATE_GRAPH, FixKind.RESET)
-"""What trains by a derivative, or empties what is summed, is tried before what is a smaller change."""
+"""What trains by a derivative, or empties what is summed, is tried before smaller changes."""
 # Fixes of one finding that are tried, small changes first: each takes a run of the program and,
 # if it mends, a rehearsal. The search ends earlier at one that leaves the training as it was.
 _MOST_TRIED = 6
@@ -80,7 +80,8 @@ def _with(finding: Finding, record: Record) -> Finding:
     if finding.fix is not None and finding.fix.proof is Proof.HELD:
         return finding
     found: dict[FixKind, list[Fix]] = {}
-    order, first = _CHEAPEST, _FIRST
+    order: tuple[FixKind, ...] = _CHEAPEST
+    first = _FIRST
     if finding.code in _LEAKS:
         found = _of_leak(finding, record)
     elif finding.code in _HAZARDS and (spot := _fails_at(finding)) is not None:

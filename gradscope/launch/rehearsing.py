@@ -386,9 +386,10 @@ class Rehearsal(TorchFunctionMode):
         is_weight = name in _PRODUCTS and not all(calls)
         pairs = zip(given, calls, strict=True)
         meant = (own for each, own in pairs if not (is_weight and each.numel() == 1))
-        known = {call for own in meant for call in own}
+        known = frozenset(call for own in meant for call in own)
         for each in _tensors_in((result,)) if known else ():
-            self._derived[each] = frozenset(known)
+            # What ``grad`` returns is of its own call, too.
+            self._derived[each] = known.union(self._derived.get(each, ()))
 
     def _change(self, before: Sequence[tuple[Any, int]]) -> None:
         """Note what an operation wrote to: tensors that have another version than before."""

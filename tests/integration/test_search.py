@@ -12,7 +12,7 @@ from gradscope.fixing.rehearsal import Record
 from gradscope.fixing.runs import Bounds, Program
 from gradscope.launch.interpreter import header_of
 from gradscope.model import Certainty, Finding, Fix, FixKind, Severity, Site
-from tests.command import ran_well
+from tests.command import command, ran_well
 from tests.zygote import python
 
 pytestmark = pytest.mark.full(but=2)
@@ -348,6 +348,50 @@ def test_a_flag_is_written_where_the_options_of_a_function_are(tmp_path: Path) -
     text = mended(kept, tmp_path)
     assert "u_t = slope(u, t, retain_graph=True)" in text
     assert text.count("retain_graph") == 1
+
+
+ONCE = loop(
+    f"""net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+rates = torch.zeros(4, requires_grad=True)
+{SGD}
+opt.add_param_group({{"params": [rates]}})
+scale = rates.exp()  # its result is saved, which no step changes
+""",
+    f"""loss = net(torch.rand(3, 4) * scale).square().mean()
+{STEP}""",
+)
+SECOND = loop(
+    f"""net = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+{SGD}""",
+    f"""t = torch.rand(6, 1).requires_grad_()
+u = net(t)
+du = torch.autograd.grad(u.sum(), t, create_graph=True)[0]
+d2u = torch.autograd.grad(du.sum(), t)[0]
+loss = (d2u + u).square().mean()
+{STEP}""",
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [
+        (ONCE, "for step in range(4):\n    scale = rates.exp()"),
+        (SECOND, "d2u = torch.autograd.grad(du.sum(), t, create_graph=True)[0]"),
+    ],
+    ids=["built once of what is stepped", "a derivative of a derivative"],
+)
+def test_what_trains_as_it_is_written_is_tried_before_what_only_runs(
+    program: str, line: str, tmp_path: Path
+) -> None:
+    """``retain_graph=True`` runs both to their ends: at the values of the first step, and without
+    the second derivative.
+    """
+    file = tmp_path / "train.py"
+    file.write_text(program)
+    assert offered(program, tmp_path, "loss.backward()")[FixKind.RETAIN_GRAPH]
+    ran_well(*command("fix", file, "--write"), GRADSCOPE_NO_REHEARSAL="")
+    assert line in file.read_text()
+    assert "trained" in ran_well(python(), file).stdout
 
 
 BUILT = loop(

@@ -119,7 +119,7 @@ def found(text: str, folder: Path, *options: str) -> tuple[str, list[str]]:
     error = next(line for line in done.stderr.splitlines() if line.startswith("RuntimeError"))
     assert "failed in gradscope" not in done.stderr
     report = done.stderr[done.stderr.index("error[GS401]") :]
-    return error, report[: report.index("explain: ")].splitlines()
+    return error, report[: report.index("\n\n")].splitlines()
 
 
 @limited

@@ -67,7 +67,7 @@ def test_a_prediction_that_came_true_is_counted(tmp_path: Path) -> None:
     assert (found["summary"]["predicted"], found["summary"]["came_true"]) == (1, 1)
     assert [f["came_true"] for f in found["findings"]] == [True, False]
     assert {f["withdrawn"] for f in found["findings"]} == {""}
-    shown = run(tmp_path, FAILS).stderr
+    shown = run(tmp_path, FAILS, "--verbose").stderr
     assert "predicted 1, came true 1" in shown
     assert "withdrawn" not in shown
 
@@ -86,7 +86,7 @@ def test_a_prediction_that_did_not_come_true_is_withdrawn(
     found = report(tmp_path, code)
     assert (found["summary"]["predicted"], found["summary"]["came_true"]) == (1, 0)
     assert [(f["code"], f["withdrawn"]) for f in found["findings"]] == [("GS102", why)]
-    shown = run(tmp_path, code, "--save", "run.gradscope").stderr
+    shown = run(tmp_path, code, "--verbose", "--save", "run.gradscope").stderr
     assert "predicted 1, came true 0" in shown
     assert "1 prediction withdrawn in 1 backward call" in shown
     assert "1 warning" not in shown

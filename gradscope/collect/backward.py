@@ -42,7 +42,7 @@ from gradscope.program.sites import (
     site_of,
     user_frame,
 )
-from gradscope.program.tensors import describe
+from gradscope.program.tensors import describe, grad_of, held_node, leaves_of
 from gradscope.program.undisturbed import Allowance, Uncollected, unprofiled, unseen
 from gradscope.record.writer import Further
 from gradscope.torch_private import (
@@ -551,6 +551,8 @@ class Backward:
             call.habit.guard(call)
             state.ledger.estimated_calls += 1
         elif state.looks:
+            if error is None and call.own and len(state.generations.others) == 1:
+                self._note_sums(EngineCall.of(*args), call.place)
             self._count(call)
         record = self.books.call(call, error)
         if not call.guarded and state.looks:
@@ -566,6 +568,18 @@ class Backward:
             is_explained = bool(call.findings or missed)
             state.failed = None if is_explained else (call.number, call.again)
         state.observers.tell(Observer.after_call, call, record, user_frame(sys._getframe(2)))
+
+    def _note_sums(self, asked: EngineCall, place: Place | None) -> None:
+        """Note that the engine has built what the call has left in ``.grad``: a sum saves nothing
+        by which that could be told later.
+        """
+        if not (asked.create_graph and asked.accumulates) or asked.inputs:
+            return
+        with DisableTorchFunction():
+            for leaf in leaves_of(self._looker.look_for(asked, asked.roots, place).nodes):
+                grad = None if leaf.is_cpu else grad_of(leaf)
+                if grad is not None and (node := held_node(grad)) is not None:
+                    self._state.note_other(node)
 
     def _look_again(self, call: Call, args: tuple[Any, ...]) -> Evidence:
         """Look at the graph of a call that has failed."""

@@ -64,8 +64,8 @@ class Shape:
     """The record of the last call that met one."""
     recognizable: bool | None = None
     """Whether a bare walk tells that a graph has this shape; None until that was tried."""
-    elsewhere: dict[int, int | None] = field(default_factory=dict)
-    """Which nodes other threads have built: the upper bits of their numbers, None if unknown."""
+    elsewhere: dict[int, int] = field(default_factory=dict)
+    """Which nodes threads of the engine have built: the upper bits of their numbers."""
 
 
 NO_SHAPE = Shape(0, Signature())

@@ -8,7 +8,7 @@ import itertools
 import threading
 from array import array
 from bisect import bisect_right
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 from gradscope.collect.walk import Targets, dependencies_last
 from gradscope.program.sites import Place
@@ -298,37 +298,59 @@ class Generations:
         is_own = number - number % OTHER == own
         return (number - own + 1) * _NODE if is_own else self.time_of(number)
 
-    def told(
-        self,
-        numbers: Sequence[int],
-        known: Sequence[bool],
-        targets: Targets,
-        lifted: Container[int] = (),
+    def tell_threads(
+        self, numbers: Sequence[int], known: Sequence[bool], targets: Targets
     ) -> list[int]:
-        """Return the numbers of nodes; none, as leaves have, of those that another thread than the
-        watch's own can have built: which one did is unknown where a node saved nothing. Of the
-        others the thread is ``known``, or no hook was there when they saved something: ``lifted``.
-        Node ``i`` has edges to the nodes ``targets[i]``.
+        """Return the numbers of nodes with their threads; of those that saved something the thread
+        is ``known`` already. Node ``i`` has edges to the nodes ``targets[i]``.
 
-        A thread's nodes are beside each other mostly, and each is younger than those that its edges
-        lead to: in their thread its number is larger.
+        A node is younger than those that its edges lead to, and older than those whose edges lead
+        to it: in its own thread its number lies between theirs.
         """
         numbers = [*numbers]
-        least = [0] * len(numbers)
+        least, below = [0] * len(numbers), [self.own_next] * len(numbers)
         taken = {number for number, is_known in zip(numbers, known, strict=True) if is_known}
-        others = {i for i, number in enumerate(numbers) if OTHER <= number < NO_SEQUENCE_NR}
-        beside = {target for i in others for target in targets[i]}
-        for i in dependencies_last(targets):
+        order = dependencies_last(targets)
+        beside: dict[int, int] = {}
+
+        def is_other(i: int) -> bool:
             number = numbers[i]
+            if known[i] or number >= OTHER:
+                return False
+            return number in taken or not least[i] <= number < below[i]
+
+        def note_other(i: int) -> None:
+            near = map(numbers.__getitem__, targets[i])
+            others = {n - n % OTHER for n in near if OTHER < n < NO_SEQUENCE_NR} or self.others
+            # It is no older than is certain: of two threads take the one that was there last.
+            numbers[i] = max((bits + numbers[i] for bits in others), key=self.time_of)
+
+        def is_told(i: int) -> bool:
+            return numbers[i] != NO_SEQUENCE_NR and (known[i] or numbers[i] >= OTHER)
+
+        for i in reversed(order):
+            if is_other(i):
+                note_other(i)
+            elif i in beside and not self._threads[beside[i]].counts:
+                # Either of two threads can have built it: it is no older than is certain.
+                numbers[i] = max(numbers[i], beside[i] + numbers[i], key=self.time_of)
+            # What is built in a call has the number of what was built just before it.
+            time = self.as_own(numbers[i]) + (numbers[i] >= OTHER) if is_told(i) else below[i]
+            for target in targets[i]:
+                below[target] = min(below[target], below[i], time)
+                if not known[target] and numbers[i] >= OTHER and numbers[target] < OTHER:
+                    beside[target] = numbers[i] - numbers[i] % OTHER
+        met: dict[int, int] = {}
+        for i in order:
+            other = met.setdefault(numbers[i], i)
+            if other != i and numbers[i] < OTHER:  # one of the two leads to such nodes
+                leads = any(OTHER <= numbers[t] < NO_SEQUENCE_NR for t in targets[other])
+                note_other(other if leads and not known[other] else i)
             least[i] = max([least[target] for target in targets[i]], default=0)
-            fits = number not in taken and least[i] <= number < self.own_next
-            is_beside = i in beside or not others.isdisjoint(targets[i])
-            may_be_other = not fits or (is_beside and i not in lifted)
-            if not (known[i] or number >= OTHER) and may_be_other:
-                numbers[i] = NO_SEQUENCE_NR
-                others.add(i)
-            elif number != NO_SEQUENCE_NR:
-                least[i] = max(least[i], self.as_own(number, first=True) + 1)
+            if is_other(i):
+                note_other(i)
+            if is_told(i):
+                least[i] = max(least[i], self.as_own(numbers[i], first=True) + 1)
         return numbers
 
     def around(self, number: int) -> tuple[Boundary | None, Boundary | None]:

@@ -32,7 +32,7 @@ from gradscope.collect.calls import (
 )
 from gradscope.collect.generations import OTHER, Generations
 from gradscope.collect.look import Look
-from gradscope.collect.marks import KEY, Census, LeafToken, Packed, Token, Weight
+from gradscope.collect.marks import KEY, Census, Packed, Token, Weight
 from gradscope.collect.nodes import (
     Kind,
     kind_of,
@@ -72,7 +72,7 @@ of a leaf, which has none.
 """
 
 
-_Read = tuple[set[Node], list[type], list[int], Mapping[int, int | None], int, int]
+_Read = tuple[set[Node], list[type], list[int], Mapping[int, int], int, int]
 """What a bare walk has read of a graph: its nodes, their kinds and sequence numbers in depth-first
 order, which of them other threads have built, and how many tensors and bytes they saved.
 """
@@ -121,9 +121,8 @@ class Recognizer:
         if asked.inputs and asked.unused(seen):
             return False
         for i, bits in elsewhere.items():
-            numbers[i] = NO_SEQUENCE_NR if bits is None else numbers[i] + bits
-            if bits is not None:
-                self._generations.see_built(numbers[i], counts=True)
+            numbers[i] += bits
+            self._generations.see_built(numbers[i], counts=True)
         newest = self._generations.newest
         lowest = min(filter(None, numbers), default=newest)
         if lowest < oldest and sum(0 < number < oldest for number in numbers) > habit.old:
@@ -195,13 +194,8 @@ class Recognizer:
                 habit.reads[type(node)] = reads
         habit.shape = shape
         if self._generations.others:
-            tokens = (each for each in enumerate(look.tokens) if not isinstance(each[1], LeafToken))
-            numbers = ((i, token.sequence_nr) for i, token in tokens)
-            shape.elsewhere = {
-                i: None if number == NO_SEQUENCE_NR else number - number % OTHER
-                for i, number in numbers
-                if number >= OTHER
-            }
+            numbers = enumerate(token.sequence_nr for token in look.tokens)
+            shape.elsewhere = {i: n - n % OTHER for i, n in numbers if OTHER <= n < NO_SEQUENCE_NR}
         oldest = self._generations.oldest_of(habit.ended)
         older = [token for token in look.tokens if token.sequence_nr < oldest]
         habit.old = max(habit.old, len(older))

@@ -258,6 +258,7 @@ class Looker:
         pending = self._ledger.pending
         own = packs_in(node, kind)
         if not own:
+            token.sequence_nr += self._state.noted(node)
             waiting = [n for n in self._generations.alike(token.sequence_nr) if n in pending]
             is_hidden = kind.is_slices or (kind.is_unnamed and not is_foreach(node, kind))
             if len(waiting) != 1 or not is_hidden:
@@ -272,17 +273,16 @@ class Looker:
         return _NOTHING
 
     def _tell_threads(self, look: Look, marked: set[int]) -> None:
-        """Leave open when nodes were built that saved nothing, where another thread has built
-        them.
-        """
+        """Tell which nodes another thread has built of those that saved nothing."""
         tokens, generations = look.tokens, self._generations
         known = [i not in marked or bool(token.packs) for i, token in enumerate(tokens)]
         numbers = [token.sequence_nr for token in tokens]
-        lifted = {i for i, token in enumerate(tokens) if token.unseen}
-        told = generations.told(numbers, known, look.targets, lifted)
+        told = generations.tell_threads(numbers, known, look.targets)
         for token, number in zip(tokens, told, strict=True):
             if number != token.sequence_nr:
-                token.sequence_nr, token.generation = number, generations.latest
+                token.sequence_nr, token.generation = number, generations.of(number)
+                if len(generations.others) == 1:  # else which of them has built it is a guess
+                    generations.see_built(number, counts=True)
         ages = [t.generation for t in tokens if t.sequence_nr != NO_SEQUENCE_NR]
         look.oldest = min([age for age in ages if age != generations.latest], default=None)
 

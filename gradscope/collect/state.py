@@ -127,6 +127,9 @@ class Cost:
         return taken + _AFTERWARDS * taken * (1 - taken)
 
 
+_THREAD_KEY = "gradscope.thread"
+
+
 class State:
     """The knowledge of one watch: counts, names, generations, changes in place, and where it
     stands.
@@ -207,8 +210,22 @@ class State:
         number = node._sequence_nr()
         if self.saving.other_thread and number != NO_SEQUENCE_NR:
             bits = [self.generations.bits_of(p.thread) for p in self.saved_by(node)]
-            number += max(bits, default=0)
+            number += max(bits) if bits else self.noted(node)
         return number
+
+    def note_other(self, node: Node) -> None:
+        """Note that the only other thread has built a node."""
+        metadata: Any = node.metadata
+        metadata[_THREAD_KEY] = bits = self.generations.others[0]
+        self.generations.see_built(bits + node._sequence_nr(), counts=True)
+
+    def noted(self, node: Node) -> int:
+        """Return the upper bits of the numbers of the thread that is noted to have built a node."""
+        if not self.generations.others:
+            return 0
+        metadata: Any = node.metadata
+        bits: int = metadata.get(_THREAD_KEY, 0)
+        return bits if bits in self.generations.others else 0
 
     @property
     def passes(self) -> bool:

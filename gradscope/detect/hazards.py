@@ -22,6 +22,7 @@ from torch.autograd.graph import Node as AutogradNode
 from gradscope.code.statements import store_of
 from gradscope.collect.backward import Evidence, came_out_of_a_call
 from gradscope.collect.calls import Call, EngineCall
+from gradscope.collect.generations import OTHER
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker, weight
 from gradscope.collect.marks import Stale, token_of
@@ -129,7 +130,9 @@ def run_order(look: Look) -> list[int]:
     AccumulateGrad before all (torch/csrc/autograd/engine.cpp, ``ReadyQueue``). Nodes of different
     threads may have the same number: then it is up to the queue.
     """
-    return followers_last(look.targets, lambda i: -look.nodes[i]._sequence_nr(), look.will_run)
+    return followers_last(
+        look.targets, lambda i: -(look.tokens[i].sequence_nr % OTHER), look.will_run
+    )
 
 
 def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:

@@ -114,8 +114,7 @@ class Spans:
             n in self._numbers or token_of(n) is not None or bool(watch.saved_by(n)) for n in index
         ]
         targets = [tuple(index[f] for f in self._followed.get(n, ()) if f in index) for n in index]
-        lifted = {i for i, number in enumerate(numbers) if watch.past.was_lifted(number)}
-        told = watch.generations.told(numbers, known, targets, lifted)
+        told = watch.generations.tell_threads(numbers, known, targets)
         self._numbers.update(zip(index, told, strict=True))
 
     def iteration(self, node: Node) -> int:
@@ -176,11 +175,10 @@ class Spans:
         outputs = {*storages}
         while stack:
             node = stack.pop()
-            if node in seen or node._sequence_nr() == NO_SEQUENCE_NR:
+            if node in seen or (number := self.number(node)) == NO_SEQUENCE_NR:
                 continue
             seen.add(node)
-            if (number := self.number(node)) != NO_SEQUENCE_NR:
-                found.numbers.add(number)
+            found.numbers.add(number)
             later[iteration := self._iteration_of(number)] += 1
             for packed in self._watch.saved_by(node):
                 hold(packed.storage, packed.nbytes, iteration)

@@ -248,11 +248,9 @@ def test_calls_are_as_light_as_on_the_cpu_and_totals_are_the_same(make: Callable
     device.make_on("sim")
     on_sim, light_on_sim = run_steps(make)
     assert light_on_sim == light > 25
-    for name in ("saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes"):
+    for name in ("saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "nodes"):
         assert getattr(on_sim.summary, name) == getattr(on_cpu.summary, name), name
     summary = on_sim.summary
-    # The last node that the engine has built may have saved nothing: then nobody knows of it.
-    assert summary.nodes in (on_cpu.summary.nodes, on_cpu.summary.nodes - 1)
     gone = summary.freed_bytes + summary.dropped_bytes
     assert summary.saved_bytes == gone + summary.live_bytes
     assert not on_sim.findings

@@ -8,7 +8,6 @@ import pytest
 
 from gradscope.collect import generations
 from gradscope.collect.generations import OTHER, Generations
-from gradscope.torch_private import NO_SEQUENCE_NR
 
 
 def test_old_calls_are_told_less_exactly_and_new_ones_exactly(
@@ -101,28 +100,28 @@ def test_time_goes_on_while_only_the_engine_builds(monkeypatch: pytest.MonkeyPat
     assert sorted({*times, ends.time_of(7)}) == [*times, ends.time_of(7)]
 
 
-def test_of_a_node_that_its_own_number_does_not_fit_the_thread_is_unknown(
+def test_what_one_of_two_threads_may_have_built_is_no_older_than_is_certain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [1]
     monkeypatch.setattr(generations, "next_sequence_nr", lambda: now[0])
-    ends, worker = Generations(), 5 * OTHER
-    for call, (own, in_worker) in enumerate([(30, 20), (60, 40)], 1):
+    ends, worker, other = Generations(), 5 * OTHER, 6 * OTHER
+    for call, (own, in_worker, in_other) in enumerate([(30, 20, 50), (60, 40, 50)], 1):
         now[0] = own
         ends.see()
         ends.see_built(worker + in_worker - 1, counts=False)
+        ends.see_built(other + in_other - 1, counts=False)
         ends.end(call, None)
     now[0] = 70
     ends.see()
-    unknown = NO_SEQUENCE_NR
-    # It leads to a node of the worker's, built after the second call, so after the own node 59.
-    told = ends.told([44, worker + 45], [False, True], [(1,), ()])
-    assert told == [unknown, worker + 45]
-    # It leads to a younger one, or is younger than the next, or has the number of another.
-    assert ends.told([44, 61], [False, True], [(1,), ()]) == [unknown, 61]
-    assert ends.told([70, 61], [False, True], [(1,), ()]) == [unknown, 61]
-    assert ends.told([61, 61], [False, True], [(), ()]) == [unknown, 61]
-    assert ends.told([65, unknown, 61], [False, False, True], [(1, 2), (), ()]) == [65, unknown, 61]
+    ends.see_built(worker + 45, counts=False)
+    # The worker's node 45 saved something; its node 44, which it leads to, did not.
+    assert ends.tell_threads([worker + 45, 44], [True, False], [(1,), ()]) == [
+        worker + 45,
+        worker + 44,
+    ]
+    # A node that a worker has built: the one that had built as many by now.
+    assert ends.tell_threads([65, 44, 61], [True, False, True], [(1,), (2,), ()])[1] == worker + 44
 
 
 def test_what_a_thread_saves_before_its_first_node_is_no_node() -> None:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import chain, islice, pairwise, product
 from typing import TypeAlias
 
@@ -41,7 +41,7 @@ from gradscope.fixing.edits import (
 )
 from gradscope.fixing.marks import Span, waits
 from gradscope.fixing.patch import Pieces, all_of, block_with, together, written
-from gradscope.fixing.rehearsal import Kind, Option, Simulation, Spot
+from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
 from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, OTHER, TARGET, WhatIf
 from gradscope.model import Edit, Finding, Fix, FixKind
 from gradscope.units import gathered, lines_told, listed
@@ -57,12 +57,26 @@ _OF_THEN = "every gradient stays as it is, at the values of then"
 class Search(WhatIf):
     """Tries changes on a record, to mend what fails in one line."""
 
+    def __init__(self, record: Record, spot: Spot) -> None:
+        super().__init__(record, spot)
+        self._options = cache(self._options_of)
+
     def options(self, finding: Finding) -> dict[FixKind, list[Fix]]:
         """Return what mends it, by kinds, the best first."""
-        detached = self.detached(self._harmless) + self.rebound() + self.detached_together()
         roles = ("created", "held_by")
         sites = [each.site for each in finding.related if each.role in roles]
         spots = dict.fromkeys((site.file, site.line) for site in sites if site is not None)
+        by = finding.site if finding.code == "GS202" else None
+        found = self._options((*spots,), None if by is None else (by.file, by.line))
+        return {kind: [*fixes] for kind, fixes in found.items()}
+
+    def _options_of(
+        self, spots: tuple[Spot, ...], changed_by: Spot | None
+    ) -> dict[FixKind, list[Fix]]:
+        """Return the same by where what fails was made or is held, and by the line that changes it:
+        an error has those of the warning before it.
+        """
+        detached = self.detached(self._harmless) + self.rebound() + self.detached_together()
         if self.is_built_once:
             once = ("what it is built from is then trained by the first call alone",)
             detached = [replace(fix, effects=once) for fix in detached]
@@ -77,7 +91,7 @@ class Search(WhatIf):
             FixKind.ITEM: self.counted(),
             FixKind.CLONE: self.cloned(),
             FixKind.SUM_LOSSES: self.together(),
-            FixKind.REORDER: self.later(finding),
+            FixKind.REORDER: self.later(changed_by),
             FixKind.RECOMPUTE: self.again(),
             FixKind.NO_GRAD: self.without_graph(spots),
             FixKind.RETAIN_GRAPH: self.kept(),
@@ -230,17 +244,16 @@ class Search(WhatIf):
                 fixes.append(Fix(FixKind.SUM_LOSSES, message, edits, CHANGES, trains))
         return fixes[-1:]
 
-    def later(self, finding: Finding) -> list[Fix]:
+    def later(self, changed_by: Spot | None) -> list[Fix]:
         """Return the fixes that change what backward has saved only when it is over: after the
-        call, or after the step that follows it.
+        call, or after the step that follows it. ``changed_by``: a line that is known to do so.
         """
         record, fixes = self._record, []
         if self._freed:
             return []
         by = {event for _, event, _ in self._stale if event >= 0}
-        if finding.code == "GS202" and finding.site is not None:
-            spot = finding.site.file, finding.site.line
-            by |= {i for i, each in enumerate(record.events) if each.spot == spot}
+        if changed_by is not None:
+            by |= {i for i, each in enumerate(record.events) if each.spot == changed_by}
         changed = dict.fromkeys(e for event in sorted(by) for e in record.events[event].levels[1:])
         for (file, _), _, between, _ in self._since_built():  # others run while one waits
             changed |= dict.fromkeys(Span.of(file, e) for e in between if waits(e))

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache, partial
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
@@ -73,7 +74,7 @@ class Rank(NamedTuple):
     """Its place among what was found: small changes come first, then cheap ones."""
 
 
-def _with(finding: Finding, record: Record) -> Finding:
+def _with(finding: Finding, record: Record, search_at: Callable[[Spot], Search]) -> Finding:
     """Return a finding with what the rehearsal found among its fixes, the smaller changes first,
     but the best of each kind before the next one of any. What says in words what to do is last.
     """
@@ -85,7 +86,7 @@ def _with(finding: Finding, record: Record) -> Finding:
     if finding.code in _LEAKS:
         found = _of_leak(finding, record)
     elif finding.code in _HAZARDS and (spot := _fails_at(finding)) is not None:
-        search = Search(record, spot)
+        search = search_at(spot)
         if not search.fails:  # in the rehearsal nothing went wrong: there is nothing to mend
             return finding
         found = search.options(finding)
@@ -188,7 +189,9 @@ def improved(
     except GradscopeError as failure:
         tell(str(failure))
         return _settled(recording, {}, str(failure)), None
-    found = replace(recording, findings=tuple(_with(each, record) for each in recording.findings))
+    search_at = cache(partial(Search, record))  # an error and the warning before it have one
+    own = (_with(each, record, search_at) for each in recording.findings)
+    found = replace(recording, findings=tuple(own))
     tried, why = _tried(found, record, end, tell, program)
     if record.stopped:
         tell(f"the rehearsal {record.ended}")

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import pytest
 from canned import CHOICE, RECORDINGS, SUM, small_finding
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradscope.launch.improvement import untried
@@ -185,6 +185,7 @@ def test_every_format_renders_every_recording(
     assert (text == "") == (render in (to_github, to_brief) and not recording.findings)
 
 
+@settings(deadline=None)
 @given(st.text(), st.text())
 def test_no_text_can_break_a_format(message: str, file: str) -> None:
     fix = Fix(FixKind.OTHER, message, (Edit("a.py", 1, message),))

@@ -45,7 +45,7 @@ Reads: TypeAlias = Mapping[str, object]
 _PLAIN = (bool, int, float, str, NoneType)
 _FILLED = (dict, list, set, deque)
 _OWN = vars(Module()).keys() - {"training"}
-_MOST, _MOST_ITEMS = 2_000, 100
+_MOST_READ, _MOST_ITEMS = 2_000, 100
 
 
 def reads_of(function: Any) -> Reads:
@@ -55,7 +55,7 @@ def reads_of(function: Any) -> Reads:
     found: dict[str, object] = {}
     met = set[int]()
     waiting = deque([("self", function)])
-    while waiting and len(found) < _MOST:
+    while waiting and len(found) < _MOST_READ:
         path, value = waiting.popleft()
         kind = type(value)
         if kind in _PLAIN:

@@ -158,6 +158,17 @@ class House:
         times = Counter(each.name for each in classes if not each.name.startswith("_"))
         return sorted(name for name, count in times.items() if count > 1)
 
+    def names_bound_twice(self) -> list[str]:
+        """Return the names that a module binds twice at its top: the first is lost to all who use
+        it, as where two files that have a constant of one name become one.
+        """
+        return [
+            f"{module.name}.{name}"
+            for module in self.modules.values()
+            for name, times in Counter(_bound_at_the_top(module.tree)).items()
+            if times > 1
+        ]
+
     def contract_faults(self) -> list[str]:
         """Return what the import contract in pyproject.toml leaves open."""
         text = (self.root / "pyproject.toml").read_text(encoding="utf-8")
@@ -187,6 +198,16 @@ def _reachable(start: str, edges: dict[str, set[str]]) -> set[str]:
     return reached
 
 
+def _bound_at_the_top(tree: ast.Module) -> Iterator[str]:
+    for each in tree.body:
+        if isinstance(each, ast.FunctionDef | ast.ClassDef):
+            yield each.name
+        targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
+        for node in (node for target in targets if target for node in ast.walk(target)):
+            if isinstance(node, ast.Name) and not isinstance(each, ast.AugAssign | ast.For):
+                yield from [node.id] if isinstance(node.ctx, ast.Store) else ()
+
+
 def main() -> int:
     """Print each measure beside its limit, and return the exit status."""
     house = House()
@@ -203,6 +224,7 @@ def main() -> int:
         (f"lines over {COLUMNS} columns", len(house.wide_lines()), 0),
         ("modules without an opening sentence", len(house.without_opening_sentence()), 0),
         ("classes of one name", len(house.shared_class_names()), 0),
+        ("names bound twice in a module", len(house.names_bound_twice()), 0),
         ("faults of the contract", len(house.contract_faults()), 0),
     ]
     print(f"{len(sizes)} files, {sum(sizes.values()):,} lines")

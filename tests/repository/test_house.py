@@ -85,3 +85,10 @@ def test_public_classes_of_one_name_are_found(tmp_path: Path) -> None:
         "b.py": "class Trial: ...\nclass Inner: ...\nclass _Own: ...\n",
     }
     assert built(tmp_path, files).shared_class_names() == ["Trial"]
+
+
+def test_a_name_that_a_module_binds_twice_is_found(tmp_path: Path) -> None:
+    text = "_MOST, _ITEMS = 2, 1\nx: int = 1\n\ndef f(): x = 2\n\n_MOST = 10\nx += 1\na[0] = a[1] = 3\n"
+    assert built(tmp_path, {"__init__.py": "", "a.py": text}).names_bound_twice() == [
+        "gradscope.a._MOST"
+    ]

@@ -5,7 +5,7 @@ const GROWTH_TONES = ["live", "retained", "warning", "freed", "stale", "error"];
 const GROWTH_HEIGHT = 150;
 
 /** The parts of one look at a holder; modules stand for all that was saved, as hooks saw not all of it. */
-function growthParts({ holder, index }, look, before) {
+function growthParts({ holder }, look, before) {
   if (growth.kind === "holder") return { [holder]: look.saved + look.outputs + look.nodes };
   const named = (modules) => Object.values(modules).reduce((sum, size) => sum + size, 0);
   const modules = named(look.modules) ? look.modules : before;
@@ -44,19 +44,12 @@ function showGrowth() {
   const width = Math.max(300, picture.clientWidth);
   const [first, last] = [growth.steps[0], growth.steps.at(-1)];
   const sums = growth.steps.map((_, i) => layers.reduce((sum, { sizes }) => sum + sizes[i], 0));
-  const step = niceStep(Math.max(1024, ...sums), 3, 2);
-  const ceiling = Math.ceil(Math.max(1024, ...sums) / step) * step;
   const x = (at) => MARGIN.left + ((at - first) / (last - first || 1)) * (width - MARGIN.left - MARGIN.right);
-  const y = (size) => MARGIN.top + GROWTH_HEIGHT * (1 - size / ceiling);
+  const { y, grid } = sizeScale(Math.max(1024, ...sums), GROWTH_HEIGHT, width);
   const marks = [growth.from, growth.to].map((i) => {
     const at = x(growth.steps[i]);
     return svg("line", { class: "peak", x1: at, x2: at, y1: MARGIN.top, y2: MARGIN.top + GROWTH_HEIGHT });
   });
-  const grid = [];
-  for (let size = 0; size <= ceiling; size += step) {
-    grid.push(svg("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(size), y2: y(size) }));
-    grid.push(label(MARGIN.left - 8, y(size) + 4, size ? bytes(size) : "0", "end"));
-  }
   const below = growth.steps.map(() => 0);
   const areas = layers.map((layer, i) => {
     const low = [...below];

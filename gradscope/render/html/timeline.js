@@ -23,14 +23,7 @@ function showTimeline() {
   Object.assign(timeline, { scale, lanesTop, height, width });
 
   const most = Math.max(1024, 1.06 * peak, ...samples.map((sample) => sample[1] + sample[2]));
-  const step = niceStep(most, 3, 2);
-  const ceiling = Math.ceil(most / step) * step;
-  const y = (value) => MARGIN.top + MARGIN.memory * (1 - value / ceiling);
-  const grid = [];
-  for (let value = 0; value <= ceiling; value += step) {
-    grid.push(svg("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value) }));
-    grid.push(label(MARGIN.left - 8, y(value) + 4, value ? bytes(value) : "0", "end"));
-  }
+  const { y, grid } = sizeScale(most, MARGIN.memory, width);
   const hatch = svg(
     "pattern",
     { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
@@ -95,6 +88,19 @@ function showTimeline() {
   picture.replaceChildren(drawing);
   listenToTimeline(drawing);
   markCall();
+}
+
+/** Where a size is drawn, of at most so many bytes in so many pixels, and lines across at round ones. */
+function sizeScale(most, height, width) {
+  const step = niceStep(most, 3, 2);
+  const ceiling = Math.ceil(most / step) * step;
+  const y = (size) => MARGIN.top + height * (1 - size / ceiling);
+  const grid = [];
+  for (let size = 0; size <= ceiling; size += step) {
+    grid.push(svg("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(size), y2: y(size) }));
+    grid.push(label(MARGIN.left - 8, y(size) + 4, size ? bytes(size) : "0", "end"));
+  }
+  return { y, grid };
 }
 
 /** The memory curve in pieces: as it was measured, or known from like calls. */

@@ -67,7 +67,8 @@ class Weight:
         census.alive -= self._nodes
         census.graphs -= 1
         census.destroyed += self._nodes
-        self.keep(0, 0)
+        if self._kept[0]:
+            self.keep(0, 0)
 
 
 KEY = "gradscope"

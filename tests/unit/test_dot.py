@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from xml.etree import ElementTree
 
 import drawn
 import graphviz
@@ -81,9 +82,32 @@ def test_every_state_has_its_word_and_line(tmp_path: Path) -> None:
     for state in NodeState:
         assert texts(svg).count(state.value) == 1
         assert f"{state.value}: {NODE_STATES[state].meaning}" in texts(svg)
-    boxes = re.findall(r'<g [^>]*class="node">\s*<polygon [^>]*/>', svg)
+    boxes = re.findall(r'<g [^>]*class="node"[^>]*>\s*<polygon [^>]*/>', svg)
     looks = {re.sub(r' (id|points)="[^"]*"', "", box) for box in boxes}
     assert len(looks) == len(NodeState)
+
+
+def test_states_differ_without_any_colour() -> None:
+    nodes = [op(n, "Mul", 9 - n, state) for n, state in enumerate(NodeState)]
+    dot = to_dot(compose([graph(nodes, [], loss=0)], Options()))
+    boxes = [line for line in dot.splitlines() if re.match(r"\t+b\d+ ", line)]
+    assert len(boxes) == len(NodeState)
+    lines = {re.search(r'style="?([\w,]+)', box)[1] for box in boxes}  # type: ignore[index]
+    assert lines == {f"filled,{line}" for line in ("solid", "bold", "dashed", "dotted")}
+    for state, box in zip(NodeState, boxes, strict=True):
+        look = NODE_STATES[state]
+        assert f"{look.symbol} MulBackward0   {look.word}" in box
+        assert f"{look.symbol} {look.word}: {look.meaning}" in dot  # the legend
+
+
+def test_a_node_is_one_image_with_a_name(tmp_path: Path) -> None:
+    root = ElementTree.fromstring(svg_of(two_losses(), tmp_path))
+    named = [group.attrib for group in root.iter() if group.get("role") == "img"]
+    assert [group["class"] for group in named] == ["node"] * 5
+    assert {group["aria-label"] for group in named} >= {
+        "root loss_a f32[], MseLossBackward0 freed by call 1, self f32[32] 128 B  freed",
+        "root loss_b f32[], NllLossBackward0 live, self f32[32] 128 B",
+    }
 
 
 def test_hostile_strings_stay_text(tmp_path: Path) -> None:

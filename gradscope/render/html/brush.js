@@ -44,7 +44,11 @@ function listenToTimeline(drawing) {
     timeline.drag = null;
     brush().setAttribute("visibility", "hidden");
     if (from === null) return;
-    if (Math.abs(px - from) > 4) return brushCalls(Math.min(px, from), Math.max(px, from));
+    if (Math.abs(px - from) > 4) {
+      const { x } = timeline.scale;
+      const isIn = ({ started, ended }) => x(ended) >= Math.min(px, from) && x(started) <= Math.max(px, from);
+      return brushCalls(page.calls.filter((_, row) => isIn(page.bars[row])));
+    }
     const row = rowAt(px, py);
     if (row >= 0) page.selectCall(page.calls[row]);
   });
@@ -66,19 +70,20 @@ function listenToTimeline(drawing) {
       PageDown: now + 10,
       PageUp: now - 10,
     }[event.key];
-    if (go !== undefined) page.selectCall(page.calls[Math.max(0, Math.min(last, go))]);
-    else if (event.key === "Enter") {
-      scrollTo("graph");
-      byId("canvas").focus({ preventScroll: true });
-    } else if (event.key === "Escape") clearBrush();
+    if (go !== undefined) {
+      const call = page.calls[Math.max(0, Math.min(last, go))];
+      timeline.from = event.shiftKey ? (timeline.from ?? Math.max(0, now)) : null;
+      const ends = [timeline.from, call.row];
+      if (event.shiftKey) brushCalls(page.calls.slice(Math.min(...ends), Math.max(...ends) + 1), call);
+      else page.selectCall(call);
+    } else if (event.key === "Enter") scrollTo("graph");
+    else if (event.key === "Escape") clearBrush();
     else return;
     event.preventDefault();
   });
 }
 
-function brushCalls(from, to) {
-  const { x } = timeline.scale;
-  const rows = page.calls.filter((_, row) => x(page.bars[row].ended) >= from && x(page.bars[row].started) <= to);
+function brushCalls(rows, chosen = rows[0]) {
   if (!rows.length) return;
   page.brushed = rows;
   const note = byId("brush-note");
@@ -88,14 +93,14 @@ function brushCalls(from, to) {
       rows.reduce((sum, call) => sum + call.count, 0),
       "call",
     )} selected, ${bytes(rows.reduce((sum, call) => sum + call.freed_bytes * call.count, 0))} freed. `,
-    el("button", { type: "button", onclick: clearBrush }, "Clear"),
+    el("button", { type: "button", onclick: () => (clearBrush(), byId("timeline-svg").focus()) }, "Clear"),
   );
   page.changed({ brush: true });
-  page.selectCall(rows[0]);
+  page.selectCall(chosen);
 }
 
 function clearBrush() {
-  page.brushed = null;
+  page.brushed = timeline.from = null;
   byId("brush-note").hidden = true;
   page.changed({ brush: true });
 }

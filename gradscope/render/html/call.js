@@ -27,7 +27,8 @@ function showCall() {
   const held = call.freed_bytes - call.returned_bytes;
   const each = call.count > 1 ? " each" : "";
   const flags = [call.retain_graph && "retain_graph", call.create_graph && "create_graph"].filter(Boolean);
-  box.replaceChildren(
+  refill(
+    box,
     el(
       "div",
       { class: "call-head" },

@@ -52,7 +52,13 @@ function buildToolbar() {
     button("zoom-out", "−", "Zoom out (−)", () => stage.canvas.zoom(1 / 1.3), { "aria-label": "Zoom out" }),
     button("fit", "Fit", "Fit the whole graph (0)", () => stage.canvas.fit()),
   );
-  const key = (state) => el("span", { class: "key" }, stateTag(state), look(state).meaning);
+  const key = (state) => {
+    const shape = svg("path", { "fill-rule": "evenodd" });
+    shape.setAttribute("d", FAR[state].map(([x, y, w, h]) => `M${22 * x},${12 * y}h${22 * w}v${12 * h}h${-22 * w}z`).join(""));
+    shape.style.fill = `var(--${state}-ink)`;
+    const far = svg("svg", { width: 22, height: 12, "aria-hidden": "true" }, shape);
+    return el("span", { class: "key" }, far, stateTag(state), look(state).meaning);
+  };
   byId("graph-legend").append(...page.theme.nodeStates.map(key));
 }
 
@@ -133,6 +139,7 @@ function listenToCanvas() {
     } else if (event.key === "+" || event.key === "=") view.zoom(1.3);
     else if (event.key === "-") view.zoom(1 / 1.3);
     else if (event.key === "0") view.fit();
+    else if (event.key === "Backspace") leave();
     else if (event.key === "Escape") clearSelection();
     else return;
     event.preventDefault();

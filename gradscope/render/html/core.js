@@ -134,8 +134,21 @@ const announce = (text) => {
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
+/** Go to a picture, the keyboard with it. */
 function scrollTo(id) {
   byId(id).scrollIntoView({ behavior: calm() ? "auto" : "smooth", block: "start" });
+  byId(id === "graph" ? "canvas" : "timeline-svg")?.focus({ preventScroll: true });
+}
+
+const spoken = (element) => element.getAttribute("aria-label") ?? element.textContent;
+
+/** Put new content into a box: the focus stays on the control of the same name, else on the box. */
+function refill(box, ...content) {
+  const focused = document.activeElement;
+  const held = box !== focused && box.contains(focused);
+  box.replaceChildren(...content);
+  const alike = (one) => spoken(one) === spoken(focused) && !one.disabled;
+  if (held) ([...box.querySelectorAll("button, [tabindex]")].find(alike) ?? box).focus({ preventScroll: true });
 }
 
 /** Symbol and word of a state: never colour alone. */

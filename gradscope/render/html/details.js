@@ -3,9 +3,10 @@
 function showDetails(item) {
   const { graph, canvas } = stage;
   const box = byId("details");
-  if (item === null) box.replaceChildren(...graphDetails(graph, canvas.marks));
-  else if (item < 0) box.replaceChildren(...groupDetails(graph, graph.groups[~item]));
-  else box.replaceChildren(...nodeDetails(graph, item));
+  if (item === null) refill(box, ...graphDetails(graph, canvas.marks));
+  else if (item < 0) refill(box, ...groupDetails(graph, graph.groups[~item]));
+  else refill(box, ...nodeDetails(graph, item));
+  nameSelected(item);
   box.scrollTop = 0;
 }
 

@@ -89,6 +89,15 @@ class BackwardGraph {
     return `${look(state).word}${state === "freed" && this.node.freed_by[node] ? ` by call ${count(this.node.freed_by[node])}` : ""}${size ? `, ${bytes(size)}` : ""}`;
   }
 
+  /** What a node or a group is called by a voice. */
+  spoken(item) {
+    if (item >= 0)
+      return [this.titleOf(item), this.stateWords(item), this.node.module[item], this.siteAt(item)?.place].filter(Boolean).join(", ");
+    const { label, nodes, states } = this.groups[~item];
+    const told = page.theme.nodeStates.filter((state) => states[state]).map((state) => `${count(states[state])} ${look(state).word}`);
+    return [`group ${label}`, counted(nodes, "node"), ...told, `Enter ${this.open.has(~item) ? "closes" : "opens"} it`].join(", ");
+  }
+
   siteAt(node) {
     return siteOf(this.node.location[node], this.sites);
   }

@@ -97,7 +97,17 @@ function selectNode(node, center = false) {
   canvas.show(graph);
   if (center || !visible(canvas.scene.boxes[canvas.selectedBox])) canvas.showBoxes([canvas.selectedBox]);
   showDetails(node);
-  announce(`${graph.titleOf(node)}, ${look(graph.stateOf(node)).word}`);
+}
+
+/** Name what is selected, in the canvas to whoever is there, else aloud. */
+function nameSelected(item) {
+  const { canvas } = stage.canvas;
+  const name = item === null ? "" : stage.graph.spoken(item);
+  const id = `box-${item}`;
+  canvas.toggleAttribute("aria-activedescendant", Boolean(name));
+  if (name) canvas.setAttribute("aria-activedescendant", id);
+  canvas.replaceChildren(name && el("span", { id, role: "img", "aria-label": name }));
+  if (name && document.activeElement !== canvas) announce(name);
 }
 
 function visible(box) {
@@ -124,7 +134,6 @@ function toggleGroup(group) {
   }
   canvas.draw();
   showDetails(~group);
-  announce(`${graph.groups[group].label} ${wasOpen ? "closed" : "opened"}`);
 }
 
 function activate(number) {
@@ -182,7 +191,13 @@ function choose(number) {
   canvas.markBoxes();
   if (!visible(canvas.scene.boxes[number])) canvas.showBoxes([number]);
   showDetails(item);
-  announce(`group ${stage.graph.groups[~item].label}, Enter opens it`);
+}
+
+/** Select the open group around what is selected. */
+function leave() {
+  const { canvas, graph } = stage;
+  const around = canvas.selected < 0 ? graph.groups[~canvas.selected].parent : graph.parent[canvas.selected];
+  if (canvas.selected !== null && around > 0) choose(graph.boxOf.get(~around));
 }
 
 function toggleShared() {

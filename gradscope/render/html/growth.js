@@ -63,12 +63,14 @@ function showGrowth() {
       tip.show(event.clientX, event.clientY, el("b", {}, layer.name), el("div", {}, `${bytes(layer.sizes.at(-1))} at step ${count(last)}`)),
     );
     path.addEventListener("pointerleave", () => tip.hide());
-    return path;
+    const [bottom, top] = [y(low.at(-1)), y(below.at(-1))];
+    // Its name in it: colour alone does not tell layers apart.
+    return bottom - top < 14 ? [path] : [path, label(x(last) - 8, (bottom + top) / 2 + 4, layer.name, "end", "growth-name")];
   });
   const foot = MARGIN.top + GROWTH_HEIGHT + 16;
   const ends = [label(x(first), foot, `step ${count(first)}`, "start"), label(x(last), foot, `step ${count(last)}`, "end")];
   const size = { width, height: foot + 6, viewBox: `0 0 ${width} ${foot + 6}`, role: "img" };
-  picture.replaceChildren(svg("svg", { ...size, "aria-label": "What grows, stacked; the table has the same" }, ...grid, ...areas, ...marks, ...ends));
+  picture.replaceChildren(svg("svg", { ...size, "aria-label": "What grows, stacked; the table has the same" }, ...grid, ...areas.flat(), ...marks, ...ends));
   showGrowthTable(layers);
 }
 

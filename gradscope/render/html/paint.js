@@ -1,5 +1,16 @@
 // Draws boxes and arrows on a canvas: only what is in view, in the detail that the zoom can show.
 
+/** What a box is, zoomed out, as parts of its width and height: each state has a shape of its own. */
+const FAR = {
+  group: [[0, 0, 1, 1]],
+  live: [[0, 0, 1, 1]],
+  retained: [[0, 0, 0.4, 1], [0.6, 0, 0.4, 1]],
+  freed: [[0, 0, 1, 1], [0.14, 0.28, 0.72, 0.44]],
+  stale: [[0, 0, 1, 0.36], [0, 0.64, 1, 0.36]],
+  bufferless: [[0, 0.34, 1, 0.32]],
+  destroyed: [[0.35, 0.34, 0.3, 0.32]],
+};
+
 class GraphPainter extends ArrowPainter {
   readColours() {
     const names = ["background", "surface", "text", "muted", "rule", "accent", "line", "frame"];
@@ -63,6 +74,7 @@ class GraphPainter extends ArrowPainter {
   /** Text that fits into `room`; places lose their beginning, as their end identifies them. */
   text(text, x, y, room, font, ink, align = "left", keepEnd = false) {
     const c = this.context;
+    c.globalAlpha = 1; // what is faded stays readable
     c.font = font;
     c.fillStyle = ink;
     c.textAlign = align;
@@ -110,7 +122,7 @@ class GraphPainter extends ArrowPainter {
     this.text(words, box.x + 30, box.y + 20, box.width - 44, "600 12px system-ui, sans-serif", this.ink.muted);
   }
 
-  /** Zoomed out, a box is a spot of its state's colour. */
+  /** Zoomed out, a box is a spot in the shape and colour of its state. */
   paintFar(boxes) {
     const c = this.context;
     const paths = new Map();
@@ -121,7 +133,7 @@ class GraphPainter extends ArrowPainter {
       const line = Math.floor(box.y * this.view.scale * 2);
       if (box.height * this.view.scale < 1 && line === drawn) continue;
       drawn = line;
-      const state = box.kind === "group" ? "bufferless" : this.graph.stateOf(box.item);
+      const state = box.kind === "group" ? "group" : this.graph.stateOf(box.item);
       const key = `${state} ${this.strength(box)}`;
       if (!paths.has(key)) paths.set(key, []);
       paths.get(key).push(box);
@@ -129,10 +141,12 @@ class GraphPainter extends ArrowPainter {
     for (const [key, found] of paths) {
       const [state, alpha] = key.split(" ");
       c.globalAlpha = Number(alpha);
-      c.fillStyle = this.tones[state].ink;
+      c.fillStyle = (this.tones[state] ?? this.tones.bufferless).ink;
       c.beginPath();
-      for (const box of found) c.rect(box.x, box.y, box.width, box.height);
-      c.fill();
+      for (const { x, y, width, height } of found)
+        for (const [left, top, wide, high] of FAR[state])
+          c.rect(x + left * width, y + top * height, wide * width, high * height);
+      c.fill("evenodd");
     }
   }
 
@@ -151,9 +165,10 @@ class GraphPainter extends ArrowPainter {
     c.setLineDash(this.view.scale > DETAIL.dash ? look(state).dash : []);
     c.stroke();
     c.setLineDash([]);
-    if (this.view.scale < DETAIL.text) return;
+    const { symbol } = look(state);
+    if (this.view.scale < DETAIL.text)
+      return this.text(symbol, box.x + box.width / 2, box.y + 45, 90, "600 48px system-ui, sans-serif", tone.ink, "center");
     const room = box.width - 22;
-    const symbol = `${look(state).symbol} `;
     const x = box.x + 11;
     this.text(symbol, x, box.y + 20, 20, "600 12px system-ui, sans-serif", tone.ink);
     this.text(graph.nameOf(node), x + 16, box.y + 20, room - 14, "600 12px system-ui, sans-serif", this.ink.text);

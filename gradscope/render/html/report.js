@@ -3,10 +3,11 @@
 const SHORTCUTS = [
   ["/", "search the graph"],
   ["Enter, Shift+Enter", "in the search: next, previous match"],
-  ["← →", "in the timeline: previous, next call; Home, End: first, last"],
+  ["← →", "in the timeline: previous, next call; Home, End: first, last; with Shift: select calls"],
   ["← ↑ ↓ →", "in the graph: to a connected or neighbouring node"],
   ["Enter", "open or close a group; from the timeline to the graph"],
   ["← ↑ ↓ →, Enter, Esc", "in the flame graph: to another part, zoom in, zoom out"],
+  ["Backspace", "in the graph: to the group around, which Enter closes"],
   ["Shift+arrows", "pan the graph"],
   ["+ − 0", "zoom in, zoom out, fit the graph"],
   ["Esc", "clear the selection, the search, or the brushed calls"],
@@ -86,6 +87,7 @@ function startHelp(toggleTheme) {
   );
   byId("help-open").addEventListener("click", () => help.showModal());
   addEventListener("keydown", (event) => {
+    if (event.key === "Escape") tip.hide();
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, textarea, select")) return;
     if (event.key === "?") help.open ? help.close() : help.showModal();
     else if (help.open) return;

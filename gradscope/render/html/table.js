@@ -26,13 +26,13 @@ function dataTable(caption, columns, rows, options = {}) {
           ),
         ),
       );
+      line.setAttribute("aria-label", (line.querySelector("summary") ?? line.firstChild).textContent);
       body.append(line);
     }
     shown = Math.min(rows.length, shown + step);
     more.hidden = shown >= rows.length;
     more.textContent = `Show ${count(Math.min(step, rows.length - shown))} more of ${count(rows.length - shown)}`;
   };
-  more.addEventListener("click", grow);
   grow();
   const head = el(
     "thead",
@@ -43,14 +43,16 @@ function dataTable(caption, columns, rows, options = {}) {
       columns.map(([heading, , number]) => el("th", { scope: "col", class: number ? "number" : null }, heading)),
     ),
   );
-  return [
-    el(
-      "div",
-      { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
-      el("table", { role: "table" }, el("caption", {}, caption), head, body),
-    ),
-    more,
-  ];
+  const scroll = el(
+    "div",
+    { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
+    el("table", { role: "table" }, el("caption", {}, caption), head, body),
+  );
+  more.addEventListener("click", () => {
+    grow();
+    if (more.hidden) scroll.focus({ preventScroll: true });
+  });
+  return [scroll, more];
 }
 
 const linkButton = (text, onclick) => el("button", { type: "button", class: "link", onclick }, text);
@@ -63,7 +65,8 @@ function siteCell(site) {
 function showCallsTable() {
   const rows = page.brushed || page.calls;
   const each = (call, value) => (value ? bytes(value) : "—");
-  byId("calls-table").replaceChildren(
+  refill(
+    byId("calls-table"),
     ...dataTable(
       page.brushed ? "Selected backward calls" : "Backward calls",
       [

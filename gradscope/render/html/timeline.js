@@ -1,6 +1,6 @@
 // Draws every backward call on one axis: bytes held above, the life of each graph as a bar below.
 
-const timeline = { mode: "calls", selection: null, drag: null };
+const timeline = { mode: "calls", drag: null, from: null };
 const LANE = 20;
 const MARGIN = { left: 68, right: 12, top: 10, memory: 112, gap: 26, axis: 22 };
 
@@ -24,12 +24,13 @@ function showTimeline() {
 
   const most = Math.max(1024, 1.06 * peak, ...samples.map((sample) => sample[1] + sample[2]));
   const { y, grid } = sizeScale(most, MARGIN.memory, width);
-  const hatch = svg(
-    "pattern",
-    { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-    svg("rect", { width: 6, height: 6, class: "hatch-back" }),
-    svg("rect", { width: 2.5, height: 6, class: "hatch-line" }),
-  );
+  const stripes = (id, turn, wide) =>
+    svg(
+      "pattern",
+      { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: `rotate(${turn})` },
+      svg("rect", { width: 6, height: 6, class: `${id}-back` }),
+      svg("rect", { width: wide, height: 6, class: `${id}-line` }),
+    );
   const drawing = svg(
     "svg",
     {
@@ -40,9 +41,9 @@ function showTimeline() {
       role: "application",
       id: "timeline-svg",
       "aria-label":
-        "Timeline of backward calls. Left and right select a call, Enter shows its graph; the button Show as table lists the same calls.",
+        "Timeline of backward calls. Left and right select a call, with Shift all up to it, Enter shows its graph; the button Show as table lists the same calls.",
     },
-    svg("defs", {}, hatch),
+    svg("defs", {}, stripes("hatch", 45, 2.5), stripes("kept", 0, 1.5)),
     ...grid,
     label(MARGIN.left, MARGIN.top + MARGIN.memory + 17, "graphs", "start", "lane-title"),
     svg("rect", {

@@ -62,7 +62,6 @@ function tellerOf({ state, location }, parameters, place) {
   const go = () => {
     page.selectCall(call);
     scrollTo("graph");
-    byId("canvas").focus({ preventScroll: true });
   };
   return { to: "graph", words: "to the graph of this call", go };
 }

@@ -227,6 +227,8 @@ def to_svg(picture: Picture) -> Scene:
             _colour(group, head_of(picture))
         elif name.text in lines:
             _colour(group, lines[name.text])
+            said = ", ".join(f"{one.text} {one.note}".strip() for one in lines[name.text])
+            group.attrib |= {"role": "img", "aria-label": escaped(said)}
         elif group.get("class") == "cluster":
             for text in group.findall(_TEXT):
                 group.remove(text)
@@ -291,9 +293,7 @@ def _png(picture: Picture) -> tuple[bytes, list[str]]:
     scene = to_svg(picture)
     longest = _LONGEST_SIDE / max(scene.width, scene.height)
     zoom = min(_SHARPNESS, longest, (_MOST_PIXELS / (scene.width * scene.height)) ** 0.5)
-    notes = []
-    if zoom < 1:
-        notes = [f"the PNG is drawn at {zoom:.0%} of its size: use .svg or .pdf to read all of it"]
+    note = f"the PNG is drawn at {zoom:.0%} of its size: use .svg or .pdf to read all of it"
     with as_file(_FONT) as path:
         data = resvg_py.svg_to_bytes(
             svg_string=scene.svg,
@@ -304,7 +304,7 @@ def _png(picture: Picture) -> tuple[bytes, list[str]]:
             dpi=96,
             width=max(1, round(scene.width * zoom)),
         )
-    return bytes(data), notes
+    return bytes(data), [note] if zoom < 1 else []
 
 
 def _pdf(picture: Picture) -> tuple[bytes, list[str]]:

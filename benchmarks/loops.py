@@ -380,10 +380,11 @@ saved tensor, a full look at every node, and a picture of the first graphs for t
 
 ## On a device
 
-No figure on CUDA exists yet: no GPU was at hand. On the simulated accelerator of `tests/device`,
-whose backward nodes run in threads of the engine's as on CUDA, `python -m benchmarks.on_device`
-measures the loops in which such threads build nodes or run hooks. Of one run, in microseconds a
-step:
+No figure on CUDA exists yet: no GPU was at hand. For the day when one is,
+`python -m benchmarks.on_device --write page.md` makes a page of what a watch does and costs there.
+Without a GPU it runs on the simulated accelerator of `tests/device`, whose backward nodes run in
+threads of the engine's as on CUDA. Of one run, in microseconds a step, the loops in which such
+threads build nodes or run hooks:
 
 | loop | CPU | watched | device | watched |
 |---|---:|---:|---:|---:|

@@ -115,7 +115,7 @@ ALLOWED = {
 def differences(one: Any, other: Any, path: str = "") -> Iterator[Difference]:
     """Yield where two reports differ."""
     if path.endswith(".summary.notes"):
-        other = [note for note in other if not note.startswith("all tensors on sim")]
+        other = [note for note in other if not re.match("all tensors on (sim|cuda)", note)]
     if isinstance(one, dict) and isinstance(other, dict):
         for key in {**one, **other}:
             if key not in VARIES:
@@ -132,9 +132,10 @@ def _spelled(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = re.sub(r"sim(\w+)Type \[", r"torch.\1Tensor [", value)  # torch has no name for it
+    text = re.sub(r"torch\.cuda\.(?=\w+Tensor \[)", "torch.", text)
     # Another one in each run.
     text = re.sub(r"process \d+|ThreadPoolExecutor-\d+", "one", text)
-    return re.sub(r"sim:\d+", "cpu", re.sub(r", device='sim:\d'", "", text))
+    return re.sub(r"(sim|cuda):\d+", "cpu", re.sub(r", device='(sim|cuda):\d'", "", text))
 
 
 UNREAD = "a write through .data"

@@ -308,7 +308,8 @@ class Search(WhatIf):
             (out - goal).square().mean().backward()
         """
         calls = self._calls_by(self._failing.spot)
-        happened = {place for event in self._record.events for place in event.levels}
+        moving = (event for event in self._record.events if event.kind != "change")
+        happened = {place for event in moving for place in event.levels}
         for site in changed:
             file, change = site.statement
             block = block_with(file, change)
@@ -674,13 +675,19 @@ class Search(WhatIf):
 
     def _worth(self, number: int) -> tuple[int, ...]:
         """Return what a cut at a place leaves to be wished: gradients that it takes, graphs of
-        earlier iterations that hang on the last one's, and an edit that is awkward to read, unlike
-        that of a tensor's name.
+        earlier iterations that hang on the last one's, that it is for all who call a function, and
+        an edit that is awkward to read, unlike that of a tensor's name.
         """
         place, kinds = self._record.places[number], self._kinds([number])
         is_path = isinstance(place.expression, PATHS)
-        awkward = len(self.value(number)), len(kinds), not is_path, len(place.text)
+        is_for_all = source.innermost(place.file, place.line, FUNCTIONS) not in self._callers
+        awkward = len(self.value(number)), is_for_all, len(kinds), not is_path, len(place.text)
         return *self.effect(number).takes, self._held(number), *awkward
+
+    @cached_property
+    def _callers(self) -> list[ast.AST | None]:
+        """The functions that have led to the call that fails: what they do is for it alone."""
+        return [source.innermost(file, line, FUNCTIONS) for file, line in self._failing.stack]
 
     def _held(self, number: int) -> int:
         """Return how many nodes of earlier iterations the last one's lead to, with a cut.

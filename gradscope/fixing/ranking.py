@@ -38,6 +38,9 @@ _FIRST: tuple[FixKind, ...] = (FixKind.CREATE_GRAPH, FixKind.RESET)
 # Fixes of one finding that are tried, small changes first: each takes a run of the program and,
 # if it mends, a rehearsal. The search ends earlier at one that leaves the training as it was.
 _MOST_TRIED = 6
+# Fixes of one kind that are shown where one held: what was not tried of them does the same at
+# another place, and five lines that read alike help nobody to choose.
+_MOST_ALIKE = 2
 
 
 # Several edits mend most programs. In this one, `b(h.detach())` takes the second loss from `body`
@@ -289,11 +292,12 @@ def _settled(recording: Recording, tried: dict[int, _Tried], why: str) -> Record
 def _fixes(finding: Finding, shown: _Tried) -> Iterator[Fix]:
     held = [fix for outcome, fix in sorted(shown, key=lambda each: each[0] or ()) if outcome]
     yield from held
-    known = {fix.edits for _, fix in shown}
+    known, told = {fix.edits for _, fix in shown}, Counter(fix.kind for fix in held)
     for fix in finding.fixes:
         if not fix.edits:
             yield from () if held else (fix,)
-        elif fix.edits not in known:
+        elif fix.edits not in known and not (held and told[fix.kind] >= _MOST_ALIKE):
+            told[fix.kind] += 1
             yield fix
     yield from (fix for _, fix in shown if fix.proof is Proof.TRAINS_OTHERWISE)
 

@@ -7,6 +7,7 @@ Also how findings speak of parameters: few names for many of them, and how many 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -24,6 +25,8 @@ from gradscope.model.finding import (
 )
 from gradscope.model.graph import Node, SavedTensor, Site, activation_bytes
 from gradscope.units import counted, gathered, listed, nbytes
+
+_ELEMENT = re.compile(r"(\[\d+\])+$")
 
 
 class Rule(NamedTuple):
@@ -372,8 +375,12 @@ class Situation(Enum):
         """
         kind, sentence = self.value
         shared = f"what {place(made[0])} builds" if made else "what is shared"
+        what = f"`{holder}`" if holder else shared
+        whole = _ELEMENT.sub("", holder)
+        if self is Situation.CARRIED and whole != holder:  # the others are carried along
+            what = f"each tensor of `{whole}`"
         words = {
-            "what": f"`{holder}`" if holder else shared,
+            "what": what,
             "made": at(made[0]) if holder and made else "",
             "shared": shared,
             "cell": made[0].cell if made else "",

@@ -208,8 +208,14 @@ def test_a_run_without_a_graph_keeps_its_status_and_says_so(tmp_path: Path) -> N
         (["run", "--html", "missing/page.html", "train.py"], "missing/page.html"),
         (["run", "--html", "folder.svg", "train.py"], "folder.svg"),
         (["report", "run.gscope", "--html", "missing/page.html"], "missing/page.html"),
-        (["report", "run.gscope", "--memory", "--format", "json"], "--memory and --trains print"),
-        (["report", "run.gscope", "--trains", "--format", "json"], "--memory and --trains print"),
+        (
+            ["report", "run.gscope", "--memory", "--format", "json"],
+            "--memory, --fit and --trains print",
+        ),
+        (
+            ["report", "run.gscope", "--trains", "--format", "json"],
+            "--memory, --fit and --trains print",
+        ),
         (["draw", "run.gscope"], "--output"),
         (
             ["report", "run.gscope", "run.gscope", "--html", "page.html"],

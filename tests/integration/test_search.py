@@ -394,6 +394,61 @@ def test_what_trains_as_it_is_written_is_tried_before_what_only_runs(
     assert "trained" in ran_well(python(), file).stdout
 
 
+CARRIED = loop(
+    f"""class Cells(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells = torch.nn.LSTM(4, 4)
+
+    def forward(self, x, state):
+        out, state = self.cells(x, state)
+        return out, state
+
+net, state = Cells(), (torch.zeros(1, 2, 4), torch.zeros(1, 2, 4))
+{SGD}""",
+    f"""out, state = net(torch.rand(3, 2, 4), state)
+loss = out.square().mean()
+{STEP}""",
+)
+SCORED = loop(
+    """critic = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(inplace=True))
+critic.append(torch.nn.Linear(8, 1))
+maker = torch.nn.Linear(4, 4)
+critic_opt = torch.optim.SGD(critic.parameters(), 0.1)
+opt = torch.optim.SGD(maker.parameters(), 0.1)""",
+    f"""made = maker(torch.rand(2, 4))
+judged = critic(made.detach()).mean() - critic(torch.rand(2, 4)).mean()
+score = critic(made)
+loss = -score.mean()
+critic_opt.zero_grad()
+judged.backward()
+critic_opt.step()
+{STEP}""",
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "lines"),
+    [
+        (CARRIED, "out, state = net(torch.rand(3, 2, 4), tuple(t.detach() for t in state))"),
+        (SCORED, "critic_opt.step()\n    score = critic(made)\n    loss = -score.mean()"),
+    ],
+    ids=["not in what others call", "not twice"],
+)
+def test_an_edit_is_made_where_it_is_for_this_training_alone(
+    program: str, lines: str, tmp_path: Path
+) -> None:
+    """A module's forward is for all who call it; what nobody has read by then is moved and not run
+    again, though it changes in place what it has made itself.
+    """
+    file = tmp_path / "train.py"
+    file.write_text(program)
+    ran_well(*command("fix", file, "--write"), GRADSCOPE_NO_REHEARSAL="")
+    assert lines in file.read_text()
+    assert file.read_text().count("critic(made)") < 2
+    assert "trained" in ran_well(python(), file).stdout
+
+
 BUILT = loop(
     f"""class Sampled(torch.nn.Module):
     def __init__(self):

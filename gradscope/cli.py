@@ -185,9 +185,6 @@ def run(
     metrics: Annotated[
         Path | None, _file("Write figures for Prometheus to this file, once a second.")
     ] = None,
-    live: Annotated[
-        bool, _option("Show the run in this terminal while PROGRAM prints nothing.", "--live")
-    ] = False,
     dump_on: Annotated[int | None, _on("Print stacks and graphs at this signal.")] = None,
     stop_after: Annotated[int | None, _count("End the program after N backward calls.")] = None,
     guard: Annotated[bool, _option("Raise an error before the engine would.", "--guard")] = False,
@@ -225,12 +222,7 @@ def run(
     form = format or (Format.BRIEF if is_quiet else Format.TEXT)
     more = {"hooks": not no_hooks, "rehearse": not no_rehearsal}
     settings = _settings(locals(), format=form, **more)
-    job = partial(command.run, target, settings)
-    if live:
-        from gradscope.commands.top import live as shown
-
-        return partial(shown, job, settings)
-    return job
+    return partial(command.run, target, settings)
 
 
 def _run_again(again: Command, args: int) -> NoReturn:

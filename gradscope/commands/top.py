@@ -1,14 +1,9 @@
-"""`gradscope top` and `run --live` look into a run by reading its recording again and again.
-
-`top` has a terminal to itself; `--live` shows the run in the program's own, as long as the program
-prints nothing.
-"""
+"""`gradscope top` shows a run in a terminal, by reading its recording again and again."""
 
 from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import time
 from collections import deque
@@ -23,7 +18,7 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradscope.commands.outputs import console_on, print_line, tell
+from gradscope.commands.outputs import console_on, print_line
 from gradscope.model import BackwardCall, Sample
 from gradscope.record.processes import load_run
 from gradscope.render.memory import GroupBy, growing
@@ -42,10 +37,9 @@ from gradscope.rules.settings import Settings, Suppressor
 from gradscope.units import counted, gathered, nbytes
 
 try:
-    import pty
     import termios
     import tty
-except ImportError:  # on Windows, where no key is read, and no terminal is /dev/tty
+except ImportError:  # on Windows, where no key is read
     termios = None  # type: ignore[assignment]
 
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -136,11 +130,11 @@ class _View:
     def screen(self, terminal: Console) -> Text:
         """Return what fits into a terminal: what matters most at the top, the keys at the end."""
         width, height = terminal.size
-        lines = self.lines_for(width)[: height - 1]
+        lines = self._lines_for(width)[: height - 1]
         lines += [Text()] * (height - 1 - len(lines))
         return Text("\n").join([*lines, Text(shorten(_KEYS, width), style="reverse")])
 
-    def lines_for(self, width: int) -> list[Text]:
+    def _lines_for(self, width: int) -> list[Text]:
         """Return all that is shown of the run."""
         one = self.recording
         console = console_in_memory(width, color_system="truecolor", force_terminal=True)
@@ -213,134 +207,3 @@ def _curve(timeline: Sequence[Sample], width: int) -> str:
         before, held = at, sample.live_bytes
         bars[at] = max(bars[at], held)
     return "".join(_LEVELS[(len(_LEVELS) - 1) * height // most] for height in bars)
-
-
-# in the program's own terminal
-
-_QUIET = 1.0  # seconds in which the program prints nothing, before the run is shown, or shown anew
-_LINES = 16  # lines below what the program prints, which keeps the rest of the screen
-_PIECE = 65_536  # bytes that are passed on at once: the capacity of a pipe
-_SIGNALS = "SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2"
-_BEGIN, _END = "\x1b7\x1b[m\x1b[J\x1b[?7l", "\x1b[?7h\x1b8"
-"""Save the cursor with its colours, clear what is below, wrap no line; and back."""
-
-
-def live(run: Callable[[], int], settings: Settings) -> int:
-    """Call ``run`` in a process with a terminal of its own; pass on what that prints and is sent.
-
-    Below what it has printed the run is shown, and goes again before more is printed. That is only
-    after a whole line: a progress bar stays as it is. Return the exit status, or die of the same
-    signal. Where there is no terminal, say so, and run the program all the same.
-    """
-    try:
-        terminal = os.open("/dev/tty", os.O_RDWR)
-    except OSError:
-        another = "in another one, `gradscope top` shows the run of `run --save`"
-        tell(f"--live shows nothing, as it needs a terminal of Unix; {another}")
-        return run()
-    streams = [os.dup(number) for number in range(3)]
-    program, its_terminal = pty.fork()
-    if program == 0:
-        for number, stream in enumerate(streams):
-            if not os.isatty(stream):  # a file or a pipe stays what it was
-                os.dup2(stream, number)
-        os.closerange(terminal, streams[-1] + 1)
-        return run()
-
-    def fit(*_: object) -> None:
-        termios.tcsetwinsize(its_terminal, termios.tcgetwinsize(terminal))
-
-    def hand_on(number: int, _: object) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(program, number)
-
-    fit()
-    signal.signal(signal.SIGWINCH, fit)
-    for name in _SIGNALS:
-        signal.signal(getattr(signal, name), hand_on)
-    file = Path(str(program)) if sys.platform == "linux" else settings.save
-    with open(terminal, "w") as drawn_on, _keys_as_they_come(terminal, its_terminal):
-        below = _Below(console_on(drawn_on), file, settings)
-        status = _pass_on(program, its_terminal, terminal, below)
-    if status < 0:
-        with suppress(OSError):  # SIGKILL is never handled
-            signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    return status
-
-
-@contextmanager
-def _keys_as_they_come(terminal: int, its_terminal: int) -> Iterator[None]:
-    """Have the program's terminal make of each key what this one would, Ctrl-C above all."""
-    before = termios.tcgetattr(terminal)
-    termios.tcsetattr(its_terminal, termios.TCSANOW, before)
-    tty.setraw(terminal, termios.TCSADRAIN)
-    try:
-        yield
-    finally:
-        with suppress(termios.error):  # it has gone
-            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-
-
-def _pass_on(program: int, its_terminal: int, terminal: int, below: _Below) -> int:
-    """Pass on what is printed and typed, until the program ends; return its exit status."""
-    printed, typed = b"\n", b""
-    os.set_blocking(its_terminal, False)  # it may read nothing of what is typed
-    with suppress(OSError):  # so Linux tells the end
-        while printed:
-            sources, goals = [its_terminal, *([] if typed else [terminal])], [its_terminal]
-            ready, free, _ = select.select(sources, goals if typed else [], [], _QUIET)
-            if free:
-                typed = typed[os.write(its_terminal, typed) :]
-            if terminal in ready and not (typed := os.read(terminal, _PIECE)):
-                os.close(its_terminal)  # as this one has gone
-            if its_terminal in ready:
-                below.erase()
-                rest = printed = os.read(its_terminal, _PIECE)
-                while rest:
-                    rest = rest[os.write(terminal, rest) :]
-            elif not (ready or free):
-                ended, status = os.waitpid(program, os.WNOHANG)
-                if ended:  # what it has started may have its terminal open
-                    below.erase()
-                    return os.waitstatus_to_exitcode(status)
-                if printed.endswith(b"\n"):
-                    below.draw()
-    return os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
-
-
-class _Below:
-    """What is shown below the lines that the program has printed."""
-
-    def __init__(self, console: Console, file: Path | None, settings: Settings) -> None:
-        self._console, self._file, self._settings = console, file, settings
-        self._view: _View | None = None
-        self._is_shown = False
-
-    def draw(self) -> None:
-        """Show the run as it is now; nothing where there is no recording, yet or any more.
-
-        The cursor stays where it was, so that it does not matter how a new size moves the lines.
-        """
-        with suppress(Exception):  # the program runs on, whatever fails here
-            if self._file is None:
-                return
-            self._view = self._view or _View(self._file, self._settings)
-            self._view.obey("")
-            height, width = termios.tcgetwinsize(self._console.file.fileno())
-            with self._console.capture() as drawn:
-                print_lines(self._console, self._view.lines_for(width)[: min(_LINES, height - 1)])
-            text = drawn.get().replace("\n", "\r\n")
-            height = text.count("\n")
-            self._write("\r\n" * height + "\x1b[A" * height + _BEGIN + text + _END)
-            self._is_shown = True
-
-    def erase(self) -> None:
-        """Leave no trace of it."""
-        if self._is_shown:
-            self._write(_BEGIN + _END)
-            self._is_shown = False
-
-    def _write(self, text: str) -> None:
-        self._console.file.write(text)
-        self._console.file.flush()

@@ -42,7 +42,7 @@ from gradscope.fixing.edits import (
 from gradscope.fixing.marks import Span, waits
 from gradscope.fixing.patch import Pieces, all_of, block_with, together, written
 from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
-from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, OTHER, TARGET, WhatIf
+from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, OTHER, STALE, TARGET, WhatIf
 from gradscope.model import Edit, Finding, Fix, FixKind
 from gradscope.units import gathered, lines_told, listed
 
@@ -191,6 +191,7 @@ class Search(WhatIf):
         calls = "call" if len(keeps) == 1 else "calls"
         message = f"pass retain_graph=True to the {calls} at {lines_told(p.line for p in keeps)}"
         effects = ("each of these graphs is kept until nothing refers to it",)
+        effects = (STALE,) if self.is_built_once else effects
         others = [p.line for p, own in flags.items() if p not in keeps and events[own[0]].keep]
         reason = f"the program keeps its graphs so at {lines_told(others)}" if others else ""
         return [Fix(FixKind.RETAIN_GRAPH, message, edits, CHANGES, effects, reason)]

@@ -18,6 +18,7 @@ from gradscope.fixing.edits import (
     not_reentrant,
     read_names,
     with_flag,
+    with_followers,
     without_flag,
     without_graph,
 )
@@ -28,9 +29,13 @@ from gradscope.fixing.patch import (
     after,
     before,
     block_with,
+    end_of,
     instead_of,
+    removed,
     start_of,
+    statement_lines,
     text_of,
+    together,
     written,
 )
 from gradscope.model import Finding, Fix, FixKind, Recording, Site
@@ -39,6 +44,7 @@ from gradscope.rules.base import NOT_REENTRANT
 from gradscope.rules.gs104 import SETTING
 from gradscope.rules.gs601 import PRESERVED
 
+_SCOPES = (ast.ClassDef, *FUNCTIONS)
 _CACHES = ("cache", "lru_cache", "cached_property")
 _NORMS = ("weight_norm", "spectral_norm")
 
@@ -182,6 +188,66 @@ def uncached(file: str) -> Iterator[tuple[ast.FunctionDef | ast.expr, Pieces]]:
                 yield given, (instead_of(call, file, f"({text})"),)
             for function in (each for each in functions if each.name == name):
                 yield function, (instead_of(call, file, text),)
+
+
+def made_once(file: str, node: ast.stmt) -> tuple[list[ast.stmt], Pieces]:
+    """Return by what an object computes once, around a statement, what it keeps, and the edit that
+    computes it each time: as a property, or by running its method as ``forward`` begins. Both are
+    empty where it does not.
+
+        class Prior(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rho = nn.Parameter(torch.zeros(4))
+                self.dist = Normal(0.0, self.rho.exp())  # then: def dist(self), a property
+    """
+    around = [e for e in source.enclosing(file, node.lineno) if isinstance(e, _SCOPES)]
+    match around:
+        case [*_, ast.ClassDef() as owner, ast.FunctionDef(decorator_list=[]) as method]:
+            me, *given = _arguments(method) or [""]
+        case _:
+            return [], ()
+    if method.name == "__init__":
+        return _as_property(file, node, method, me)
+    functions = [each for each in owner.body if isinstance(each, ast.FunctionDef)]
+    forward = next((each for each in functions if each.name == "forward"), method)
+    returned = [e.value for e in ast.walk(method) if isinstance(e, ast.Return)]
+    if given or forward is method or any(e and ast.unparse(e) != me for e in returned):
+        return [], ()
+    head = forward.body[ast.get_docstring(forward) is not None :][0]
+    return [method], before(head, file, [f"{forward.args.args[0].arg}.{method.name}()"])
+
+
+def _as_property(
+    file: str, node: ast.stmt, init: ast.FunctionDef, me: str
+) -> tuple[list[ast.stmt], Pieces]:
+    block = block_with(file, node)
+    nodes = with_followers(block, [node])
+    match nodes:
+        case [*steps, ast.Assign([ast.Attribute(ast.Name(owner), name) as kept], value)] if (
+            owner == me and all(isinstance(each, ast.Assign) for each in steps)
+        ):
+            pass
+        case _:
+            return [], ()
+    bound = {name for each in steps for name in stored_names(each)}
+    needed = {name for each in nodes for name in read_names(each)} - bound - {me}
+    paths = (e for e in ast.walk(source.tree(file)) if isinstance(e, ast.Attribute))
+    is_set = any(
+        e.attr == name and not isinstance(e.ctx, ast.Load) and e is not kept for e in paths
+    )
+    if is_set or block is not init.body or needed & (stored_names(init) | {*_arguments(init)}):
+        return [], ()
+    lines = [line for each in steps for line in statement_lines(each, file)]
+    body = [f"    {line}" for line in (*lines, f"return {text_of(value, file)}")]
+    indent, below = " " * init.col_offset, (end_of(init)[0] + 1, 0)
+    made = (f"{indent}{line}\n" for line in ("@property", f"def {name}({me}):", *body))
+    put = Piece(file, below, below, "\n" + "".join(made))
+    return nodes, together(*(removed(each, file) for each in nodes), (put,))
+
+
+def _arguments(function: ast.FunctionDef) -> list[str]:
+    return [each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)]
 
 
 def _cache_of(wrapper: ast.expr, tree: ast.Module) -> str:

@@ -578,8 +578,8 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
 
 def unguarded(file: str, guard: ast.stmt) -> tuple[list[ast.stmt], Pieces]:
     """Return what stores a value only if there is none yet, with what computes that, and the edit
-    that runs it each time: the condition goes, and what is done otherwise. What is stored when an
-    object is made is computed where it is read. Both are empty if a statement is no such guard.
+    that runs it each time: the condition goes, and what is done otherwise. Both are empty if a
+    statement is no such guard.
     """
     block, around = block_with(file, guard), functions_around(file, guard)
     before_it, rest = block[: block.index(guard)], block[block.index(guard) + 1 :]
@@ -587,18 +587,6 @@ def unguarded(file: str, guard: ast.stmt) -> tuple[list[ast.stmt], Pieces]:
         case ast.If(test=test, body=body, orelse=orelse):
             asking: list[ast.AST] = [test]
             ways = [(body, orelse), (orelse or rest, body)]
-        case ast.Assign([ast.Attribute() as kept], value) if (
-            around and around[-1].name == "__init__"
-        ):
-            scope = source.innermost(file, guard.lineno, ast.ClassDef) or source.tree(file)
-            methods = (each for each in scope.body if each is not around[-1])
-            found = (each for method in methods for each in source.reads_of(method))
-            path, text = ast.unparse(kept), _operand(value, file)
-            given = read_names(value) & _own_names(around[-1]) - {root_of(path)}
-            if given or _takes(guard):
-                return [], ()
-            reads = (each for each in found if ast.unparse(each) == path)
-            return [guard], tuple(instead_of(each, file, text) for each in reads)
         case ast.Try(body=body, handlers=[ast.ExceptHandler(body=handling)], orelse=[]):
             asking, ways = [*body], [(handling, body)]
         case _:

@@ -19,7 +19,7 @@ from gradscope.fixing.patch import all_of, read
 from gradscope.fixing.plan import Candidate, Proposal, alone, none_held, plan
 from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program, Run, Start, start_process
-from gradscope.fixing.trials import CONSTANT, MOST, OTHER, TARGET, UNSPOILT
+from gradscope.fixing.trials import CONSTANT, MOST, OTHER, STALE, TARGET, UNSPOILT
 from gradscope.fixing.verify import Verdict, compared, default_calls
 from gradscope.model import Applicability, Finding, Fix, FixKind, Proof, Recording
 from gradscope.units import firsts, gathered, listed
@@ -261,11 +261,11 @@ def _outcome(
     if verdict.refused and TARGET not in fix.effects:
         return None, replace(fix, proof=Proof.TRAINS_OTHERWISE)
     is_more = fix.kind is FixKind.CREATE_GRAPH  # it trains by the derivative, as it should
-    is_equal = (comparison.is_equal or is_more) and not {OTHER, CONSTANT} & {*fix.effects}
+    is_equal = (comparison.is_equal or is_more) and not {OTHER, CONSTANT, STALE} & {*fix.effects}
     trains = 2 if comparison.differences else 1 - is_equal
     keeps = fix.kind is FixKind.RETAIN_GRAPH and (comparison.keeps or not is_equal)
     may_fail = fix.kind is FixKind.ITEM and verdict.after.calls >= verdict.bounds.calls
-    if not may_fail and not {OTHER, TARGET, CONSTANT} & {*fix.effects}:
+    if not may_fail and not {OTHER, TARGET, CONSTANT, STALE} & {*fix.effects}:
         fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
     place = candidate.number if candidate in proposal.candidates else len(proposal.candidates)
     outcome = Rank(others, keeps, trains, may_fail, comparison.carries, place)

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from gradscope.code import source
+from gradscope.fixing.constructs import made_once
 from gradscope.fixing.edits import unguarded
 from gradscope.fixing.patch import Pieces, block_with
 from gradscope.fixing.rehearsal import Event, Kind, Option, Record, Simulation, Spot
@@ -23,6 +24,7 @@ TARGET = "it enters the loss as its target"
 SPOILT = "what an earlier call has freed is trained through it no more"
 UNSPOILT = "every gradient that a step needs stays as it is"
 OTHER = "it is computed from what has been changed by then or is drawn anew: it may be another"
+STALE = "it stays what it was at first, though steps change what it is computed from"
 # Places on the way to what fails at which a cut is simulated, the first ones: each simulation
 # walks through the graph of all iterations.
 _MOST_CUTS = 400
@@ -164,11 +166,12 @@ class WhatIf:
 
     @cached_property
     def _guarded(self) -> list[tuple[str, list[ast.stmt], Pieces]]:
-        """What is built and stored only where there is none yet, of what fails, and the edit that
-        does so each time.
+        """What is built and stored only where there is none yet, or as an object is made, of what
+        fails, and the edit that does so each time.
         """
         around = ((file, e) for file, node in self._built_at for e in _around(file, node))
         found = [(file, *unguarded(file, guard)) for file, guard in dict.fromkeys(around)]
+        found += [(file, *made_once(file, node)) for file, node in self._built_at]
         return [each for each in found if self._all_built(*each[:2]) & self._broken]
 
     def _builds(self, file: str, node: ast.AST) -> bool:

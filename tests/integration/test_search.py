@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gradscope.fixing import trials
 from gradscope.fixing.candidates import Search
 from gradscope.fixing.patch import apply, read
 from gradscope.fixing.rehearsal import Record
@@ -446,6 +447,72 @@ def test_an_edit_is_made_where_it_is_for_this_training_alone(
     ran_well(*command("fix", file, "--write"), GRADSCOPE_NO_REHEARSAL="")
     assert lines in file.read_text()
     assert file.read_text().count("critic(made)") < 2
+    assert "trained" in ran_well(python(), file).stdout
+
+
+PRIOR = loop(
+    f"""class Prior(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean, self.log = torch.nn.Parameter(torch.zeros(4)), torch.nn.Parameter(torch.zeros(4))
+        scale = self.log.exp()
+        self.given = torch.distributions.Normal(self.mean, scale)
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.prior, self.layer = Prior(), torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return -self.prior.given.log_prob(self.layer(x))
+
+net = Model()
+{SGD}""",
+    f"loss = net(torch.rand(3, 4)).mean()\n{STEP}",
+)
+BOUND = loop(
+    f"""class Bound(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.rand(4, 4))
+
+    def scores(self):
+        return self.table.softmax(1)
+
+    def bind(self):
+        self.weight = self.scores()
+        return self
+
+    def forward(self, x):
+        return x @ self.weight
+
+net = Bound().bind()
+{SGD}""",
+    f"loss = net(torch.rand(3, 4)).square().mean()\n{STEP}",
+)
+PROPERTY = """
+    @property
+    def given(self):
+        scale = self.log.exp()
+        return torch.distributions.Normal(self.mean, scale)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "lines"),
+    [(PRIOR, PROPERTY), (BOUND, "def forward(self, x):\n        self.bind()\n")],
+    ids=["a property", "by its method"],
+)
+def test_what_an_object_computes_once_is_computed_each_time(
+    program: str, lines: str, tmp_path: Path
+) -> None:
+    """``retain_graph=True`` would train both at the values that they had before the first step."""
+    file = tmp_path / "train.py"
+    file.write_text(program)
+    kept = offered(program, tmp_path, "loss.backward()")[FixKind.RETAIN_GRAPH]
+    assert {*kept[0].effects} == {trials.STALE}
+    ran_well(*command("fix", file, "--write"), GRADSCOPE_NO_REHEARSAL="")
+    assert lines in file.read_text()
     assert "trained" in ran_well(python(), file).stdout
 
 

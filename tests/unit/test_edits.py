@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from gradscope.code import source
-from gradscope.fixing.constructs import uncached
+from gradscope.fixing.constructs import made_once, uncached
 from gradscope.fixing.edits import (
     computed_at,
     copying,
@@ -126,6 +126,10 @@ def inside(here: Span, *loops: Span) -> Pieces:
 def each_time(here: Span) -> Pieces:
     guard = source.innermost(here.file, here.line, (ast.If, ast.Try)) or here.statement[1]
     return unguarded(here.file, guard)[1]
+
+
+def each_time_anew(here: Span) -> Pieces:
+    return made_once(here.file, here.statement[1])[1]
 
 
 def copied(here: Span, *cuts_and_last: Span) -> Pieces:
@@ -794,18 +798,6 @@ a
             each_time,
             "def f(k):\n    kept[k] = g(k)\n    return kept[k]\n",
         ),
-        (
-            "what an object is made with",
-            "class A:\n    def __init__(self, n):\n        self.n = n\n        «self.w» = self.p + 1\n\n    def f(self, x):\n        return self.w * x\n",
-            each_time,
-            "class A:\n    def __init__(self, n):\n        self.n = n\n        self.w = self.p + 1\n\n    def f(self, x):\n        return (self.p + 1) * x\n",
-        ),
-        (
-            "of what is gone by then",
-            "class A:\n    def __init__(self, n):\n        «self.w» = g(n)\n\n    def f(self):\n        return self.w\n",
-            each_time,
-            REFUSED,
-        ),
         ("another condition", "«if» step % 9 == 0:\n    self.w = g()\n", each_time, REFUSED),
         ("another way", "if a:\n    b()\n«elif» not a.w:\n    a.w = g()\n", each_time, REFUSED),
         ("else", "«if» not a.w:\n    a.w = g()\nelse:\n    use(a)\n", each_time, REFUSED),
@@ -817,6 +809,44 @@ a
         ),
         ("taken", "«if» a.w is None:\n    a.w = next(b)\n", each_time, REFUSED),
         ("a variable", "def f(w):\n    «if» w is None:\n        w = g()\n", each_time, REFUSED),
+    ),
+    "what an object computes once is computed each time": (
+        (
+            "as it is made",
+            "class A:\n    def __init__(self, n):\n        self.n = n\n        «self.w» = self.p + 1\n\n    def f(self, x):\n        return self.w * x\n",
+            each_time_anew,
+            "class A:\n    def __init__(self, n):\n        self.n = n\n\n    @property\n    def w(self):\n        return self.p + 1\n\n    def f(self, x):\n        return self.w * x\n",
+        ),
+        (
+            "by a method",
+            "class A:\n    def bind(self):\n        «self.w» = g(self.p)\n\n    def forward(self, x):\n        return self.w * x\n",
+            each_time_anew,
+            "class A:\n    def bind(self):\n        self.w = g(self.p)\n\n    def forward(self, x):\n        self.bind()\n        return self.w * x\n",
+        ),
+        (
+            "of what is gone by then",
+            "class A:\n    def __init__(self, n):\n        «self.w» = g(n)\n\n    def f(self):\n        return self.w\n",
+            each_time_anew,
+            REFUSED,
+        ),
+        (
+            "set elsewhere",
+            "class A:\n    def __init__(self):\n        «self.w» = self.p + 1\n\na.w = 2\n",
+            each_time_anew,
+            REFUSED,
+        ),
+        (
+            "with arguments",
+            "class A:\n    def bind(self, n):\n        «self.w» = g(n)\n\n    def forward(self, x):\n        return self.w * x\n",
+            each_time_anew,
+            REFUSED,
+        ),
+        (
+            "what is returned",
+            "class A:\n    def made(self):\n        «w» = g(self.p)\n        return w\n\n    def forward(self, x):\n        return self.w * x\n",
+            each_time_anew,
+            REFUSED,
+        ),
     ),
     "a statement is copied": (
         ("before its last reader", AGAIN, copied, AGAIN.replace("b = g", "y = net(x)\nb = g")),

@@ -355,6 +355,14 @@ def test_python_is_not_needed_and_its_options_hold(script: Path, line: list[str]
     assert "GS101" in done.stderr
 
 
+def test_a_watch_in_a_script_names_what_mends_it(script: Path) -> None:
+    watched = textwrap.indent(CAUGHT, "    ")
+    text = f"import gradscope\nwith gradscope.watch() as scope:\n{watched}\nprint(scope)\n"
+    script.write_text(text)
+    done = ran_well(python(), script.name, "--epochs", "1", cwd=script.parent)
+    assert "\nnext: gradscope fix train.py -- --epochs 1\n" in done.stdout
+
+
 PARSES = """
 import argparse, torch
 parser = argparse.ArgumentParser()

@@ -21,7 +21,7 @@ from gradscope.commands import doctor as doctor_command
 from gradscope.commands import explain as explain_command
 from gradscope.commands import report as report_command
 from gradscope.commands.outputs import attempted, tell
-from gradscope.launch.interpreter import Command, program_of
+from gradscope.launch.interpreter import RECORDED, Command, program_of
 from gradscope.record import __version__
 from gradscope.render.pictures.picture import Options
 from gradscope.rules.settings import DEFAULTS, FailOn, Format, Settings, settings_at
@@ -41,7 +41,8 @@ class Commands(TyperGroup):
         """Return the command that a line names."""
         name = args[0]
         if self.get_command(ctx, name) is None and (os.path.isfile(name) or name.endswith(".py")):
-            ctx.fail(f"No such command {name!r}; `gradscope run {shlex.join(args)}` runs it")
+            verb, does = ("report", "prints") if name.endswith(RECORDED) else ("run", "runs")
+            ctx.fail(f"No such command {name!r}; `gradscope {verb} {shlex.join(args)}` {does} it")
         return super().resolve_command(ctx, args)
 
 
@@ -258,7 +259,7 @@ def report(
     baseline: BaselineOption = None,
     write_baseline: WriteBaselineOption = None,
 ) -> Job:
-    """Print the report of a saved recording, or write it as an interactive page."""
+    """Report on a saved recording, as text or an interactive page."""
     settings = _settings(locals())
     return partial(report_command.report, files, settings, memory, trains, fit)
 
@@ -271,10 +272,10 @@ def top(
     baseline: BaselineOption = None,
 ) -> Job:
     """
-    Look into a program while it runs: what it does, holds and has found so far.
+    Look into a program while it runs.
 
-    In a terminal this goes on until q is pressed; else it prints a line at a time, until the run
-    ends.
+    It shows what the program does, holds and has found so far. In a terminal this goes on until q
+    is pressed; else it prints a line at a time, until the run ends.
     """
     from gradscope.commands import top as command
 
@@ -287,10 +288,10 @@ ProcessArgument = Annotated[int, _argument("A process, of Python 3.14 or newer."
 @app.command()
 def dump(process: ProcessArgument) -> Job:
     """
-    Ask a running program for its stacks, its backward calls, and who holds which graphs.
+    Ask a running program what it does, and who holds its graphs.
 
-    It and the program need Python 3.14 or newer, which has a way into a process that runs. Else
-    start the program with `gradscope run --dump-on SIGUSR1`.
+    It tells its stacks and its backward calls too. Both need Python 3.14 or newer, which has a way
+    into a process that runs. Else start the program with `gradscope run --dump-on SIGUSR1`.
     """
     return partial(report_command.dump, process)
 
@@ -304,10 +305,10 @@ def attach(
     baseline: BaselineOption = None,
 ) -> Job:
     """
-    Watch a running program from now on, until Ctrl-C or for a while, and print a report.
+    Watch a running program from now on, and print a report.
 
-    It and the program need Python 3.14 or newer, which has a way into a process that runs. Else
-    start the program with `gradscope run`.
+    That is until Ctrl-C, or for a while. It and the program need Python 3.14 or newer, which has a
+    way into a process that runs. Else start the program with `gradscope run`.
     """
     return partial(report_command.attach, process, duration, _settings(locals()))
 
@@ -374,7 +375,7 @@ def fix(
     baseline: BaselineOption = None,
 ) -> Job:
     """
-    Show what to do about the findings of a recording or a script, as text and as a diff.
+    Show what mends the findings of a recording or script, as a diff.
 
     The program is run once more, to find what mends it; that ends before it would change a file.
     The exit status is 1 if --verify or --write was asked for and the fix did not hold.
@@ -406,11 +407,11 @@ def why(
     format: FormatOption = Format.TEXT,  # noqa: A002
 ) -> Job:
     """
-    Say whether a gradient arrives at a parameter, by which lines, and if not, where it is cut.
+    Say if a gradient arrives at a parameter, or where it is cut.
 
-    The script is run once more, up to the second step of each optimizer; that ends before it would
-    change a file. The exit status is 0 if a gradient arrives or requires_grad is off, 1 if none
-    arrives, and 2 if that cannot be said.
+    It says by which lines it comes. The script is run once more, up to the second step of each
+    optimizer; that ends before it would change a file. The exit status is 0 if a gradient arrives
+    or requires_grad is off, 1 if none arrives, and 2 if that cannot be said.
     """
     from gradscope.commands import why as command
 
@@ -422,7 +423,7 @@ def why(
 def explain(
     code: Annotated[str, _argument("A finding's code, as GS101, or name.", "CODE")],
 ) -> Job:
-    """Explain a finding: what it means, why it is bad, and how to fix it."""
+    """Explain what a finding means, why it is bad, and how to fix it."""
     return partial(explain_command.explain, code)
 
 
@@ -435,7 +436,7 @@ def rules() -> Job:
 @app.command()
 def doctor() -> Job:
     """
-    Say what works in this environment, what does not, and what to do about it.
+    Say what works in this environment, and what to do if not.
 
     The exit status is 1 if no program can be watched here.
     """
@@ -453,6 +454,8 @@ def _parsed() -> int:
         job = get_command(app).main(prog_name="gradscope", standalone_mode=False)
     except UsageError as error:
         path = error.ctx.command_path if error.ctx else "gradscope"
-        tell(f"{error.format_message().rstrip('.')}; see `{path} --help`")
+        is_option = path.endswith((" fix", " why")) and hasattr(error, "option_name")
+        put = "; put -- before the script's own arguments" if is_option else ""
+        tell(f"{error.format_message().rstrip('.')}{put}; see `{path} --help`")
         return 2
     return job() if callable(job) else 0

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,8 +102,8 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         header = self._header
         if header is None:
             script, *argv = sys.argv or [""]
-            versions = {"gradscope": __version__, "torch": torch.__version__}
-            header = Header.of_process(script, argv, self._hooks, **versions)
+            header = Header.of_process(script, argv, self._hooks, gradscope=__version__, torch="")
+        header = replace(header, torch=str(torch.__version__))
         scope = Scope(RecordingWriter(self._save, header), self._asked)
         if _session is not None and _session.process != os.getpid():
             instead = "start the watch in the child before forking, or not at all"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from gradscope.launch.improvement import Workshop, improved, started, told
 from gradscope.launch.runner import die_of_interrupt
 from gradscope.model import Finding, Recording
 from gradscope.render.text.terminal import begin_line, show_progress
+from gradscope.render.wording import fix_command
 from gradscope.rules.settings import Format, Settings, Suppressor
 from gradscope.units import counted
 
@@ -77,14 +77,17 @@ def _fix(
     plan = plans.plan(recording, settings.finding, settings.picks)
     if suppressed and not by_name:
         print_line(console, f"left out: {_suppressed(suppressed)}")
-    print_plan(plan, console)
+    print_plan(plan, console, brief=settings.write and not settings.verify)
+    following = partial(fix_command, recording.header, file="" if _is_script(file) else str(file))
     if not (settings.verify or settings.write):
         print_changes(plan, console)
-        if plan.can_be_tried:
-            _print_next_of_fix(file, settings, console)
+        _print_next(plan, settings, following, console)
         return 0
     if not plan.can_be_tried:
-        print_line(console, "nothing to try out: no fix here can be applied as an edit")
+        none = "no fix here can be applied as an edit"
+        why = "advice is followed only if it is named" if plan.advice else none
+        print_line(console, f"nothing to try out: {why}")
+        _print_next(plan, settings, following, console)
         return 1
     for number in settings.picks:
         if not plan.candidate(number).can_be_tried:
@@ -118,13 +121,32 @@ def _recorded(
     from gradscope.launch.interpreter import header_of
     from gradscope.record.processes import load_run
 
-    if file.suffix != ".py" or not file.exists():
+    if not _is_script(file):
         if args:
             raise GradscopeError(f"{file} is a recording, and takes no arguments: {' '.join(args)}")
         return load_run(file)
     workshop.tell(f"runs {file}")
     header = header_of((str(file), *args), hooks=True)
-    return workshop.do("runs.recorded", header, settings.timeout / 2, started)  # type: ignore[no-any-return]
+    recording: Recording = workshop.do("runs.recorded", header, settings.timeout / 2, started)
+    begin_line(sys.stderr)
+    return recording
+
+
+def _is_script(file: Path) -> bool:
+    return file.suffix == ".py" and file.exists()
+
+
+def _print_next(
+    plan: Plan, settings: Settings, command: Callable[..., str], console: Console
+) -> None:
+    """Print what tries the fixes that are shown out; of mere advice, what asks for one."""
+    only = ["--finding", settings.finding] if settings.finding else []
+    only += [word for number in settings.picks for word in ("--pick", str(number))]
+    if not plan.can_be_tried:
+        only = ["--finding", plan.advice[0]] if plan.advice else []
+    if only or plan.can_be_tried:
+        print_line(console, f"next: {command(*only, '--verify')}")
+        print_line(console, f"      {command(*only, '--write')}")
 
 
 def _suppressed(findings: Sequence[Finding]) -> str:
@@ -144,11 +166,3 @@ def _write_fix(plan: Plan, console: Console) -> int:
     for change in plan.changes:
         print_line(console, f"written: {change.file}")
     return 0
-
-
-def _print_next_of_fix(file: Path, settings: Settings, console: Console) -> None:
-    only = f" --finding {settings.finding}" if settings.finding else ""
-    only += "".join(f" --pick {number}" for number in settings.picks)
-    command = f"gradscope fix {shlex.quote(str(file))}{only}"
-    print_line(console, f"next: {command} --verify")
-    print_line(console, f"      {command} --write")

@@ -19,7 +19,7 @@ from gradscope.errors import GradscopeError
 from gradscope.model import Recording
 from gradscope.render.machine import writer
 from gradscope.render.pictures.picture import DEFAULTS, Options
-from gradscope.render.text.terminal import SafeConsole, plain, print_lines, write_text
+from gradscope.render.text.terminal import SafeConsole, begin_line, plain, print_lines, write_text
 from gradscope.rules.settings import Format
 from gradscope.units import escaped
 
@@ -144,10 +144,14 @@ def tell(what: object, stream: SafeStream | None = None) -> None:
 
 def attempted(job: Callable[[], int]) -> int:
     """Do what a command line asks for; return the exit status, and say what is wrong with it."""
+    stderr = SafeStream(sys.stderr)
     try:
         return job()
     except GradscopeError as error:
-        tell(error)
+        begin_line(cast(TextIO, stderr))  # where a progress may stand
+        for line in getattr(error, "__notes__", ()):  # what a program has printed
+            stderr.write(escaped(line, stderr.encoding or "utf-8", keep="\t") + "\n")
+        tell(error, stderr)
     except OSError as error:
         if error.filename is not None:
             tell(f"cannot use {error.filename}: {error.strerror}")

@@ -64,6 +64,12 @@ _MOST_BUSY = 4.0
 # status: the usual one for a usage error.
 USED_WRONGLY = 2
 
+_OPTIONS = (
+    "--format --quiet --verbose --output --save --html --draw --log --metrics --live --stop-after"
+    " --guard --no-hooks --budget --no-rehearsal --fail-on --ignore --baseline"
+)
+"""What a user may have meant for gradscope where a program refuses it."""
+
 
 def run(target: Target, settings: Settings) -> int:
     """Run a program inside a watch, print its findings as they are made and a report at its end."""
@@ -113,7 +119,13 @@ def run(target: Target, settings: Settings) -> int:
         is_wrong_use = isinstance(failure, GradscopeError)
         tell(failure if is_wrong_use else _words(failure), stderr)
         return ended.outcome.exit_status or (USED_WRONGLY if is_wrong_use else 0)
-    if (status := ended.leave()) or settings.write_baseline:
+    status = ended.leave()
+    if status == USED_WRONGLY and not recording.calls:
+        slips = [word for word in header.argv if word.partition("=")[0] in _OPTIONS.split()]
+        if slips:
+            says = f"gradscope's own options go before {header.script}"
+            tell(f"{header.script} was given {listed(slips)}: {says}", stderr)
+    if status or settings.write_baseline:
         return status
     return int(any(map(settings.fail_on.includes, recording.findings)))
 

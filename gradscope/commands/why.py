@@ -12,6 +12,7 @@ from gradscope.commands.outputs import console_on, image, print_line
 from gradscope.errors import GradscopeError, meant
 from gradscope.render.machine import plain
 from gradscope.render.text.terminal import begin_line, show_progress, write_text
+from gradscope.render.wording import fix_command
 from gradscope.rules.settings import DEFAULTS, Format, Settings
 from gradscope.units import counted, lines_told
 
@@ -53,13 +54,14 @@ def why(
         begin_line(sys.stderr)
         return ways
 
+    fixing = fix_command(program.header, "--finding", "GS502")
     ways = followed(0)
     if not _finds(ways, file, name, line) and ways.record.ended == "enough":
         ways = followed(_MOST_CALLS)  # what comes after the second step
     if line is not None:
         return _of_call(ways, file, line, settings)
     assert name is not None
-    return _of_name(ways, file, name, settings)
+    return _of_name(ways, file, name, settings, fixing)
 
 
 def _finds(ways: Any, file: str, name: str | None, line: int | None) -> bool:
@@ -87,7 +89,7 @@ def _of_call(ways: Any, file: str, line: int, settings: Settings) -> int:
     return int(not call.has_graph or bool(call.unused))
 
 
-def _of_name(ways: Any, file: str, name: str, settings: Settings) -> int:
+def _of_name(ways: Any, file: str, name: str, settings: Settings, fixing: str) -> int:
     from gradscope.fixing.ways import Arrival
     from gradscope.render.text.why import print_answer
 
@@ -108,11 +110,10 @@ def _of_name(ways: Any, file: str, name: str, settings: Settings) -> int:
         for answer in answers:
             print_answer(answer, ways, file, console)
         if any(answer.state is Arrival.CUT for answer in answers):
-            command, further = f"next: gradscope fix {os.path.relpath(file)}", "--finding GS502"
-            if len(f"{command} {further}") > console.width:
-                print_line(console, f"{command} \\")
-                command = "     "
-            print_line(console, f"{command} {further}")
+            if len(f"next: {fixing}") > console.width:
+                fixing = fixing.replace(" --finding", " \\\n      --finding", 1)
+            for each in f"next: {fixing}".splitlines():
+                print_line(console, each)
         _print_ended(ways, console)
     _draw(ways, max(answers, key=lambda answer: answer.state is Arrival.CUT), settings)
     fine = (Arrival.ARRIVES, Arrival.ZERO, Arrival.FROZEN)
@@ -128,7 +129,8 @@ def _draw(ways: Any, about: Any, settings: Settings) -> None:
 
 
 def _ended(ways: Any) -> str:
-    return f" (the rehearsal {ways.record.ended})" if ways.record.stopped else ""
+    who = "the script ended with" if ways.record.failed else "the rehearsal"
+    return f" ({who} {ways.record.ended})" if ways.record.failed or ways.record.stopped else ""
 
 
 def _print_ended(ways: Any, console: Any) -> None:

@@ -128,8 +128,24 @@ class Stepper(NamedTuple):
     turn: int = -1
 
 
+class Rehearsed:
+    """How a rehearsal has ended."""
+
+    ended: str
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended before the program would have changed something outside."""
+        return self.ended.startswith("stopped")
+
+    @property
+    def failed(self) -> bool:
+        """Whether the program raised an exception."""
+        return not self.stopped and self.ended not in ("end", "enough")
+
+
 @dataclass(frozen=True)
-class Origins:
+class Origins(Rehearsed):
     """Where all values of a rehearsal come from; ``ended`` is how it did. ``functions`` are the
     values that Functions gave, each with where their backward begins.
     """
@@ -143,11 +159,6 @@ class Origins:
     optimizers: Sequence[Stepper] = ()
     ended: str = ""
     functions: Mapping[int, Site] = field(default_factory=dict)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it ended before the program would have changed something outside."""
-        return self.ended.startswith("stopped")
 
     def site(self, route: int) -> Site | None:
         """Return the innermost line of a route."""

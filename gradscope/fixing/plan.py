@@ -107,6 +107,11 @@ class Plan(NamedTuple):
         """Whether any candidate has edits that apply."""
         return any(c.can_be_tried for proposal in self.proposals for c in proposal.candidates)
 
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """The codes of the advice that has edits, and was not asked for."""
+        return tuple(p.finding.code for p in self.proposals if p.problem == ADVICE)
+
 
 def plan(recording: Recording, chosen: str | None = None, picks: Sequence[int] = ()) -> Plan:
     """Return what can be done about the findings, or about those that ``chosen`` names by number or

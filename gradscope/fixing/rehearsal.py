@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from gradscope.code.statements import makes_leaves
 from gradscope.fixing.marks import Span
+from gradscope.fixing.origins import Rehearsed
 from gradscope.units import gathered, reached
 
 Spot: TypeAlias = tuple[str, int]
@@ -77,7 +78,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Record:
+class Record(Rehearsed):
     """One graph over all iterations, with a node for each place that gave a tensor.
 
     ``after``: the nodes that each node leads to. ``made``: the place that built it, -1 if unknown.
@@ -121,16 +122,6 @@ class Record:
     empty: dict[int, frozenset[str]] = field(default_factory=dict)
     holders: dict[int, str] = field(default_factory=dict)
     ended: str = ""
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it ended before the program would have changed something outside."""
-        return self.ended.startswith("stopped")
-
-    @property
-    def failed(self) -> bool:
-        """Whether the program raised an exception."""
-        return not self.stopped and self.ended not in ("end", "enough")
 
     def reached(self, starts: Iterable[int], cut: Cut = _NO_CUT) -> set[int]:
         """Return the nodes that a call runs without the edges that are cut; -1 leads to a root."""

@@ -42,6 +42,7 @@ REFUSED = 125
 # Seconds that must be left to try one more fix; a small program's try takes 0.1 to 0.2.
 LEAST_SECONDS = 2.0
 _MOST_OUTPUT = 64 << 10  # bytes of the output that are kept, the last: enough for a traceback
+LINES_OF_OUTPUT = 15  # of a failed run that are shown, the last: most tracebacks are no longer
 _GRACE = 5  # seconds for a run that was asked to end, to write its recording
 # Backward calls of a program that is first run for its findings: most hazards show in the first
 # calls, and leaks within 512.
@@ -224,11 +225,20 @@ class Program(NamedTuple):
         self.check()
         with self._done(module, changes, bounds) as (files, _, output):
             try:
-                return pickle.loads(files[1].read_bytes())
+                record = pickle.loads(files[1].read_bytes())
             except (OSError, EOFError, pickle.UnpicklingError):
                 last = (output.strip().splitlines() or ["it ran out of time"])[-1]
                 text = f"the rehearsal of {self.header.script} failed: {last}"
                 raise GradscopeError(text) from None
+        if record.failed and not record.leaves:
+            raise self._failure("a backward call", record.ended, output)
+        return record
+
+    def _failure(self, to: str, why: str, output: str) -> GradscopeError:
+        """Return the error of a program that came to nothing: its notes are its last lines."""
+        error = GradscopeError(f"{self.header.script} could not run to {to}: {why}")
+        error.__notes__ = output.rstrip().splitlines()[-LINES_OF_OUTPUT:]
+        return error
 
     @contextmanager
     def _done(
@@ -256,12 +266,14 @@ class Program(NamedTuple):
 def recorded(header: Header, seconds: float, start: Start = start_process) -> Recording:
     """Run a program under a watch; return what was seen of it.
 
-    Raise GradscopeError if it never imports torch.
+    Raise GradscopeError if it fails without a finding, or never imports torch.
     """
-    ran = Program(header, start=start).run((), Bounds(_MOST_CALLS, seconds))
-    if ran.recording is None:
-        last = (ran.output.strip().splitlines() or ["it never imported torch"])[-1]
-        raise GradscopeError(f"{header.script} showed nothing to fix: {last}")
+    program = Program(header, start=start)
+    ran = program.run((), Bounds(_MOST_CALLS, seconds))
+    if ran.recording is None or (ran.exit_status and not ran.findings):
+        status = f"exit status {ran.exit_status}"
+        why = ran.exception or (status if ran.exit_status else "it never imported torch")
+        raise program._failure("a finding", why, ran.output)
     return ran.recording
 
 

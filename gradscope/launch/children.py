@@ -69,11 +69,8 @@ class ChildPlan:
 
     def watch(self, header: Header, **more: Any) -> watch:
         """Return the watch of a process of this run, which has imported torch by now."""
-        import torch
-
         from gradscope.api.watch import watch
 
-        header = replaced(header, torch=str(torch.__version__))
         return watch(header=header, **self.options, **more)
 
     def header_of(self, header: Header) -> Header:

@@ -29,6 +29,9 @@ def header_of(target: Target, hooks: bool) -> Header:
     return Header.of_process(name, args, hooks, gradscope=__version__, torch="", code=code)
 
 
+RECORDED = ".gscope"
+"""How the names of recordings end."""
+
 _FLAGS = frozenset("bBdEIOPqsSuv")
 """Options of the interpreter that take no value and that gradscope's start leaves as they are."""
 
@@ -149,6 +152,8 @@ def program_of(name: str, args: Sequence[str]) -> Target | Command:
     if name.endswith(".ipynb"):
         first = "`%load_ext gradscope` and `%gradscope on` in its first cell"
         raise GradscopeError(f"{name} is a notebook: run it in Jupyter, with {first}")
+    if name.endswith(RECORDED):
+        raise GradscopeError(f"{name} is a recording: gradscope report {shlex.quote(name)}")
     is_path = os.path.dirname(name) != ""
     is_here = os.path.isfile(name) or os.path.isfile(os.path.join(name, "__main__.py"))
     python = shutil.which(name) if _PYTHON.fullmatch(os.path.basename(name)) else None

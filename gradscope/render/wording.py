@@ -181,12 +181,13 @@ def with_safety(text: str, fix: Fix) -> str:
     return f"{text} ({known})" if known else text
 
 
-def fix_command(header: Header) -> str:
-    """Return the command that tries fixes of a program."""
-    if not header.script.endswith(".py"):
-        return "gradscope fix"
-    options = ["--"] if any(each.startswith("-") for each in header.argv) else []
-    return shlex.join(["gradscope", "fix", short_path(header.script), *options, *header.argv])
+def fix_command(header: Header, *options: str, file: str = "") -> str:
+    """Return the command that tries fixes of a program, or those in a ``file`` that recorded it."""
+    words = [file, *options]
+    if not file and header.script.endswith(".py"):
+        dashes = ["--"] if any(each.startswith("-") for each in header.argv) else []
+        words = [short_path(header.script), *options, *dashes, *header.argv]
+    return shlex.join(["gradscope", "fix", *filter(None, words)])
 
 
 def failures(recording: Recording) -> list[tuple[Failure, str, str]]:

@@ -332,6 +332,8 @@ def test_what_is_not_found_is_told_in_the_words_of_python(
         (["explain", "GS999"], "GS101"),
         (["nonsense"], "nonsense"),
         (["ok.py", "a b"], "`gradscope run ok.py 'a b'` runs it"),
+        (["text.gscope"], "`gradscope report text.gscope` prints it"),
+        (["run", "text.gscope"], "text.gscope is a recording: gradscope report text.gscope"),
         (["run", "sh", "-c", "true"], "sh is no Python program"),
         (["run", "cells.ipynb"], "%load_ext gradscope"),
     ],
@@ -353,12 +355,41 @@ def test_python_is_not_needed_and_its_options_hold(script: Path, line: list[str]
     assert "GS101" in done.stderr
 
 
+def test_a_watch_in_a_script_names_what_mends_it(script: Path) -> None:
+    watched = textwrap.indent(CAUGHT, "    ")
+    text = f"import gradscope\nwith gradscope.watch() as scope:\n{watched}\nprint(scope)\n"
+    script.write_text(text)
+    done = ran_well(python(), script.name, "--epochs", "1", cwd=script.parent)
+    assert "\nnext: gradscope fix train.py -- --epochs 1\n" in done.stdout
+
+
+PARSES = """
+import argparse, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr")
+parser.parse_args()
+"""
+
+
+def test_an_option_of_ours_behind_the_script_is_told(script: Path) -> None:
+    script.write_text(PARSES)
+    for words in (["--save", "x.gscope"], ["--html=out.html"]):
+        done = gradscope("run", script.name, *words, cwd=script.parent)
+        assert done.returncode == 2
+        assert done.stderr.endswith(
+            f"gradscope: train.py was given {words[0]}: gradscope's own options go before train.py\n"
+        )
+    others = gradscope("run", script.name, "--nonsense", cwd=script.parent)
+    assert (others.returncode, "own options" in others.stderr) == (2, False)
+
+
 def test_help() -> None:
     for args in (["--help"], ["run", "-h"], ["report", "--help"], []):
         done = gradscope(*args)
         assert (done.returncode, done.stderr) == (0, "")
         assert "Usage: gradscope" in done.stdout
         assert all(len(line) <= 80 for line in done.stdout.splitlines())
+        assert "..." not in done.stdout.partition("Commands:")[2]
 
 
 def test_explain_and_rules() -> None:

@@ -9,8 +9,11 @@ import re
 import shutil
 import subprocess
 import sys
+import termios
 import textwrap
+from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,7 @@ from gradscope.model import Applicability, Edit
 from gradscope.record.file import load
 from gradscope.record.writer import RecordingWriter
 from tests import known
-from tests.command import ENVIRONMENT, ROOT, ran_well
+from tests.command import ENVIRONMENT, ROOT, command, ran_well, refused
 from tests.command import gradscope as run_gradscope
 from tests.integration.test_branches import HEAD, NOT_TAKEN
 from tests.integration.test_rehearsing import rehearsed
@@ -146,6 +149,7 @@ def test_what_is_written_runs_clean(case: str, tmp_path: Path) -> None:
     assert written.returncode == 0, written.stdout + written.stderr
     assert written.stdout.endswith(f"the fix holds\nwritten: {tmp_path / 'train.py'}\n")
     assert "--- train.py\n+++ train.py\n@@" in written.stdout
+    assert " effect: " not in written.stdout
     after = (tmp_path / "train.py").read_text()
     (tmp_path / "train.py").write_text(before)
     ran_well("patch", "-p0", cwd=tmp_path, given=written.stdout)
@@ -337,27 +341,94 @@ def test_what_is_suppressed_is_left_out_until_it_is_named(tmp_path: Path) -> Non
 def test_a_terminal_gets_colours_and_a_pipe_none(tmp_path: Path) -> None:
     file = carried(tmp_path, "3")
     assert "\x1b" not in gradscope("fix", file, cwd=tmp_path).stdout
+    assert b"\x1b[32m+    h = h.detach()" in in_terminal("fix", file, cwd=tmp_path)
+
+
+def in_terminal(*args: str | Path, cwd: Path, columns: int = 80) -> bytes:
+    """What a command writes to a terminal; one of 0 columns does not say how wide it is."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "gradscope", "fix", str(file)]
-    subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=ENVIRONMENT | {"TERM": "xterm-256color"},
-        stdout=theirs,
-        check=True,
-    )
+    termios.tcsetwinsize(theirs, (24 if columns else 0, columns))
+    environment = ENVIRONMENT | {"TERM": "xterm-256color"}
+    words = command(*args, executable=sys.executable)
+    running = subprocess.Popen(words, cwd=cwd, env=environment, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
-    while True:
-        try:
-            part = os.read(ours, 1 << 16)
-        except OSError:  # Linux: the other end is closed
-            break
-        if not part:
-            break
-        shown += part
+    with suppress(OSError):  # Linux: the other end is closed
+        while part := os.read(ours, 1 << 16):
+            shown += part
     os.close(ours)
-    assert b"\x1b[32m+    h = h.detach()" in shown
+    running.wait()
+    return shown
+
+
+@pytest.mark.parametrize("columns", [0, 80])
+@pytest.mark.parametrize("option", ["--verify", "--no-rehearsal"])
+def test_no_progress_is_left_on_a_terminal(option: str, columns: int, tmp_path: Path) -> None:
+    pyte = pytest.importorskip("pyte")
+    (tmp_path / "fails.py").write_text("import torch\n1 / 0\n")
+    file = carried(tmp_path, "3") if option == "--verify" else Path("fails.py")
+    written = in_terminal("fix", file, option, cwd=tmp_path, columns=columns).decode()
+    screen = pyte.Screen(80, 200)
+    pyte.Stream(screen).feed(written)
+    lines = [line.rstrip() for line in screen.display]
+    assert "Ctrl-C leaves it" in written
+    assert not any("leaves it" in line for line in lines)
+    assert lines.count("tried out") + lines.count("ZeroDivisionError: division by zero") == 1
+
+
+@pytest.mark.parametrize("option", ["--write", "--format=json"])
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("import torch\nx = (\n", "SyntaxError: '(' was never closed"),
+        ("import torch, no_such\n", "ModuleNotFoundError: No module named 'no_such'"),
+        ("import sys, torch\nsys.exit('no data')\n", "no data"),
+    ],
+)
+def test_a_script_that_fails_has_not_nothing_to_fix(
+    program: str, says: str, option: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(program)
+    done = gradscope("fix", option, "train.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    *printed, last = done.stderr.splitlines()
+    assert printed[-1] == says
+    why = "exit status 1" if says == "no data" else says
+    assert last == f"gradscope: train.py could not run to a finding: {why}"
+
+
+def test_what_comes_next_has_the_scripts_arguments(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CARRIED.replace("argv[1]", "argv[2]"))
+    shown = rehearsed("fix", "train.py", "--", "--steps", "3", cwd=tmp_path)
+    next_one = "gradscope fix train.py --{} -- --steps 3\n"
+    expected = f"next: {next_one.format('verify')}      {next_one.format('write')}"
+    assert shown.stdout.endswith(expected)
+    refused(
+        gradscope("fix", "train.py", "--steps", "3", cwd=tmp_path),
+        "; put -- before the script's own arguments",
+    )
+
+
+def test_the_json_of_a_script_names_the_version_of_torch(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CARRIED)
+    options = ("--format", "json", "--no-rehearsal")
+    done = gradscope("fix", *options, "train.py", "3", cwd=tmp_path)
+    assert json.loads(done.stdout)["torch"] == version("torch")
+
+
+def test_advice_says_how_it_is_asked_for(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(MAY_FAIL)
+    edited = {"loss = out.sum()": "loss = out.sum()  # retain_graph"}
+    file = with_edits(recorded(tmp_path, "train.py"), script, edited, "GS102").name
+    asking = f"gradscope fix {file} --finding GS102"
+    following = f"next: {asking} --verify\n      {asking} --write\n"
+    shown = gradscope("fix", file, cwd=tmp_path)
+    assert (shown.returncode, shown.stdout.endswith(f"\n\n{following}")) == (0, True)
+    written = gradscope("fix", file, "--write", cwd=tmp_path)
+    says = "nothing to try out: advice is followed only if it is named"
+    assert (written.returncode, written.stdout.endswith(f"\n{says}\n{following}")) == (1, True)
+    assert f"next: {asking} --write\n" in gradscope("report", file, cwd=tmp_path).stdout
 
 
 def test_a_stream_that_cannot_hold_the_source_still_gets_a_diff(tmp_path: Path) -> None:

@@ -90,3 +90,19 @@ def test_what_is_not_there(folder: Path) -> None:
     refused(gradscope("why", "frozen_by_accident.py", "--line", "3", cwd=folder), "at line 11")
     refused(gradscope("why", "frozen_by_accident.py", cwd=folder), "--line N")
     refused(gradscope("why", "nothing.py", "encoder", cwd=folder), "there is no script")
+
+
+def test_a_script_that_fails_first(folder: Path) -> None:
+    (folder / "syntax.py").write_text("import torch\nx = (\n", encoding="utf-8")
+    says = "syntax.py could not run to a backward call: SyntaxError: '(' was never closed"
+    refused(gradscope("why", "syntax.py", "encoder", cwd=folder), says)
+    (folder / "late.py").write_text(f"{PROGRAM}\n1 / 0\n", encoding="utf-8")
+    done = gradscope("why", "late.py", "encodr", cwd=folder)
+    refused(done, "did you mean 'encoder'? (the script ended with ZeroDivisionError: division by")
+
+
+def test_what_comes_next_has_the_scripts_arguments(folder: Path) -> None:
+    words = ("why", "frozen_by_accident.py", "encoder", "--", "--steps", "3")
+    done = gradscope(*words, cwd=folder)
+    command = "gradscope fix frozen_by_accident.py --finding GS502 -- --steps 3"
+    assert done.stdout.endswith(f"\nnext: {command}\n")

@@ -28,6 +28,7 @@ from gradscope.model import (
     FixKind,
     Outcome,
     Process,
+    Proof,
     Recording,
     Related,
     Root,
@@ -143,6 +144,24 @@ def test_the_next_command_is_for_the_worst_finding_and_names_the_recording() -> 
     assert "next: gradscope explain" in report(replace(sought, findings=found_none))
 
 
+def test_a_watch_in_a_script_names_the_command_that_mends_it() -> None:
+    canned = RECORDINGS["canned"]
+    header = replace(canned.header, script="train.py", cwd="/work", run="")
+    own = replace(canned, header=header, sources={"/work/train.py": ""})
+    assert "\nnext: gradscope fix train.py -- --epochs 1\n" in report(own)
+    kernel = replace(canned, header=header, sources={"/tmp/kernel/1.py": ""})
+    assert "gradscope fix" not in report(kernel)
+
+
+def test_what_has_held_is_written_next() -> None:
+    canned = RECORDINGS["canned"]
+    held = tuple(
+        replace(f, fix=f.fix and replace(f.fix, proof=Proof.HELD)) for f in canned.findings
+    )
+    lines = report(replace(canned, findings=held), saved="run.gscope").splitlines()
+    assert "next: gradscope fix run.gscope --write" in lines
+
+
 def test_a_report_that_was_asked_for_does_not_name_itself_as_next() -> None:
     target = console()
     show = printer(Format.TEXT, verbose=True)
@@ -155,7 +174,10 @@ def test_a_report_that_was_asked_for_does_not_name_itself_as_next() -> None:
 
 def test_no_fix_is_offered_where_none_is_an_edit() -> None:
     whole = RECORDINGS["canned"]
-    words = tuple(replace(f, fix=f.fix and replace(f.fix, edits=())) for f in whole.findings)
+    words = tuple(
+        replace(f, fix=f.fix and replace(f.fix, edits=()), untried="not tried: no edit was found")
+        for f in whole.findings
+    )
     lines = report(replace(whole, findings=words), saved="run.gscope").splitlines()
     assert "next: gradscope explain GS201" in lines
     by_hand = (small_finding("GS603", fix=Fix(FixKind.OTHER, "use all outputs")),)

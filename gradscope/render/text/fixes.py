@@ -27,9 +27,9 @@ from gradscope.units import escaped, gathered, short_path
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def print_plan(plan: Plan, console: Console) -> None:
+def print_plan(plan: Plan, console: Console, brief: bool = False) -> None:
     """Print every finding: what is wrong, where, and what could be done, each with what it
-    changes.
+    changes; in ``brief`` only where nothing is.
     """
     for proposal in plan.proposals:
         for place, finding in enumerate(proposal.findings):
@@ -37,9 +37,10 @@ def print_plan(plan: Plan, console: Console) -> None:
             lead = Text.assemble(f"{number:<3}", tag(finding, console), ": ")
             at = f" at {location(finding.site, console)}" if finding.site is not None else ""
             print_message(lead, finding.message + at, console, "bold")
-        for candidate in proposal.candidates:
+        is_told = not (brief and proposal.applies)
+        for candidate in proposal.candidates if is_told else ():
             _candidate(candidate, proposal, console)
-        if proposal.finding.untried:
+        if proposal.finding.untried and is_told:
             _note("note", "bold cyan", proposal.finding.untried, console)
         console.print()
 

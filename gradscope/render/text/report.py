@@ -5,6 +5,7 @@ Also where the memory of a run is, as tables with bars, and how that differs bet
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from gradscope.model import (
     Fix,
     Outcome,
     Process,
+    Proof,
     Recording,
     Severity,
     Site,
@@ -370,13 +372,14 @@ def _next(recording: Recording, console: Console, saved: str | None, verbose: bo
     commands = []
     findings = [finding for finding in recording.findings if not finding.suppression]
     header = recording.header
-    is_script = header.run and header.script.endswith(".py") and header.ranks <= 1
+    is_own = header.run or os.path.join(header.cwd, header.script) in recording.sources  # no kernel
+    is_script = is_own and header.script.endswith(".py") and header.ranks <= 1
     if recording.processes:
         pass  # a fix is tried in one process
     elif saved is not None and any(f.fix and f.fix.edits for f in findings):
-        commands.append(f"gradscope fix {saved}")
+        commands.append(fix_command(header, *_asking(findings), file=saved))
     elif is_script and any(f.is_fixable for f in findings):
-        commands.append(fix_command(header))
+        commands.append(fix_command(header, *_asking(findings)))
     if findings:
         gravest = min(findings, key=lambda finding: finding.severity.rank)
         commands.append(f"gradscope explain {gravest.code}")
@@ -391,6 +394,15 @@ def _next(recording: Recording, console: Console, saved: str | None, verbose: bo
     for line in lines:
         print_lines(console, [Text.assemble((lead, "dim"), line)])
         lead = " " * len(lead)
+
+
+def _asking(findings: Sequence[Finding]) -> list[str]:
+    """Return the options of `gradscope fix` that write what has held, or follow an advice."""
+    graver = [f for f in findings if f.counts and f.severity is not Severity.ADVICE]
+    if any(f.fix and f.fix.proof is Proof.HELD for f in graver):
+        return ["--write"]
+    advice = [f.code for f in findings if f.counts and any(fix.edits for fix in f.fixes)]
+    return ["--finding", advice[0], "--write"] if advice and not graver else []
 
 
 _MOST_ROWS = 12

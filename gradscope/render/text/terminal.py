@@ -168,12 +168,14 @@ def begin_line(stream: IO[str]) -> None:
     """Have a terminal's cursor at the begin of a line, below what the program may have left there.
 
     As shells do before a prompt: as many spaces as a line has end at the end of an empty line, and
-    go on to the next after a progress bar, as of tqdm. Nobody can be asked for the column.
+    go on to the next after a progress bar, as of tqdm. Nobody can be asked for the column. Where
+    the width is not known either, only what stands behind the cursor is erased: our progress does.
     """
     if _obeys(stream):
         with suppress(OSError, ValueError):
             columns = os.get_terminal_size(stream.fileno()).columns
-            stream.write(f"{'':{columns}}\r" if columns else "")
+            stream.write(f"{'':{columns}}\r" if columns else "\x1b[K")
+            stream.flush()
 
 
 def _obeys(stream: IO[str]) -> bool:

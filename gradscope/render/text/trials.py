@@ -10,14 +10,13 @@ from rich.text import Text
 
 from gradscope.fixing.plan import Proposal
 from gradscope.fixing.rehearsal import Line, Spot
-from gradscope.fixing.runs import LossLog, Run, text_at, told_place
+from gradscope.fixing.runs import LINES_OF_OUTPUT, LossLog, Run, text_at, told_place
 from gradscope.fixing.training import Comparison, Difference, TrainingChange, owners
 from gradscope.fixing.verify import NEVER_CAME, Tried, Verdict, Verification
 from gradscope.render.text.terminal import plain, print_lines, print_message, shorten, wrapped
 from gradscope.render.wording import kind_of
 from gradscope.units import counted, gathered, nbytes, short_path
 
-_MOST_OUTPUT_LINES = 15  # of a failed run, the last: most tracebacks are no longer
 _MOST_TEXT = 40  # characters of code within a sentence: a longer one is named by its line
 _MORE_TIME = "give it more time (--timeout)"
 
@@ -124,7 +123,7 @@ def _why_of(tried: Tried) -> str:
 
 def _output(run: Run, console: Console) -> None:
     """Print the end of what a failed run has printed."""
-    lines = run.output.rstrip().splitlines()[-_MOST_OUTPUT_LINES:]
+    lines = run.output.rstrip().splitlines()[-LINES_OF_OUTPUT:]
     if lines:
         _row("output", "the last lines of the run with the fix:", console)
     for line in lines:

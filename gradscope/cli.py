@@ -322,8 +322,7 @@ def attach(
 
 @app.command()
 def diff(
-    before: RecordingArgument,
-    after: Annotated[Path, _argument("A later one.", "OTHER")],
+    before: RecordingArgument, after: Annotated[Path, _argument("A later one.", "OTHER")]
 ) -> Job:
     """Say how two saved recordings differ: memory, totals and findings."""
     return partial(report_command.diff, before, after)
@@ -427,9 +426,7 @@ def why(
 
 
 @app.command()
-def explain(
-    code: Annotated[str, _argument("A finding's code, as GS101, or name.", "CODE")],
-) -> Job:
+def explain(code: Annotated[str, _argument("A finding's code, as GS101, or name.", "CODE")]) -> Job:
     """Explain a finding: what it means, why it is bad, and how to fix it."""
     return partial(explain_command.explain, code)
 

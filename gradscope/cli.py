@@ -315,8 +315,7 @@ def attach(
 
 @app.command()
 def diff(
-    before: RecordingArgument,
-    after: Annotated[Path, _argument("A later one.", "OTHER")],
+    before: RecordingArgument, after: Annotated[Path, _argument("A later one.", "OTHER")]
 ) -> Job:
     """Say how two saved recordings differ: memory, totals and findings."""
     return partial(report_command.diff, before, after)
@@ -420,9 +419,7 @@ def why(
 
 
 @app.command()
-def explain(
-    code: Annotated[str, _argument("A finding's code, as GS101, or name.", "CODE")],
-) -> Job:
+def explain(code: Annotated[str, _argument("A finding's code, as GS101, or name.", "CODE")]) -> Job:
     """Explain what a finding means, why it is bad, and how to fix it."""
     return partial(explain_command.explain, code)
 

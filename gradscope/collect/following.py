@@ -203,9 +203,10 @@ class _Leaves:
                 ref, leaf = self._met[number]
                 self._met[number] = ref, leaf._replace(name=name)
 
-    def now(self, holders: Iterable[Stepper]) -> Iterator[Leaf]:
-        """Yield what is known of each leaf; ``holders`` are the optimizers."""
-        owners = {n: i for i, holder in enumerate(holders) for n in holder.leaves}
+    def now(self, holders: Sequence[Stepper], stepped: Collection[int]) -> Iterator[Leaf]:
+        """Yield what is known of each leaf; of two ``holders`` one that has ``stepped`` has it."""
+        order = sorted(range(len(holders)), key=stepped.__contains__)
+        owners = {n: i for i in order for n in holders[i].leaves}
         for number, (ref, leaf) in enumerate(self._met):
             own = leaf._replace(optimizer=owners.get(number, -1))
             if (tensor := ref()) is not None:
@@ -695,6 +696,10 @@ class Following(TorchFunctionMode):
         self._local.aside += 1
         try:
             result = engine(roots, *given, **named)
+        except BaseException:
+            if place is not None:
+                self._calls[place] = self._calls[place]._replace(has_failed=True)
+            raise
         finally:
             self._local.aside -= 1
         if place is not None and call.accumulates and not call.inputs:
@@ -703,6 +708,10 @@ class Following(TorchFunctionMode):
 
     def _note_call(self, roots: Sequence[Any], call: EngineCall, frame: FrameType) -> int:
         """Note a call that begins; return its place."""
+        stepped = {step.optimizer for step in self._steps}
+        for number, ref in enumerate(self._optimizers):
+            if number not in stepped and (optimizer := ref()) is not None:
+                self._learn(number, optimizer, frame)
         self._calls.append(self.use_of(roots, call.inputs, frame, call.accumulates))
         self._leaves.learn_names(frame)
         return len(self._calls) - 1
@@ -720,12 +729,12 @@ class Following(TorchFunctionMode):
 
     def _met(self, optimizer: Any, frame: FrameType) -> int:
         known = next((n for n, ref in enumerate(self._optimizers) if ref() is optimizer), None)
-        if known is None:
-            known = len(self._optimizers)
-            self._optimizers.append(weakref.ref(optimizer))
-            kind, made = type(optimizer).__name__, self._route(frame)
-            self._holders.append(Stepper("", kind, (), made, next(self._turns)))
-        return known
+        if known is not None:
+            return known
+        self._optimizers.append(weakref.ref(optimizer))
+        kind, made = type(optimizer).__name__, self._route(frame)
+        self._holders.append(Stepper("", kind, (), made, next(self._turns)))
+        return len(self._optimizers) - 1
 
     def step(self, optimizer: Any) -> None:
         """Note a step."""
@@ -734,18 +743,20 @@ class Following(TorchFunctionMode):
 
     def _note_step(self, optimizer: Any, frame: FrameType) -> None:
         number = self._met(optimizer, frame)
-        tensors: list[Any] = parameters_of(optimizer)
-        given = [p for p in tensors if p.grad is not None]
+        given: list[Any] = [p for p in parameters_of(optimizer) if p.grad is not None]
         zero = [p for p in given if not any_nonzero(p.grad)]
-        leaves = tuple(map(self._leaf, tensors))
-        frames = user_frames(frame)
-        names = (names_in(each, [optimizer])[0] for each in frames)
-        name = self._holders[number].name or next(filter(None, names), "")
-        name = name or self._attribute(frames, optimizer)
-        self._holders[number] = self._holders[number]._replace(name=name, leaves=leaves)
+        self._learn(number, optimizer, frame)
         self._leaves.learn_names(frame)
         own = frozenset(map(self._leaf, given)), frozenset(map(self._leaf, zero))
-        self._steps.append(StepUse(number, self._route(frame), *own))
+        self._steps.append(StepUse(number, self._route(frame), *own, len(self._calls)))
+
+    def _learn(self, number: int, optimizer: Any, frame: FrameType) -> None:
+        """Learn what an optimizer holds, and its name."""
+        leaves = tuple(map(self._leaf, parameters_of(optimizer)))
+        known, frames = self._holders[number], user_frames(frame)
+        names = (names_in(each, [optimizer])[0] for each in frames)
+        name = known.name or next(filter(None, names), "") or self._attribute(frames, optimizer)
+        self._holders[number] = known._replace(name=name, leaves=leaves)
 
     @staticmethod
     def _attribute(frames: Sequence[FrameType], optimizer: Any) -> str:
@@ -774,7 +785,7 @@ class Following(TorchFunctionMode):
                 [*self._origins],
                 [*map(_sites, self._numbered)],
                 [*self._modes],
-                [*self._leaves.now(self._holders)],
+                [*self._leaves.now(self._holders, {step.optimizer for step in self._steps})],
                 [*self._calls],
                 [*self._steps],
                 [*self._holders],

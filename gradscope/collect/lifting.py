@@ -21,16 +21,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect import slots
-from gradscope.collect.calls import (
-    COUNTS,
-    INPUTS,
-    Call,
-    EngineCall,
-    Habit,
-    HabitKey,
-    Reads,
-    Shape,
-)
+from gradscope.collect.calls import COUNTS, INPUTS, Call, EngineCall, Habit, HabitKey, Reads, Shape
 from gradscope.collect.generations import OTHER, Generations
 from gradscope.collect.look import Look
 from gradscope.collect.marks import KEY, Census, Packed, Token, Weight

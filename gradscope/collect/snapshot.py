@@ -31,13 +31,7 @@ from gradscope.model import Graph, NodeState, Root, SavedState, SavedTensor
 from gradscope.model.graph import Edges, Nodes
 from gradscope.program.names import Names
 from gradscope.program.sites import Place, site_of, user_frames
-from gradscope.program.tensors import (
-    PLAIN,
-    describe,
-    is_parameter,
-    label_of,
-    shape_of,
-)
+from gradscope.program.tensors import PLAIN, describe, is_parameter, label_of, shape_of
 from gradscope.program.undisturbed import Uncollected
 from gradscope.torch_private import (
     NO_SEQUENCE_NR,

@@ -326,9 +326,8 @@ class _Live:
                 del printed[finding.cause]  # a rehearsal has shown more since
         known = [(f, printed[f.cause]) for f in recording.findings if f.cause in printed]
         better = [f for f, old in known if f.fix != old.fix]
+        print_tried(better, console)
         print_report(recording, console, saved, printed, verbose=self._verbose)
-        if better:
-            print_tried(better, console)
 
 
 def _words(failure: Exception) -> str:

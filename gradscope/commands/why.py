@@ -14,7 +14,7 @@ from gradscope.render.machine import plain
 from gradscope.render.text.terminal import begin_line, show_progress, write_text
 from gradscope.render.wording import fix_command
 from gradscope.rules.settings import DEFAULTS, Format, Settings
-from gradscope.units import counted, lines_told
+from gradscope.units import counted, lines_told, listed
 
 # Engine calls up to which a program is followed if its first steps do not show what is asked for;
 # the timeout mostly ends it earlier.
@@ -96,11 +96,13 @@ def _of_name(ways: Any, file: str, name: str, settings: Settings, fixing: str) -
     leaves = ways.named(name)
     if not leaves:
         every = [leaf.name for leaf in ways.record.leaves if leaf.name]
-        owners = {each.rpartition(".")[0] for each in every}
+        modules = [each.split(".")[:-1] or [each] for each in every]
+        owners = {".".join(parts[:n]) for parts in modules for n in range(1, len(parts) + 1)}
         like = meant(name, [*every, *owners])
-        count = counted(len(every), "parameter")
+        known = listed(dict.fromkeys(".".join(parts[:2]) for parts in modules), 4)
         raise GradscopeError(
-            f"the rehearsal met no parameter or module {name!r}, of {count}{like}{_ended(ways)}"
+            f"the rehearsal met no parameter or module {name!r}, of "
+            f"{counted(len(every), 'parameter')}{known and f' ({known})'}{like}{_ended(ways)}"
         )
     answers = ways.of_leaves(leaves)
     if settings.format is Format.JSON:

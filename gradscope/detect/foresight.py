@@ -40,12 +40,7 @@ from gradscope.detect.reading import (
 )
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.model.paths import Origin, Path
-from gradscope.program.ahead.questions import (
-    hooks_of,
-    start_after,
-    start_at_call,
-    start_before,
-)
+from gradscope.program.ahead.questions import hooks_of, start_after, start_at_call, start_before
 from gradscope.program.sites import Place, place_in, site_of, user_frames
 from gradscope.program.tensors import held_node, leaves_of, parameters_of, storage_of
 from gradscope.program.undisturbed import Uncollected
@@ -350,10 +345,7 @@ def _is_root_of(record: BackwardCall, look: Look, held: Held, name: str) -> bool
 
 
 def _shared_graph(
-    watch: State,
-    look: Look,
-    record: BackwardCall,
-    found: list[tuple[Held, Read]],
+    watch: State, look: Look, record: BackwardCall, found: list[tuple[Held, Read]]
 ) -> gs102.SharedGraph:
     """Return the facts about the first of the holders."""
     site = record.site

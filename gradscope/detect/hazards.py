@@ -51,13 +51,7 @@ from gradscope.program.sites import (
     user_frame,
     user_frames,
 )
-from gradscope.program.tensors import (
-    describe,
-    held_node,
-    shape_of,
-    storage_of,
-    version_of,
-)
+from gradscope.program.tensors import describe, held_node, shape_of, storage_of, version_of
 from gradscope.program.variables import local_variables, variables
 from gradscope.rules import gs101, gs104, gs201, gs303, gs305, gs401, gs501, gs505, unannounced
 from gradscope.torch_private import (

@@ -200,10 +200,7 @@ def _may_come(file: str, made: set[_Line]) -> bool:
 
 
 def _outermost(
-    route: Route,
-    trained: set[_Line],
-    calls: set[tuple[CodeType, str]],
-    shared: set[CodeType],
+    route: Route, trained: set[_Line], calls: set[tuple[CodeType, str]], shared: set[CodeType]
 ) -> Site | None:
     """Return the outermost line of a route that is not trained through, one in a loop if there is;
     none that is written as one of the ``calls`` by which the program trains.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -107,15 +108,19 @@ class EngineUse(NamedTuple):
     lost: frozenset[int] = frozenset()
     values: int = 0
     """How many values there were then."""
+    has_failed: bool = False
 
 
 class StepUse(NamedTuple):
-    """A step of an optimizer: of its leaves those with a gradient, and with one that is zero."""
+    """A step of an optimizer: of its leaves those with a gradient, and with one that is zero, and
+    how many ``calls`` there were before.
+    """
 
     optimizer: int
     route: int
     given: frozenset[int]
     zero: frozenset[int]
+    calls: int = sys.maxsize
 
 
 class Stepper(NamedTuple):

@@ -65,13 +65,13 @@ class Proposal(NamedTuple):
 
     @property
     def hazard(self) -> str:
-        """What the finding is called: a hazard is what makes a call fail."""
-        return "hazard" if self.finding.code.startswith(("GS1", "GS2")) else "finding"
+        """What the finding is called: a failure, if it makes a call fail."""
+        return "failure" if self.finding.code.startswith(("GS1", "GS2")) else "finding"
 
     @property
     def named(self) -> str:
         """How a sentence names it, by its number."""
-        return f"{'the hazard of ' if self.hazard == 'hazard' else ''}finding {self.number}"
+        return f"{'the failure of ' if self.hazard == 'failure' else ''}finding {self.number}"
 
     @property
     def is_suppressed(self) -> bool:

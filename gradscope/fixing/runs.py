@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import pickle
 import signal
@@ -112,13 +111,6 @@ class LossLog(NamedTuple):
     def last(self) -> float:
         """The loss at the end."""
         return sum(self.values[-self.averaged :]) / self.averaged
-
-    @property
-    def word(self) -> str:
-        """What became of the loss."""
-        if not math.isfinite(self.last):
-            return "is not finite"
-        return "falls" if self.last < self.first else "does not fall"
 
 
 class Run(NamedTuple):

@@ -304,6 +304,7 @@ class Ways:
 
     def named(self, name: str) -> list[int]:
         """Return the leaves that a name means: a parameter, a module or a prefix of names."""
+        name = name.removesuffix(".*")
         leaves = [(n, leaf.name) for n, leaf in enumerate(self.record.leaves) if leaf.name]
         for matches in (
             lambda known: known == name,
@@ -313,7 +314,8 @@ class Ways:
         ):
             if found := [n for n, known in leaves if matches(known)]:
                 return found
-        return []
+        own = name.removeprefix("self.")  # how a method calls what has another name outside
+        return self.named(own) if own != name else []
 
     def descendants(self, value: int) -> frozenset[int]:
         """Return what was computed from a value."""
@@ -363,7 +365,7 @@ class Ways:
         if own.optimizer >= 0 and steps:
             given, of = sum(leaf in step.given for step in steps), len(steps)
         else:
-            given = sum(leaf in call.reached for call in self.losses)
+            given = sum(leaf in c.reached and not c.has_failed for c in self.losses)
             of = len(self.losses)
         if not own.requires_grad:
             return Answer(Arrival.FROZEN, (leaf,), given, of)
@@ -380,20 +382,28 @@ class Ways:
 
     # lines
 
+    def _giver(self, leaf: int) -> EngineUse | None:
+        """Return the call whose gradient of a leaf the last step uses; if none uses one, the last
+        call that gives one.
+        """
+        used = [step.calls for step in self.record.steps if leaf in step.given - step.zero]
+        before = self.record.calls[: used[-1]] if used else self.losses
+        own = (call for call in reversed(before) if leaf in call.reached)
+        able = (call for call in own if call.accumulates or not used)
+        return max(able, key=lambda call: not call.has_failed, default=None)
+
     def way_to(self, leaf: int) -> list[Row]:
         """Return the shortest way on which the last loss that trains a leaf does so."""
-        for call in reversed(self.losses):
-            if leaf in call.reached:
-                path = self._path(call.roots, self.value_of(leaf), with_graph=True)
-                return self._ended(self._rows(path, LineState.GRADIENT))
-        return []
+        call = self._giver(leaf)
+        path = self._path(call.roots, self.value_of(leaf), with_graph=True) if call else []
+        return self._ended(self._rows(path, LineState.GRADIENT))
 
     def shown(self, answer: Answer) -> tuple[EngineUse | None, list[Row]]:
         """Return the way that shows an answer best, and the call that it begins at."""
         leaf = answer.leaves[0]
+        if (giver := self._giver(leaf)) is not None:
+            return giver, self.way_to(leaf)
         for call in reversed(self.losses):
-            if leaf in call.reached:
-                return call, self.way_to(leaf)
             if not answer.given and (cuts := self.cuts(call.roots, {leaf})):
                 return call, self.cut_way(cuts[0], call.roots, leaf)
         return None, []
@@ -402,7 +412,7 @@ class Ways:
         """Return the other lines by which gradients of the last loss that trains a leaf come."""
         record, goal = self.record, self.value_of(leaf)
         shown = {spot_of(row.site) for row in self.way_to(leaf)}
-        call = next((c for c in reversed(self.losses) if leaf in c.reached), None)
+        call = self._giver(leaf)
         found: dict[tuple[str, int], Site] = {}
         leads = {goal, *self.descendants(goal)}
         for value in record.before(call.roots if call else (), with_graph=True):

@@ -229,7 +229,7 @@ def _fix(fix: Fix) -> dict[str, Any]:
         replacements = list(map(_replacement, own))
         changes.append({"artifactLocation": _artifact(file), "replacements": replacements})
     said = [f"{word}: {text}" for word, text in reasons(fix)]
-    safety = [f"applicability: {safety_of(fix)}"] if safety_of(fix) else []
+    safety = [f"applicability: {fix.applicability.value}"] if safety_of(fix) else []
     description = "\n".join([fix.message, *said, *safety, proof_of(fix)])
     return {"description": {"text": description}, "artifactChanges": changes}
 

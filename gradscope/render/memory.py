@@ -6,16 +6,7 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
-from gradscope.model import (
-    BackwardCall,
-    Graph,
-    Node,
-    Recording,
-    SavedTensor,
-    Site,
-    Trend,
-    outlook,
-)
+from gradscope.model import BackwardCall, Graph, Node, Recording, SavedTensor, Site, Trend, outlook
 
 NO_MODULE, NO_LINE = "(no module)", "(unknown line)"
 K = TypeVar("K", str, tuple[Any, ...])

@@ -108,7 +108,7 @@ SEVERITIES: dict[Severity, Style] = {
 CELL_STATES: dict[CellState, Style] = {
     CellState.TRAINS: Style("trains", "●", "green", *_GREEN, "a step used its gradients"),
     CellState.REACHED: Style(
-        "reached, not seen used", "○", "", *_GREY, "gradients came, no step is known to use"
+        "reached, use unknown", "○", "", *_GREY, "gradients came, no step is known to use"
     ),
     CellState.ZEROED: Style(
         "reached, zeroed unused", "○", "", *_GREY, "reset before a step used them"

@@ -21,6 +21,11 @@ from gradscope.model import (
 from gradscope.units import counted, listed, short_path
 
 _MOST_SAVED = 4  # saved tensors in a sentence: more are counted
+SAFETIES = {
+    Applicability.MACHINE_APPLICABLE: "ready to apply",
+    Applicability.MAYBE_INCORRECT: "check it first",
+}
+"""What people read for the words that machines get."""
 LOOKED_FOR = "nothing freed or changed was needed, nothing grows"
 
 
@@ -40,16 +45,21 @@ def notes(finding: Finding, announced: Finding | None = None) -> list[tuple[str,
     if announced is not None:
         at = f" at backward call {announced.backward_call:,}" if announced.backward_call else ""
         return [*found, (f"announced as {announced.code}{at}, see above", None)]
-    saved = [(_saved_tensors(finding), None)] if finding.saved else []
+    text = " ".join((finding.label, *(one.message for one in finding.related)))
+    untold = any((name if " " in name else f"`{name}`") not in text for name in finding.saved)
+    saved = [(_saved_tensors(finding), None)] if untold else []
     rate, full = outlook([finding.trend] if finding.trend is not None else [])
     if full:
         saved.append((f"that is {rate}: {full}", None))
-    return [*((one.message, one.site) for one in finding.related), *saved, *found]
+    # That it was modified here is the finding, unless by a write that torch does not see.
+    said = ("modified_by", None if finding.silent else finding.site)
+    rest = (one for one in finding.related if (one.role, one.site) != said)
+    return [*((one.message, one.site) for one in rest), *saved, *found]
 
 
 def lives(s: Summary) -> str:
     """Return how many nodes were built in a run, and what became of them, as far as it is known."""
-    unmet = f", {s.nodes_unmet:,} met by no call" if s.nodes_unmet else ""
+    unmet = f", {s.nodes_unmet:,} reached by no backward call" if s.nodes_unmet else ""
     alive = f", {s.nodes_alive:,} alive" if s.nodes_alive else ""
     return f"{s.nodes:,} built, {s.nodes_destroyed:,} destroyed{alive}{unmet}"
 
@@ -159,9 +169,8 @@ def kind_of(fix: Fix) -> str:
 
 
 def safety_of(fix: Fix) -> str:
-    """Return how safe a fix is, in the word for machines; empty where that is not known."""
-    is_known = fix.applicability is not Applicability.UNSPECIFIED
-    return fix.applicability.value if is_known else ""
+    """Return how safe a fix is; empty where that is not known."""
+    return SAFETIES.get(fix.applicability, "")
 
 
 def proof_of(fix: Fix) -> str:

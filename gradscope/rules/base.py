@@ -14,15 +14,7 @@ from typing import NamedTuple
 
 from gradscope.model import TrainingCell, TrainingRow
 from gradscope.model.calls import BackwardCall
-from gradscope.model.finding import (
-    Certainty,
-    Finding,
-    Fix,
-    FixKind,
-    Related,
-    Severity,
-    Trend,
-)
+from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity, Trend
 from gradscope.model.graph import Node, SavedTensor, Site, activation_bytes
 from gradscope.units import counted, gathered, listed, nbytes
 
@@ -217,9 +209,7 @@ def counts(names: Iterable[str], others: Collection[str] = ()) -> dict[str, int]
     return {each: len(own) for each, own in patterns(names, others).items()}
 
 
-def table_rows(
-    cells: Mapping[str, tuple[int, Sequence[TrainingCell]]],
-) -> tuple[TrainingRow, ...]:
+def table_rows(cells: Mapping[str, tuple[int, Sequence[TrainingCell]]]) -> tuple[TrainingRow, ...]:
     """Return the rows of a table of parameters, each of which has its size and its cells: those
     with the same ones together.
     """

@@ -125,9 +125,5 @@ def _fix(facts: ForwardOnFreed) -> Fix:
         Situation.SIBLINGS: True,
     }
     return met(situations).fix(
-        facts.holder,
-        facts.made,
-        frees=by.site,
-        runs=facts.next_call,
-        is_driven=by.driven,
+        facts.holder, facts.made, frees=by.site, runs=facts.next_call, is_driven=by.driven
     )

@@ -91,6 +91,7 @@ need no more than a sign or a size of what they saved.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum
@@ -99,7 +100,7 @@ from typing import NamedTuple
 from gradscope.model import Certainty, Finding, Fix, Related, Severity, Site
 from gradscope.rules.base import Situation, met, rule
 from gradscope.rules.gs102 import unless_certain
-from gradscope.units import counted, listed
+from gradscope.units import counted, lines_told, listed
 
 RULE = rule(__doc__, "GS202", "saved-tensor-will-be-stale", Severity.WARNING, Certainty.PREDICTED)
 
@@ -163,13 +164,16 @@ class StaleSoon(NamedTuple):
 def finding(facts: StaleSoon) -> Finding:
     """Return the finding, with what can be done about it, in words."""
     names = listed(name if " " in name else f"`{name}`" for name in facts.tensors)
-    is_step = facts.by is By.STEP
-    modified = counted(len(facts.tensors), "parameter") if is_step else names
+    label = f"{names} {'were' if len(facts.tensors) > 1 else 'was'} saved by {_operations(facts)}"
+    label += " and changed in place here"
+    if facts.by is By.STEP:
+        modified = counted(len(facts.tensors), "parameter")
+        label = f"modified {modified} that the graph of `{facts.holder}` needs"
     found = RULE.finding(
         _MESSAGES[facts.by].format_map(_MAY if facts.conditions is not None else _WILL),
         site=facts.changed_at,
         after=facts.after,
-        label=f"modified {modified} that the graph of `{facts.holder}` needs",
+        label=label,
         related=_related(facts, names),
         nodes=facts.nodes,
         saved=facts.tensors,
@@ -177,6 +181,14 @@ def finding(facts: StaleSoon) -> Finding:
     )
     found = replace(found, silent=facts.by is By.DATA)
     return found if facts.conditions is None else replace(found, severity=Severity.ADVICE)
+
+
+def _operations(facts: StaleSoon) -> str:
+    """Return what the program ran that has saved the tensors, and where: ``sigmoid (line 19)``."""
+    names = (re.sub(r"Backward\d+$", "", node) for node in facts.nodes)
+    written = listed(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() for name in names)
+    lines = {site.line for site in facts.made if site.file == facts.changed_at.file}
+    return f"{written} ({lines_told(lines)})" if lines else written
 
 
 def _related(facts: StaleSoon, names: str) -> Iterator[Related]:

@@ -188,6 +188,22 @@ def test_an_edit_keeps_its_indentation(show: Show, tmp_path: Path) -> None:
     assert shown == ["+ for x in xs:", "+     y = 2 * x"]
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_all_of_an_edit_is_in_sight(show: Show, tmp_path: Path, width: int) -> None:
+    file = tmp_path / "train.py"
+    line = "            real_score, fake_score = net_of_the_judge(real), net_of_the_judge(fake)"
+    file.write_text("x\n" + line, encoding="utf-8")
+    first, *others = canned().findings
+    assert first.fix is not None
+    fix = replace(first.fix, edits=(Edit(str(file), 2, line[:-1] + ".detach())"),))
+    recording = replace(canned(), findings=(replace(first, fix=fix), *others))
+    report = show(recording, width=width)
+    report.open_finding(first.code)
+    edit = report.page.locator(".finding .fix pre").first
+    assert edit.evaluate("each => each.scrollWidth <= each.clientWidth")
+    assert edit.locator(".plus").inner_text().endswith("net_of_the_judge(fake.detach())")
+
+
 @pytest.mark.parametrize("predicted", [0, 3])
 @pytest.mark.parametrize("width", [1280, 800, 500, 360])
 def test_tiles_fill_their_rows(show: Show, width: int, predicted: int) -> None:

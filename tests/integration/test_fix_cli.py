@@ -168,12 +168,17 @@ def test_verify_tells_hazard_end_loss_and_memory(tmp_path: Path) -> None:
         "train.py 30 as it is, and with the fix, for at most 100 backward calls each,"
         " and for 600 seconds in all" in words
     )
-    assert "hazard gone new none" in words
+    assert "failure gone new none" in words
     assert (
-        "ends by itself, after 30 backward calls"
+        "ends normally, after 30 backward calls"
         " (before, raised RuntimeError after 2 backward calls)" in words
     )
-    loss = known(re.search(r"loss `loss` (\S+) → (\S+): falls ", words))
+    loss = known(
+        re.search(
+            r"loss `loss` (\S+) → (\S+) \(mean of the first \d and last \d values; no verdict\)",
+            words,
+        )
+    )
     assert float(loss[2]) < float(loss[1])
     # The program as it is fails at its second call: that is no measure for thirty.
     assert re.search(r"memory \S+ \w?i?B\b.* verdict holds", words)

@@ -1063,6 +1063,18 @@ def test_a_gan_gets_its_pair_of_edits(tmp_path: Path) -> None:
     assert report["findings"][0]["fix"]["applicability"] == "machine-applicable"
 
 
+def test_a_report_of_a_crash_opens_with_the_fix_and_says_nothing_twice(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(GAN)
+    told = rehearsed("run", "train.py", cwd=tmp_path, executable=sys.executable).stderr
+    raised, closing = told.split("RuntimeError: ", 1)
+    assert raised.count("error[GS101]") == 1
+    first, *rest = closing.splitlines()[1:]
+    assert first.startswith("help: ")
+    assert "(tried, ready to apply)" in " ".join(closing.split())
+    assert not [line for line in rest if line == "findings" or line.startswith("note: the script")]
+    assert rest[-1].startswith("next: ") or rest[-2].startswith("next: ")
+
+
 LOGGED = """
 import torch
 

@@ -142,4 +142,4 @@ def test_a_finding_begins_a_line_below_a_progress_bar(tmp_path: Path) -> None:
     printed = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal("run", program))
     below = " " * 80 + "\r"
     assert f"\r 50%|####|{below}error[GS101]" in printed
-    assert f"calling backward.\n{below}findings\n" in printed
+    assert f"calling backward.\n{below}1 error, 1 warning in" in printed

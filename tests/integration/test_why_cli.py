@@ -85,6 +85,74 @@ def test_a_long_path_does_not_run_over_the_screen(folder: Path) -> None:
     assert second == "      --finding GS502"
 
 
+GAN = """
+import torch
+from torch import nn
+maker, judge = nn.Linear(4, 2), nn.Linear(2, 1)
+m_opt = torch.optim.Adam(maker.parameters())
+j_opt = torch.optim.Adam(judge.parameters())
+for _ in range(3):
+    fake = maker(torch.randn(8, 4))
+    j_opt.zero_grad()
+    j_loss = judge(fake).exp().mean()
+    j_loss.backward()
+    j_opt.step()
+    m_opt.zero_grad()
+    m_loss = judge(fake).exp().mean()
+    m_loss.backward()
+    m_opt.step()
+"""
+
+
+def asked(folder: Path, program: str, name: str) -> str:
+    (folder / "asked.py").write_text(program, encoding="utf-8")
+    return " ".join(gradscope("why", "asked.py", name, cwd=folder).stdout.split())
+
+
+def test_an_optimizer_that_has_not_stepped_is_known(tmp_path: Path) -> None:
+    text = asked(tmp_path, GAN, "maker")
+    assert "in 1 of 2 calls (1 failed); m_opt has them, and did not step" in text
+    assert "j_loss.backward() line 11" in text  # the call that gave one, not the one that failed
+    early = GAN.replace("m_opt = torch.optim.Adam(maker.parameters())", "")
+    early = early.replace("    j_opt.step()", "    raise ValueError")
+    assert "and no optimizer stepped before the run failed" in asked(tmp_path, early, "maker")
+
+
+def test_the_way_is_that_of_the_gradients_that_the_step_uses(tmp_path: Path) -> None:
+    text = asked(tmp_path, GAN.replace("judge(fake)", "judge(fake.detach())", 1), "judge")
+    assert "in 2 of 2 steps; j_opt.step() uses them j_loss.backward() line 11" in text
+
+
+def test_gradients_that_no_step_finds_are_not_used(tmp_path: Path) -> None:
+    reset = GAN.replace("judge(fake)", "judge(fake.detach())", 1)
+    reset = reset.replace("    j_opt.step()", "    j_opt.zero_grad()\n    j_opt.step()")
+    assert "in 0 of 2 steps; j_opt.step() finds none" in asked(tmp_path, reset, "judge")
+
+
+OWNED = """
+import torch
+class Trainer:
+    def __init__(self):
+        self.model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+        self.opt = torch.optim.SGD(self.model.parameters(), lr=0.1)
+    def step(self):
+        self.model(torch.randn(3, 2)).sum().backward()
+        self.opt.step()
+trainer = Trainer()
+for _ in range(3):
+    trainer.step()
+"""
+
+
+def test_the_names_that_are_printed_are_taken(tmp_path: Path) -> None:
+    text = asked(tmp_path, OWNED, "trainer.model")
+    assert "`trainer.*` (4 parameters): a gradient arrives" in text
+    assert asked(tmp_path, OWNED, "self.model.*") == text
+    assert asked(tmp_path, OWNED, "trainer.*") == text
+    refusal = gradscope("why", "asked.py", "self.modle", cwd=tmp_path)
+    refused(refusal, "of 4 parameters (trainer.model)")
+
+
 def test_what_is_not_there(folder: Path) -> None:
     refused(gradscope("why", "frozen_by_accident.py", "encodr", cwd=folder), "did you mean")
     refused(gradscope("why", "frozen_by_accident.py", "--line", "3", cwd=folder), "at line 11")

@@ -128,7 +128,7 @@ def test_the_first_that_holds_is_recommended_and_written(command: Command, tmp_p
     assert "fix 3 (recommended)" in text
     assert "fix 2:" not in text  # the list of all: it was asked to write
     rows = {line.split()[0] for line in text.splitlines() if line.strip()}
-    assert {"edit", "hazard", "new", "trains", "loss", "memory", "verdict"} <= rows
+    assert {"edit", "failure", "new", "trains", "loss", "memory", "verdict"} <= rows
     assert "not verified: `G.*` would not be trained by `g_loss`" in " ".join(text.split())
     assert text.endswith(f"the fix holds\nwritten: {tmp_path / 'train.py'}\n")
     written = (tmp_path / "train.py").read_text()

@@ -20,6 +20,7 @@ from gradscope.model import (
     Severity,
     Site,
 )
+from gradscope.render import wording
 from gradscope.rules import gs102, gs103, gs202
 from gradscope.rules.base import Rule
 from gradscope.rules.gs102 import SharedGraph
@@ -163,6 +164,18 @@ def test_an_operation_in_place_is_told_with_its_tensor() -> None:
     assert finding.fixes[0].message == f"{reads} train.py:18 after the backward call at train.py:25"
     assert "`queue`" in finding.label
     assert "optimizer" not in finding.message
+
+
+def test_what_the_title_says_of_a_change_no_note_repeats() -> None:
+    gate = StaleSoon(LINK, "gate", ("gate",), ("SigmoidBackward0",), (MADE,), READ, FAILS, 3)
+    found = gs202.finding(gate._replace(by=By.OPERATION, computed=True))
+    assert found.label == "`gate` was saved by sigmoid (line 17) and changed in place here"
+    said = [message for message, _ in wording.notes(found)]
+    assert not [each for each in said if "modified" in each or "the saved tensor" in each]
+    unnamed = gate._replace(by=By.DATA, tensors=("a buffer",), nodes=("NativeLayerNormBackward0",))
+    found = gs202.finding(unnamed._replace(made=()))
+    assert found.label == "a buffer was saved by native_layer_norm and changed in place here"
+    assert any("which torch does not see" in message for message, _ in wording.notes(found))
 
 
 STALE = StaleSoon(LINK, "loss", ("w",), ("MmBackward0",), (MADE,), READ, FAILS, 3, By.OPERATION)

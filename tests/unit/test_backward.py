@@ -215,7 +215,7 @@ def test_nodes_that_no_call_met_are_told_from_those_that_live() -> None:
         loss.backward()
         summary = scope.summary
         assert (summary.nodes, summary.nodes_alive, summary.nodes_unmet) == (8, 2, 6)
-        assert "8 built, 0 destroyed, 2 alive, 6 met by no call" in str(summary)
+        assert "8 built, 0 destroyed, 2 alive, 6 reached by no backward call" in str(summary)
         del loss
         assert (scope.summary.nodes_destroyed, scope.summary.nodes_alive) == (2, 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,16 @@ def test_the_gravest_finding_is_shown() -> None:
         ("part of the finding", "loss (call 2) f32[]"),
         ("backward stops here", "loss (call 1) f32[]"),
     ]
+
+
+def test_a_finding_whose_graph_is_not_there_is_not_what_is_drawn() -> None:
+    kept = small_finding(graph=None, graph_nodes=())
+    note = f"the recording has no graph of {kept.code}: this is that of a backward call"
+    recording = recording_of(carried(2), [call(1), call(2)], kept)
+    assert draw_recording(recording).notes == (note,)
+    assert draw_recording(recording, call=1).notes == ()
+    own = replace(recording, findings=(kept, found(1, 0)))
+    assert draw_recording(own).notes == ()
 
 
 def test_a_large_graph_is_focused_on_its_finding_unless_the_user_asked_otherwise() -> None:

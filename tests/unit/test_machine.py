@@ -263,10 +263,10 @@ def test_sarif_has_every_fix_and_the_lines_that_it_replaces() -> None:
 
 def test_a_fix_has_its_reason_and_effects_and_each_alternative_a_line() -> None:
     told = ["why: why so", "effect: `G.*` would get nothing"]
-    others = ["or: sum losses (machine-applicable): add them"]
+    others = ["or: sum losses (ready to apply): add them"]
     choice = replace(CHOICE, edits=(Edit("a.py", 1, "x"),))
     found = with_finding(fix=choice, alternatives=(SUM,))
-    whole = ["help: detach `fake` (not tried, maybe-incorrect)", *told, *others]
+    whole = ["help: detach `fake` (not tried, check it first)", *told, *others]
     assert only_result(found)["message"]["text"].splitlines()[1:] == whole
     (fix,) = only_result(found)["fixes"]
     assert fix["description"]["text"].splitlines() == [

@@ -390,8 +390,8 @@ def test_a_fix_has_its_reason_and_effects_and_each_alternative_a_line(width: int
     told = text.partition("help: ")[2]
     assert " ".join(told.split()) == (
         "detach `fake` why: why so effect: `G.*` would get nothing"
-        " or: sum losses (machine-applicable): add them"
-        " or: detach (maybe-incorrect): `G.*` would get nothing"
+        " or: sum losses (ready to apply): add them"
+        " or: detach (check it first): `G.*` would get nothing"
     )
     assert max(map(cell_len, told.splitlines())) <= width
     assert "\n  or: sum losses" in told

@@ -282,11 +282,7 @@ def verdict(recording: Recording) -> dict[str, str]:
         if ended and not words and about
         else ended or about
     )
-    return {
-        "level": level,
-        "headline": nothing[:1].upper() + nothing[1:],
-        "detail": detail,
-    }
+    return {"level": level, "headline": nothing[:1].upper() + nothing[1:], "detail": detail}
 
 
 def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Json]:

@@ -258,9 +258,14 @@ function fixBox(fix, alternatives) {
   );
 }
 
+const SAFETIES = {
+  "machine-applicable": "ready to apply",
+  "maybe-incorrect": "check it first",
+};
+
 const safety = (fix) => {
-  const known = [fix.edits.length ? PROOF[fix.proof] : "", fix.applicability];
-  const said = known.filter((word) => word && word !== "unspecified").join(", ");
+  const known = [fix.edits.length ? PROOF[fix.proof] : "", SAFETIES[fix.applicability]];
+  const said = known.filter(Boolean).join(", ");
   return said ? el("span", { class: "safety" }, said) : "";
 };
 

@@ -373,10 +373,15 @@ def draw_recording(
     ``finding``.
     """
     chosen = select(recording, call, of_finding=options.focus == "finding")
+    standing = next((each for each in recording.findings if not each.suppression), None)
+    notes: tuple[str, ...] = ()
+    if call is None and standing is not None and _finding(recording, None) is None:
+        notes = (f"the recording has no graph of {standing.code}: this is that of a backward call",)
     asked = options.depth is not None or not options.fold
     # A large one is focused on its finding unless the user asks otherwise.
     focus = options.focus or (None if asked else chosen.focus)
-    return draw_graphs(chosen.graphs, file, replace(options, focus=focus), chosen.marks)
+    drawn = draw_graphs(chosen.graphs, file, replace(options, focus=focus), chosen.marks)
+    return replace(drawn, notes=notes + drawn.notes)
 
 
 def draw_graphs(

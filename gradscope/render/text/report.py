@@ -211,7 +211,9 @@ def print_report(
     for place, finding in enumerate(findings):
         if finding.cause not in printed:
             print_finding(finding, console, recording.sources, findings[:place])
-    if again := [finding for finding in findings if finding.cause in printed]:
+    is_told = bool(printed) and "that error" in _ended(recording)  # Python has printed it, too
+    known = [finding for finding in findings if finding.cause in printed]
+    if again := [one for one in known if one.count > 1 or not is_told]:
         print_lines(console, [Text("findings", style="bold")])
         print_list(again, console)
     if is_telling(recording):
@@ -233,7 +235,7 @@ def print_report(
     why = (f"{each.code}: {each.untried}" for each in findings if each.untried)
     for note in (*recording.summary.notes, *why):
         print_note(note, console)
-    if not recording.processes:
+    if not (recording.processes or is_told):
         _outcome(recording.outcome, "the script", console)
     _headline(recording, console)
     _next(recording, console, saved, verbose)

@@ -14,7 +14,6 @@ from gradscope.fixing.runs import LINES_OF_OUTPUT, LossLog, Run, text_at, told_p
 from gradscope.fixing.training import Comparison, Difference, TrainingChange, owners
 from gradscope.fixing.verify import NEVER_CAME, Tried, Verdict, Verification
 from gradscope.render.text.terminal import plain, print_lines, print_message, shorten, wrapped
-from gradscope.render.wording import kind_of
 from gradscope.units import counted, gathered, nbytes, short_path
 
 _MOST_TEXT = 40  # characters of code within a sentence: a longer one is named by its line
@@ -55,8 +54,8 @@ def _tried(tried: Tried, trial: Verification, console: Console) -> None:
     if trial.is_recommended(tried.candidate) and tried.holds:
         head.append(" (recommended)", style="bold green")
     print_lines(console, [Text(), head])
-    file, line = tried.candidate.place
-    _row("edit", f"{kind_of(tried.candidate.fix)} at {Path(file).name}:{line}", console)
+    file, _ = tried.candidate.place
+    _row("edit", f"{tried.candidate.fix.message}, in {Path(file).name}", console)
     verdict = tried.verdict
     if verdict is not None:
         _row(tried.proposal.hazard, _hazard(verdict, tried.proposal), console)
@@ -91,16 +90,18 @@ def _end(run: Run, verdict: Verdict) -> str:
     if run.exit_status < 0:
         return f"killed by signal {-run.exit_status} after {calls}"
     if run.exit_status == 0:
-        how = "stopped" if run.calls >= verdict.bounds.calls else "by itself,"
+        how = "stopped" if run.calls >= verdict.bounds.calls else "normally,"
         return f"{how} after {calls}"
     return f"with exit status {run.exit_status} after {calls}"
 
 
 def _course(loss: LossLog) -> str:
-    """Return the course of a loss with the fix."""
+    """Return the course of a loss with the fix; one of several may rise because another falls."""
     course = f"{loss.first:.4g} in one call"
     if len(loss.values) > 1:
-        course = f"{loss.first:.4g} → {loss.last:.4g}: {loss.word}"
+        n = loss.averaged
+        of = f"mean of the first {n} and last {n} values" if n > 1 else "first and last value"
+        course = f"{loss.first:.4g} → {loss.last:.4g} ({of}; no verdict)"
     return f"{_quoted(loss.text)} {course}".lstrip()
 
 
@@ -151,7 +152,7 @@ def why(verdict: Verdict, proposals: Sequence[Proposal] = ()) -> str:
     if verdict.fails:
         return "with the fix the program fails in another way"
     if not verdict.reached:
-        return f"with the fix the program did not reach the place of the hazard; {_MORE_TIME}"
+        return f"with the fix the program did not reach the place of the failure; {_MORE_TIME}"
     new = ", ".join(dict.fromkeys(f"{each.severity} {each.code}" for each in verdict.new))
     return f"with the fix there is another finding: {new}"
 

@@ -112,10 +112,19 @@ def _what(answer: Answer, ways: Ways) -> str:
     it = "it" if len(answer.leaves) == 1 else "them"
     match answer.state:
         case Arrival.ARRIVES:
-            used = f", and no optimizer has {it}"
-            if ways.asked or (holder and steps):
-                used = "" if ways.asked else f"; {name}.step() uses {it}"
-            return f"a gradient arrives {arrives}{used}"
+            if ways.asked:
+                return f"a gradient arrives {arrives}"
+            failed = sum(answer.leaves[0] in c.reached and c.has_failed for c in ways.losses)
+            but = f" ({failed} failed)" if failed and unit == "call" else ""
+            used = f"no optimizer has {it}"
+            if not record.steps and record.ended not in ("", "enough", "end"):
+                end = "was stopped" if record.stopped else "failed"
+                used = f"no optimizer stepped before the run {end}"
+            if holder:
+                used = f"{name} has {it}, and did not step"
+            if holder and steps:
+                used = f"{name}.step() {f'uses {it}' if answer.given else 'finds none'}"
+            return f"a gradient arrives {arrives}{but}{'; ' if holder else ', and '}{used}"
         case Arrival.ZERO:
             return f"a gradient arrives {arrives}, and is zero (not a cut)"
         case Arrival.FROZEN:

@@ -162,9 +162,9 @@ class Growth(Observer):
             loop.begin(call.number, call.steps - self._steps_before)
             if loop.waits and len(loop.ended) < MOST_TICKS:
                 loop.begun[len(loop.ended) :] = array("Q", (call.began,))
-        again = self._between.keys() & self._unmet.keys()
-        old = ((key, self._unmet[key].newest.roots) for key in again)
-        self._refilled |= {k for k, r in old if r.isdisjoint(self._between[k].newest.roots)}
+        for key in self._between.keys() & self._unmet.keys():
+            if self._between[key].newest.roots.isdisjoint(self._unmet[key].newest.roots):
+                self._refilled.add(key)
         self._unmet |= self._between
         if self._unmet or self._emptied or (loop is not None and loop.due):
             met = frozenset(numbers)
@@ -640,8 +640,12 @@ class _Held(NamedTuple):
 def _by_line(found: Iterable[_Held]) -> Iterator[_Held]:
     """Yield of the holders that one line fills the one that holds the most, and name the others."""
     most = sorted(found, key=lambda each: -each.facts.grown.total)
+    told = set[Key]()
     for first, *others in gathered(most, lambda each: each.line).values():
         facts, keys, names = first.facts, first.sightings.newest.keys, dict[str, None]()
+        if not told.isdisjoint(keys):
+            continue  # of two names for one thing
+        told |= keys
         for each in others:
             suspect = each.sightings.newest
             if keys.isdisjoint(suspect.keys):  # else it is the same one, seen at another time

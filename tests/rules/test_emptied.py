@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -61,8 +60,11 @@ PLAIN = {
 AFRESH = "loss = net(torch.randn(8, 16)).pow(2).mean(); metric.update(loss)"
 
 
-def found_in(folder: Path, program: str = METRIC, **changed: object) -> list[Finding]:
-    text = textwrap.dedent(program).format(**PLAIN | changed)
+def found_in(folder: Path, **changed: object) -> list[Finding]:
+    return leaks_of(METRIC.format(**PLAIN | changed), folder)
+
+
+def leaks_of(text: str, folder: Path) -> list[Finding]:
     findings, error = findings_of(text, folder)
     assert error == ""
     return [each for each in findings if each.code == "GS302"]
@@ -206,10 +208,10 @@ for step in range(12):
     ids=["episodes", "emptied before it is run", "segments", "window", "micro-batches"],
 )
 def test_what_is_collected_for_a_later_call_is_none(body: str, tmp_path: Path) -> None:
-    assert found_in(tmp_path, START + body) == []
+    assert leaks_of(START + body, tmp_path) == []
 
 
 def test_an_episode_that_no_call_runs_is_one(tmp_path: Path) -> None:
-    (finding,) = found_in(tmp_path, START + EPISODES.format(run="pass"))
+    (finding,) = leaks_of(START + EPISODES.format(run="pass"), tmp_path)
     assert finding.message.startswith("`memory.kept` keeps")
     assert finding.severity is Severity.ADVICE

@@ -652,7 +652,7 @@ def _by_line(found: Iterable[_Held]) -> Iterator[_Held]:
                 own = (name.text for name in suspect.names if name.text != first.key[1])
                 names[next(own, first.key[1])] = None
             keys = keys | suspect.keys
-        if isinstance(facts, gs302.KeptAlive) and names:
+        if isinstance(facts, gs302.KeptAlive) and others:
             level = min((first.level, *(e.level for e in others)), key=lambda one: one.rank)
             facts = facts._replace(level=level, others=(*names,))
         yield first._replace(facts=facts)

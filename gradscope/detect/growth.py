@@ -108,8 +108,6 @@ class Growth(Observer):
         self._between: dict[Key, Sightings] = {}
         self._unmet: dict[Key, Sightings] = {}
         """What grew between calls, and was run by none of those since."""
-        self._refilled: set[Key] = set()
-        """Of these, what held others before, which no call had run."""
         self._emptied: dict[Key, Emptied] = {}
         self._run: set[Key] = set()
         """What held graphs that a later call has run: it collects them for that."""
@@ -162,9 +160,6 @@ class Growth(Observer):
             loop.begin(call.number, call.steps - self._steps_before)
             if loop.waits and len(loop.ended) < MOST_TICKS:
                 loop.begun[len(loop.ended) :] = array("Q", (call.began,))
-        for key in self._between.keys() & self._unmet.keys():
-            if self._between[key].newest.roots.isdisjoint(self._unmet[key].newest.roots):
-                self._refilled.add(key)
         self._unmet |= self._between
         if self._unmet or self._emptied or (loop is not None and loop.due):
             met = frozenset(numbers)
@@ -260,12 +255,14 @@ class Growth(Observer):
             suspect = sightings.newest
             often = len(sightings.seen) > 1 or suspect.iterations >= _ENOUGH_AT_ONCE
             bound = _bound(suspect, ended=True)
-            # Keys that come again may hold what calls have run.
-            is_new = bound is Bound.NONE or min(suspect.roots) >= self.watch.generations.newest
-            is_emptied = bound is Bound.EMPTIED
-            lasts = not is_emptied or key in self._refilled
-            if sightings.grows and often and is_new and lasts and self._is_untold(suspect):
-                level = Severity.WARNING if key in self._between else self._level(sightings)
+            is_emptied, is_last = bound is Bound.EMPTIED, key in self._between
+            # Keys that come again may hold what calls have run; what is emptied may be collected
+            # for a call, which was still to come.
+            is_new = min(suspect.roots) >= self.watch.generations.newest
+            may_be_run = is_last if is_emptied else bound is Bound.KEYED and not is_new
+            grown = sightings.grows and often and not may_be_run
+            if grown and self._is_untold(suspect):
+                level = Severity.WARNING if is_last else self._level(sightings)
                 facts = _facts(self.watch, sightings, None, level, emptied=is_emptied)
                 yield _Held(key, facts, None, sightings)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.model import Finding, Severity
+from tests.command import gradscope
 from tests.rules.saying import findings_of
 
 METRIC = """
@@ -111,6 +112,30 @@ def test_of_what_one_line_fills_the_one_that_holds_the_most_is_named_first(tmp_p
     (note,) = finding.related
     assert "this line fills `training.losses`, too" in note.message
     assert finding.bytes > 8 * 512 * 64 * 4
+
+
+def test_what_an_evaluation_fills_again_and_no_call_runs_is_one(tmp_path: Path) -> None:
+    cleared = {"reset": "self.losses.clear()", "update": "metric.update(loss.detach())"}
+    (finding,) = found_in(tmp_path, then="evaluate(validation)", **cleared)
+    assert finding.message.endswith("until it is emptied")
+    assert finding.site is not None
+    assert finding.site.line == 11
+
+
+@pytest.mark.full
+def test_an_edit_is_found_that_goes_on_to_work_and_is_followed_only_if_asked_for(
+    tmp_path: Path,
+) -> None:
+    """``torch.stack()`` takes no numbers."""
+    (tmp_path / "metric.py").write_text(METRIC.format(**PLAIN), encoding="utf-8")
+    how = {"COLUMNS": "200", "GRADSCOPE_NO_REHEARSAL": ""}
+    shown = gradscope("fix", "metric.py", cwd=tmp_path, **how).stdout
+    assert "advice[GS302]" in shown
+    assert "fix: store `loss` detached (tried, machine-applicable)" in shown
+    assert "followed only if asked for" in shown
+    assert "by hand" not in shown
+    picked = gradscope("fix", "metric.py", "--finding", "GS302", cwd=tmp_path, **how).stdout
+    assert "+        self.losses.append(loss.detach())" in picked
 
 
 @pytest.mark.parametrize(

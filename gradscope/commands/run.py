@@ -35,7 +35,7 @@ from gradscope.launch.interpreter import Target, header_of
 from gradscope.launch.remote import answer
 from gradscope.launch.runner import Ended, die_of_interrupt, run_program
 from gradscope.launch.standby import is_possible, standing_by
-from gradscope.model import Finding, Outcome, Recording
+from gradscope.model import Finding, Outcome, Recording, Severity
 from gradscope.record.file import Store, amend, create, load_from
 from gradscope.record.processes import merged
 from gradscope.record.scalars import EventFile, MetricsFile
@@ -172,7 +172,10 @@ class _Report:
         except Exception as failure:  # the report comes all the same
             tell(_words(failure), self.streams[-1])
         findings = self.suppressor.of_findings(recording).findings
-        if not (self.settings.rehearse and any(each.is_to_rehearse for each in findings)):
+        open_ = [each for each in findings if each.is_to_rehearse]
+        # For advice alone nobody is kept waiting: `gradscope fix` looks for an edit.
+        waits = any(each.is_born or each.severity is not Severity.ADVICE for each in open_)
+        if not (self.settings.rehearse and waits):
             return recording
         took = time.time() - (self.children.header.started or 0)
         # On a busy machine all takes longer than the processor is at it, by the same factor.

@@ -2,180 +2,50 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from types import FrameType, FunctionType, ModuleType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
-from gradscope.code.statements import Bound, bound_of, data_lines, store_of
+from gradscope.code.statements import Bound, bound_of, store_of
 from gradscope.collect.calls import Call
 from gradscope.collect.free import free_memory
 from gradscope.collect.generations import this_thread
 from gradscope.collect.look import Look
 from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import State
-from gradscope.detect.suspects import Scan, Spans, Suspect, Unmet
-from gradscope.model import BackwardCall, Finding, Holding, Severity, Site, Trend
-from gradscope.model.paths import Origin, Path
+from gradscope.detect.suspects import (
+    MOST_TICKS,
+    SIGHTINGS,
+    CallLoop,
+    Emptied,
+    Key,
+    Scan,
+    Sightings,
+    Spans,
+    Suspect,
+    Unmet,
+    follow,
+)
+from gradscope.model import BackwardCall, Finding, Severity, Site, Trend
+from gradscope.model.paths import Path
 from gradscope.program.containers import closure_of
 from gradscope.program.reach import contexts, tracked
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import held_node, is_held_leaf
 from gradscope.program.undisturbed import Untraced
 from gradscope.rules import gs301, gs302, gs304
-from gradscope.rules.base import Grown
+from gradscope.rules.base import NODE_BYTES, Grown
 from gradscope.torch_private import DisableTorchFunction
-
-# Scans in which the same holder must have grown. Scans come at iterations 4, 6, 8, 12, 16 …, so a
-# list that is emptied every few iterations is not seen to grow three times.
-SIGHTINGS = 3
-_SATURATED = 100  # iterations: a scan looks at no more entries of a container
-# Iterations of one loop whose time is remembered, in 8 bytes each. The older half is forgotten
-# first, and then counts as one iteration.
-_MOST_TICKS = 100_000
-
-Key = tuple[Origin, str]
-"""What tells the holders of different scans apart."""
-
-
-class Sightings:
-    """One holder in scan after scan: how many iterations had run, and what it held then.
-
-    Only scans in which it had grown are kept: a holder may grow in bursts.
-    """
-
-    def __init__(self, count: int, suspect: Suspect) -> None:
-        self.seen = [(count, suspect)]
-        self.count, self.newest = count, suspect
-        self.grows = True
-        self.looks: list[Holding] = []
-        """What it held at each look; in proportion to those before where one has not met all."""
-        self._note(count, suspect)
-
-    def add(self, count: int, suspect: Suspect) -> None:
-        """Note what the holder holds after so many iterations."""
-        last = self.newest.iterations
-        # The code that stores may be over when it is looked at again.
-        files = dict.fromkeys((*suspect.files, *self.newest.files))
-        suspect = suspect._replace(files=tuple(files))
-        self.grows &= suspect.iterations >= last
-        if suspect.iterations > last or last >= _SATURATED:
-            self.seen = [*self.seen[-(SIGHTINGS - 1) :], (count, suspect)]
-        self.count, self.newest = count, suspect
-        self._note(count, suspect)
-
-    def _note(self, count: int, suspect: Suspect) -> None:
-        if suspect.held is None:
-            return
-        if not suspect.cut:
-            self.looks.append(replace(suspect.held, iterations=count))
-        elif self.looks and count > self.looks[-1].iterations > self.looks[0].iterations:
-            ahead = self.looks[-1].ahead(self.looks[0], count, suspect.held.time)
-            self.looks.append(ahead)
-
-
-class CallLoop:
-    """The backward calls made at one place.
-
-    One call is one iteration; in a program whose optimizers step, all calls between two steps are
-    one (accumulation). Layers, inner loops and searches make calls, too, and before the first step
-    nothing tells these apart: so what is held is judged when the leaves that it reaches have been
-    trained since it was first seen, after more calls than one step makes, or at the end.
-
-    ``waits``: the calls are ``autograd.grad(create_graph=True)``, steps within something larger if
-    a call comes that runs what they have built. ``before`` ends an iteration that is not counted
-    here: the one before it was known that an optimizer steps.
-    """
-
-    def __init__(self, steps: int, *, waits: bool, before: Sequence[int] = ()) -> None:
-        self.call = self.count = 0
-        self.before = len(before)
-        self.waits = waits
-        self.steps = steps
-        self.starts = self.due = False
-        self._next_due = 4  # iterations, to be scanned
-        self.ticks = array("Q", before)
-        self.holders: dict[Key, Sightings] = {}
-        self.numbers: frozenset[int] = frozenset()
-        self.begun, self.ended = array("Q"), array("Q")
-        """When each of the calls began, and when it ended, if they wait."""
-        self.alive: list[tuple[int, int, int]] = []
-        """How many iterations had run at each scan, and how many nodes were alive that a call had
-        met, and saved tensors.
-        """
-        self.sought = 0
-        """At how many of these scans a cycle had been looked for in vain."""
-        self.unheld: gs302.KeptAlive | None = None
-        """What is known of graphs that live on, and are held by nothing that a scan has met."""
-        self._last: Call | None = None
-        self.done = False
-
-    def begin(self, call: int, steps: int) -> None:
-        """Begin a call, after so many steps of optimizers."""
-        self.call = call
-        self.starts = not steps or steps != self.steps or not self.count
-        self.count += self.starts
-        self.steps = steps
-        self.due = self.starts and self.count == self._next_due
-        if self.due:  # after the 4th, the 6th, 8th, 12th, 16th, 24th …
-            self._next_due += self.count // (3 if self.count % 3 == 0 else 2)
-
-    @property
-    def calls_until_due(self) -> int:
-        """How many calls there are at least before one that is due for a scan."""
-        return self._next_due - self.count - 1
-
-    @property
-    def record(self) -> BackwardCall | None:
-        """The record of the last call."""
-        return None if self._last is None else self._last.record
-
-    @property
-    def writes_unseen(self) -> bool:
-        """Whether the file of the calls changes tensors through ``.data``."""
-        site = None if self.record is None else self.record.site
-        return site is not None and any(line.writes for line in data_lines(site.file).values())
-
-    def end(self, call: Call) -> None:
-        """End the call."""
-        now, self._last = call.time, call
-        if not self.starts:
-            self.ticks.pop()
-        self.ticks.append(now)
-        if len(self.ticks) > _MOST_TICKS:
-            del self.ticks[: _MOST_TICKS // 2]
-        if len(self.ended) < len(self.begun):
-            self.ended.append(now)
-
-    def built(self, time: int) -> bool:
-        """Return whether one of the calls has built a node that was built at this time."""
-        i = bisect_left(self.ended, time)
-        return i < len(self.ended) and self.begun[i] < time
-
-    def grows(self, *, ended: bool) -> bool:
-        """Return whether at least one node more was alive with each further call, at every scan."""
-        alive = self.alive[self.sought :][-SIGHTINGS:]
-        return len(alive) >= (2 if ended else SIGHTINGS) and all(
-            now - before >= last - first for (first, before, _), (last, now, _) in pairwise(alive)
-        )
-
-    def lasts(self) -> bool:
-        """Return whether what was built has lived on in the last scans; before, the garbage of
-        something else may have been collected.
-        """
-        return len(self.alive) >= SIGHTINGS and all(
-            sum(now[1:]) - sum(before[1:]) >= now[0] - before[0]
-            for before, now in pairwise(self.alive[-SIGHTINGS:])
-        )
-
+from gradscope.units import gathered
 
 # Scans that are made however long they take, so that no clock changes what is found: those of one
 # loop up to iteration 12,288. Later ones have to be cheap.
@@ -219,6 +89,11 @@ _MOST_LOOKS_BACK = 8  # loops that are scanned once more at the end, each within
 #             head(cache[i].detach()).mean().backward()
 #             opt.step()
 _ENOUGH_KEYS, _ENOUGH_AT_THE_END, _ENOUGH_OF_ALL = 100, 16, 8
+# Iterations of which a holder has graphs before it is emptied: the losses of ten may be printed
+# together.
+_ENOUGH_UNTIL_EMPTIED = 11
+# Bytes below which a holder that is emptied is nothing to warn of.
+_MUCH = 1 << 20
 # Tensors in cycles of the same kind: the program may hold one or two until its next round.
 _FEWEST = 3
 
@@ -233,6 +108,9 @@ class Growth(Observer):
         self._between: dict[Key, Sightings] = {}
         self._unmet: dict[Key, Sightings] = {}
         """What grew between calls, and was run by none of those since."""
+        self._emptied: dict[Key, Emptied] = {}
+        self._run: set[Key] = set()
+        """What held graphs that a later call has run: it collects them for that."""
         self._creates = False
         self._told: set[Key] = set()
         self._last: dict[Key, tuple[_Facts, CallLoop, Sightings]] = {}
@@ -280,12 +158,16 @@ class Growth(Observer):
         if loop is not None:
             loop.waits |= waits
             loop.begin(call.number, call.steps - self._steps_before)
-            if loop.waits and len(loop.ended) < _MOST_TICKS:
+            if loop.waits and len(loop.ended) < MOST_TICKS:
                 loop.begun[len(loop.ended) :] = array("Q", (call.began,))
         self._unmet |= self._between
-        if self._unmet or (loop is not None and loop.due):
+        if self._unmet or self._emptied or (loop is not None and loop.due):
             met = frozenset(numbers)
             self._unmet = {k: s for k, s in self._unmet.items() if s.newest.roots.isdisjoint(met)}
+            for key, each in [*self._emptied.items()]:
+                if key not in self._last and not each.at_most.newest.roots.isdisjoint(met):
+                    self._run |= each.at_most.newest.keys
+                    del self._emptied[key]
             if loop is not None and loop.due:
                 loop.numbers = met
 
@@ -328,7 +210,8 @@ class Growth(Observer):
         return loop if loop.due else None
 
     def _scan_loop(self, loop: CallLoop, fresh: int, frame: FrameType | None) -> Iterable[Finding]:
-        if (loop.done and self._told.isdisjoint(loop.holders)) or not self._is_cheap(loop.holders):
+        is_over = loop.done and not self._emptied and self._told.isdisjoint(loop.holders)
+        if is_over or not self._is_cheap(loop.holders):
             return ()
         alive = self.watch.census.alive - fresh  # sequences have other lengths each time
         loop.alive.append((loop.count, alive, self.watch.ledger.live_tensors))
@@ -337,11 +220,13 @@ class Growth(Observer):
         loop.numbers = frozenset()
         if scanned is None:
             return ()
-        loop.holders = _follow(loop.holders, loop.count, scanned)
+        loop.holders = follow(loop.holders, loop.count, scanned)
+        self._note_emptied(loop)
         self._look_for_unheld(loop, frames)
         doubts, grows = self.watch.lifting.doubts, [s.grows for _, s in self._untold(loop)]
         (doubts.add if any(grows) else doubts.discard)(self)
         told = [] if loop.waits else [*self._judge(loop, ended=False), *self._again(loop)]
+        told += self._tell(e for e in self._were_emptied(loop) if e.level is Severity.WARNING)
         self.watch.lifting.leaks |= loop.done
         return told
 
@@ -357,24 +242,60 @@ class Growth(Observer):
             yield from self._judge(loop, ended=True)
             if loop.unheld is not None and not loop.done:
                 yield _finding(loop.unheld)
-        yield from self._final()
+        late = [*self._were_emptied(), *self._met_by_none()]
+        self.told_between_calls |= any(each.loop is None for each in late)
+        yield from self._final(late)
         self.watch.lifting.doubts.discard(self)
+
+    def _met_by_none(self) -> Iterator[_Held]:
+        """Yield what grew between calls, and was run by none."""
         if sys.exception() is not None:
             return  # the backward call may have been still to come
         for key, sightings in (self._unmet | self._between).items():
             suspect = sightings.newest
             often = len(sightings.seen) > 1 or suspect.iterations >= _ENOUGH_AT_ONCE
             bound = _bound(suspect, ended=True)
-            # Keys that come again may hold what calls have run.
-            is_new = bound is Bound.NONE or min(suspect.roots) >= self.watch.generations.newest
-            grown = sightings.grows and often and is_new and bound is not Bound.EMPTIED
-            if grown and self._told.isdisjoint(suspect.keys):
-                self.told_between_calls = True
-                self._told |= suspect.keys
-                facts = _facts(self.watch, sightings, None)
-                # Calls that came since may have used the values.
-                level = Severity.WARNING if key in self._between else Severity.ADVICE
-                yield replace(_finding(facts), severity=level)
+            is_emptied, is_last = bound is Bound.EMPTIED, key in self._between
+            # Keys that come again may hold what calls have run; what is emptied may be collected
+            # for a call, which was still to come.
+            is_new = min(suspect.roots) >= self.watch.generations.newest
+            may_be_run = is_last if is_emptied else bound is Bound.KEYED and not is_new
+            grown = sightings.grows and often and not may_be_run
+            if grown and self._is_untold(suspect):
+                level = Severity.WARNING if is_last else self._level(sightings)
+                facts = _facts(self.watch, sightings, None, level, emptied=is_emptied)
+                yield _Held(key, facts, None, sightings)
+
+    def _were_emptied(self, loop: CallLoop | None = None) -> Iterator[_Held]:
+        """Yield what held graphs until the code emptied it, and no call has run: of a ``loop``,
+        where as many iterations have come since, else all.
+        """
+        for key, each in self._emptied.items():
+            waited = loop is None or (loop is each.loop and loop.count >= 2 * each.at_most.count)
+            if each.seen and waited and self._is_untold(each.at_most.newest):
+                level = self._level(each.at_most)
+                facts = _facts(self.watch, each.at_most, each.loop, level, emptied=True)
+                yield _Held(key, facts, each.loop, each.at_most)
+
+    def _is_untold(self, suspect: Suspect) -> bool:
+        return self._told.isdisjoint(suspect.keys)
+
+    def _level(self, sightings: Sightings) -> Severity:
+        """Return how bad it is that a holder keeps graphs for some time: a warning is due where
+        they take more than the graph of one call does.
+        """
+        calls = (each.record.saved_bytes for each in self._loops.values() if each.record)
+        much = max(_MUCH, *calls, 0)
+        held = _grown(self.watch, sightings, emptied=True).total
+        return Severity.WARNING if held > much else Severity.ADVICE
+
+    def _tell(self, found: Iterable[_Held]) -> Iterator[Finding]:
+        """Say what holds graphs, at each line once: of all that it fills what holds the most."""
+        for each in _by_line(found):
+            self._told |= each.sightings.newest.keys
+            if each.loop is not None:
+                self._last[each.key] = each.facts, each.loop, each.sightings
+            yield _finding(each.facts)
 
     def _go_on(self, numbers: Iterable[int]) -> None:
         """Start over with the loops that have built what a call runs: they were steps of it."""
@@ -414,16 +335,16 @@ class Growth(Observer):
             nodes, name = suspect.each[0], suspect.names[0].text
             yield self._tell_cycle(loop, ("grad", name, None), suspect.iterations, nodes)
             return
+        found = []
         for key, sightings in grown:
             loop.done = True
-            attribute = sightings.newest.names[0].attribute
             self._told |= sightings.newest.keys
-            if attribute is not None and attribute in self._attributes:
-                continue  # told by the name that it has elsewhere
-            self._attributes.add(attribute)
-            facts = _facts(self.watch, sightings, loop)
-            self._last[key] = facts, loop, sightings
-            yield _finding(facts)
+            attribute = sightings.newest.names[0].attribute
+            if attribute is None or attribute not in self._attributes:
+                found.append(_Held(key, _facts(self.watch, sightings, loop), loop, sightings))
+            # else it was told by the name that it has elsewhere
+        self._attributes |= {each.sightings.newest.names[0].attribute for each in found}
+        yield from self._tell(found)
         if not loop.done and not loop.holders and loop.grows(ended=ended):
             (first_seen, before, _), (last, now, _) = loop.alive[loop.sought], loop.alive[-1]
             loop.sought = len(loop.alive)
@@ -465,6 +386,34 @@ class Growth(Observer):
             if bisect_right(loop.ticks, oldest) <= loop.count // 4:
                 enough = _ENOUGH_OF_ALL
         return bound is Bound.NONE or (bound is Bound.KEYED and suspect.iterations >= enough)
+
+    def _note_emptied(self, loop: CallLoop) -> None:
+        """Note what the holders that the code empties hold at most, and which of them it has
+        emptied.
+        """
+        for key, each in self._emptied.items():
+            if each.loop is loop:
+                now = loop.holders.get(key)
+                held = 0 if now is None else _grown(self.watch, now, emptied=True).iterations
+                at_most = _grown(self.watch, each.at_most, emptied=True).iterations
+                each.seen |= 2 * held <= at_most
+        for key, sightings in loop.holders.items():
+            suspect, known = sightings.newest, self._emptied.get(key)
+            if known is not None and known.loop is loop:
+                before = known.at_most.newest
+                # Of a larger one no more is looked at, but it is the same one that has grown.
+                goes_on = suspect.cut and min(suspect.roots) == min(before.roots)
+                if suspect.iterations > before.iterations or goes_on:
+                    known.at_most = copy.copy(sightings)
+            elif known is None and (
+                len(sightings.seen) >= SIGHTINGS
+                and suspect.iterations >= _ENOUGH_UNTIL_EMPTIED
+                and not (loop.waits or self.watch.passes)
+                and self._run.isdisjoint(suspect.keys)
+                and self._is_trained(loop, sightings)
+                and _bound(suspect, ended=False) is Bound.EMPTIED
+            ):
+                self._emptied[key] = Emptied(loop, copy.copy(sightings))
 
     def _look_for_unheld(self, loop: CallLoop, frames: Sequence[FrameType]) -> None:
         """Note whether of most iterations, in each of which an optimizer has stepped, a tensor with
@@ -536,17 +485,19 @@ class Growth(Observer):
                     old, times = seen.get(each.key, each), min(each.iterations, most)
                     same = each._replace(iterations=times, in_graph=old.in_graph, names=old.names)
                     known.append(same)
-            loop.holders |= _follow(loop.holders, loop.count, known)
+            loop.holders |= follow(loop.holders, loop.count, known)
 
     def _again(self, loop: CallLoop) -> Iterator[Finding]:
         """Bring up to date what is said of the holders that this scan has met again."""
         for key, (told, of, _) in self._last.items():
-            if of is loop and key in loop.holders:
+            if of is loop and key in loop.holders and key not in self._emptied:
                 grown = _grown(self.watch, loop.holders[key])
                 yield replace(_finding(told._replace(grown=grown)), count=0)
 
-    def _final(self) -> Iterator[Finding]:
-        """Say the last figures of what was told before."""
+    def _final(self, late: Collection[_Held]) -> Iterator[Finding]:
+        """Say the last figures of what was told before, and what is known ``late``: with the former
+        where one line fills both.
+        """
         for loop, cycle, each in self._cycles:
             yield replace(gs304.finding(loop.record, *cycle, loop.count, each), count=0)
         causes = set()
@@ -557,11 +508,17 @@ class Growth(Observer):
             loops = [each for each in self._loops.values() if key in each.holders]
             seen = [(loop, sightings), *((each, each.holders[key]) for each in loops)]
             loop, sightings = max(seen, key=lambda each: each[1].newest.iterations)
-            grown = _grown(self.watch, sightings)
-            if sightings.count < loop.count:
+            if is_emptied := isinstance(told, gs302.KeptAlive) and told.emptied:
+                sightings = self._emptied[key].at_most
+            grown = _grown(self.watch, sightings, emptied=is_emptied)
+            if sightings.count < loop.count and not is_emptied:
                 of = sightings.count + loop.before, loop.count + loop.before
                 grown = grown._replace(seen=of)
-            yield replace(_finding(told._replace(grown=grown)), count=0)
+            known = _Held(key, told._replace(grown=grown), loop, sightings)
+            same = [e for e in late if e.line == known.line and known.level.rank <= e.level.rank]
+            late = [each for each in late if each not in same]
+            yield from (replace(_finding(e.facts), count=0) for e in _by_line([known, *same]))
+        yield from self._tell(late)
 
     # between backward calls, or without any
 
@@ -577,7 +534,7 @@ class Growth(Observer):
         scanned = self._scan(frames, (), frozenset(), between_calls=True, last=last)
         if scanned is None:
             return
-        found = _follow(self._between, 0, scanned)
+        found = follow(self._between, 0, scanned)
         self._unmet |= {key: each for key, each in self._between.items() if key not in found}
         # The last look brings figures up to date; variables may be gone by then.
         self._between = self._between | found if last else found
@@ -640,20 +597,6 @@ class Growth(Observer):
         return scanned
 
 
-def _follow(
-    before: dict[Key, Sightings], count: int, suspects: Iterable[Suspect]
-) -> dict[Key, Sightings]:
-    """Return the holders of this scan, with what earlier ones saw of them."""
-    now = {}
-    for suspect in suspects:
-        if (sightings := before.get(suspect.key)) is None:
-            sightings = Sightings(count, suspect)
-        else:
-            sightings.add(count, suspect)
-        now[suspect.key] = sightings
-    return now
-
-
 def _frame_in(module: ModuleType) -> FrameType:
     """A frame that leads to the variables of a module whose code has run."""
 
@@ -671,8 +614,51 @@ def _finding(facts: _Facts) -> Finding:
     return gs301.finding(facts) if isinstance(facts, gs301.Carried) else gs302.finding(facts)
 
 
-def _grown(watch: State, sightings: Sightings) -> Grown:
-    """Return what a holder holds now, and how much more with each iteration."""
+class _Held(NamedTuple):
+    """A holder, and what is said of it."""
+
+    key: Key
+    facts: _Facts
+    loop: CallLoop | None
+    sightings: Sightings
+
+    @property
+    def level(self) -> Severity:
+        """How bad it is."""
+        return self.facts.level if isinstance(self.facts, gs302.KeptAlive) else Severity.WARNING
+
+    @property
+    def line(self) -> Site | Key:
+        """The line that fills it, if that is known."""
+        kept = isinstance(self.facts, gs302.KeptAlive)
+        return self.facts.stored if kept and self.facts.stored is not None else self.key
+
+
+def _by_line(found: Iterable[_Held]) -> Iterator[_Held]:
+    """Yield of the holders that one line fills the one that holds the most, and name the others."""
+    most = sorted(found, key=lambda each: -each.facts.grown.total)
+    told = set[Key]()
+    for first, *others in gathered(most, lambda each: each.line).values():
+        facts, keys, names = first.facts, first.sightings.newest.keys, dict[str, None]()
+        if not told.isdisjoint(keys):
+            continue  # of two names for one thing
+        told |= keys
+        for each in others:
+            suspect = each.sightings.newest
+            if keys.isdisjoint(suspect.keys):  # else it is the same one, seen at another time
+                own = (name.text for name in suspect.names if name.text != first.key[1])
+                names[next(own, first.key[1])] = None
+            keys = keys | suspect.keys
+        if isinstance(facts, gs302.KeptAlive) and others:
+            level = min((first.level, *(e.level for e in others)), key=lambda one: one.rank)
+            facts = facts._replace(level=level, others=(*names,))
+        yield first._replace(facts=facts)
+
+
+def _grown(watch: State, sightings: Sightings, *, emptied: bool = False) -> Grown:
+    """Return what a holder holds now, and how much more with each iteration; of one that is
+    ``emptied`` what it held at least.
+    """
     # Where calls were not looked at, there were more iterations than are known.
     now, trend = sightings.newest, None
     each, at_least = (0.0, 0.0) if watch.passes else now.each, now.cut or watch.passes
@@ -680,11 +666,24 @@ def _grown(watch: State, sightings: Sightings) -> Grown:
     if are_counted and len(sightings.looks) >= SIGHTINGS:
         free = free_memory(now.device)
         trend = Trend(now.names[0].text, (*sightings.looks,), now.device, free)
-    figures = now.iterations, now.nodes, now.nbytes, *each, watch.hooked, at_least
-    return Grown(*figures, trend=trend)
+    held = now.iterations, now.nodes, now.nbytes
+    if emptied:
+        trend, at_least = None, True
+        if now.cut and sightings.looks and now.each[0]:
+            last = sightings.looks[-1]
+            nodes = last.nodes // NODE_BYTES
+            held = round(nodes / now.each[0]), nodes, last.saved + last.outputs
+    return Grown(*held, *each, watch.hooked, at_least, trend=trend)
 
 
-def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
+def _facts(
+    watch: State,
+    sightings: Sightings,
+    loop: CallLoop | None,
+    level: Severity = Severity.WARNING,
+    *,
+    emptied: bool = False,
+) -> _Facts:
     """Return what is known of a holder of earlier iterations' graphs: of a tensor whose own graph
     goes back over them, or of all else.
     """
@@ -695,10 +694,11 @@ def _facts(watch: State, sightings: Sightings, loop: CallLoop | None) -> _Facts:
     inner = Path.of(name.origin, name.root, (*name.steps, *name.beyond))
     if inner.attribute not in (None, name.attribute):  # the objects in it were given the tensors
         stored = store_of((inner,), suspect.files)[0] or stored
-    facts = record, name, stored, _grown(watch, sightings)
+    facts = record, name, stored, _grown(watch, sightings, emptied=emptied)
     if loop is not None and suspect.in_graph and not suspect.is_container:
         return gs301.Carried(*facts, loop.writes_unseen, loop.waits)
-    return gs302.KeptAlive(*facts, suspect.is_container, suspect.is_scalar, watch.calls)
+    kinds = suspect.is_container, suspect.is_scalar
+    return gs302.KeptAlive(*facts, *kinds, watch.calls, level, emptied)
 
 
 def _bound(suspect: Suspect, *, ended: bool) -> Bound:

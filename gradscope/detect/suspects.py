@@ -1,14 +1,16 @@
 """Scans the user's variables for containers and tensors that hold several iterations' graphs, and
-measures these graphs: over how many iterations they go, and what they hold.
+measures these graphs: over how many iterations they go, what they hold, and how that grows.
 """
 
 from __future__ import annotations
 
 import ast
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from operator import itemgetter
 from types import FrameType
 from typing import NamedTuple
@@ -18,12 +20,13 @@ from torch.autograd.graph import Node
 from torch.nn import Parameter
 
 from gradscope.code import source
-from gradscope.code.statements import store_of
+from gradscope.code.statements import data_lines, store_of
+from gradscope.collect.calls import Call
 from gradscope.collect.looker import memory, weight
 from gradscope.collect.marks import token_of
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.state import State
-from gradscope.model import Holding, Site
+from gradscope.model import BackwardCall, Holding, Site
 from gradscope.model.paths import Origin, Path, Step
 from gradscope.program.reach import (
     Limits,
@@ -34,6 +37,7 @@ from gradscope.program.reach import (
 )
 from gradscope.program.sites import Place, site_of
 from gradscope.program.tensors import grad_of, held_node, version_of
+from gradscope.rules import gs302
 from gradscope.rules.base import NODE_BYTES
 from gradscope.torch_private import NO_SEQUENCE_NR, DisableTorchFunction
 
@@ -516,3 +520,171 @@ class Unmet:
         files = tuple(dict.fromkeys(frame.f_code.co_filename for frame in frames))
         told = extent.nodes, extent.nbytes, extent.each, is_scalar, extent.versions, False, roots
         return Suspect(named, iterations, *told, True, files, spans.is_full, built)
+
+
+# Scans in which the same holder must have grown. Scans come at iterations 4, 6, 8, 12, 16 …, so a
+# list that is emptied every few iterations is not seen to grow three times.
+SIGHTINGS = 3
+_SATURATED = 100  # iterations: a scan looks at no more entries of a container
+# Iterations of one loop whose time is remembered, in 8 bytes each. The older half is forgotten
+# first, and then counts as one iteration.
+MOST_TICKS = 100_000
+
+Key = tuple[Origin, str]
+"""What tells the holders of different scans apart."""
+
+
+class Sightings:
+    """One holder in scan after scan: how many iterations had run, and what it held then.
+
+    Only scans in which it had grown are kept: a holder may grow in bursts.
+    """
+
+    def __init__(self, count: int, suspect: Suspect) -> None:
+        self.seen = [(count, suspect)]
+        self.count, self.newest = count, suspect
+        self.grows = True
+        self.looks: list[Holding] = []
+        """What it held at each look; in proportion to those before where one has not met all."""
+        self._note(count, suspect)
+
+    def add(self, count: int, suspect: Suspect) -> None:
+        """Note what the holder holds after so many iterations."""
+        last = self.newest.iterations
+        # The code that stores may be over when it is looked at again.
+        files = dict.fromkeys((*suspect.files, *self.newest.files))
+        suspect = suspect._replace(files=tuple(files))
+        self.grows &= suspect.iterations >= last
+        if suspect.iterations > last or last >= _SATURATED:
+            self.seen = [*self.seen[-(SIGHTINGS - 1) :], (count, suspect)]
+        self.count, self.newest = count, suspect
+        self._note(count, suspect)
+
+    def _note(self, count: int, suspect: Suspect) -> None:
+        if suspect.held is None:
+            return
+        if not suspect.cut:
+            self.looks = [*self.looks, replace(suspect.held, iterations=count)]
+        elif self.looks and count > self.looks[-1].iterations > self.looks[0].iterations:
+            ahead = self.looks[-1].ahead(self.looks[0], count, suspect.held.time)
+            self.looks = [*self.looks, ahead]
+
+
+@dataclass(slots=True)
+class Emptied:
+    """A holder that the code empties, ``at_most`` as it was seen in the scans of one loop;
+    ``seen``: one of them came when it had been emptied.
+    """
+
+    loop: CallLoop
+    at_most: Sightings
+    seen: bool = False
+
+
+class CallLoop:
+    """The backward calls made at one place.
+
+    One call is one iteration; in a program whose optimizers step, all calls between two steps are
+    one (accumulation). Layers, inner loops and searches make calls, too, and before the first step
+    nothing tells these apart: so what is held is judged when the leaves that it reaches have been
+    trained since it was first seen, after more calls than one step makes, or at the end.
+
+    ``waits``: the calls are ``autograd.grad(create_graph=True)``, steps within something larger if
+    a call comes that runs what they have built. ``before`` ends an iteration that is not counted
+    here: the one before it was known that an optimizer steps.
+    """
+
+    def __init__(self, steps: int, *, waits: bool, before: Sequence[int] = ()) -> None:
+        self.call = self.count = 0
+        self.before = len(before)
+        self.waits = waits
+        self.steps = steps
+        self.starts = self.due = False
+        self._next_due = 4  # iterations, to be scanned
+        self.ticks = array("Q", before)
+        self.holders: dict[Key, Sightings] = {}
+        self.numbers: frozenset[int] = frozenset()
+        self.begun, self.ended = array("Q"), array("Q")
+        """When each of the calls began, and when it ended, if they wait."""
+        self.alive: list[tuple[int, int, int]] = []
+        """How many iterations had run at each scan, and how many nodes were alive that a call had
+        met, and saved tensors.
+        """
+        self.sought = 0
+        """At how many of these scans a cycle had been looked for in vain."""
+        self.unheld: gs302.KeptAlive | None = None
+        """What is known of graphs that live on, and are held by nothing that a scan has met."""
+        self._last: Call | None = None
+        self.done = False
+
+    def begin(self, call: int, steps: int) -> None:
+        """Begin a call, after so many steps of optimizers."""
+        self.call = call
+        self.starts = not steps or steps != self.steps or not self.count
+        self.count += self.starts
+        self.steps = steps
+        self.due = self.starts and self.count == self._next_due
+        if self.due:  # after the 4th, the 6th, 8th, 12th, 16th, 24th …
+            self._next_due += self.count // (3 if self.count % 3 == 0 else 2)
+
+    @property
+    def calls_until_due(self) -> int:
+        """How many calls there are at least before one that is due for a scan."""
+        return self._next_due - self.count - 1
+
+    @property
+    def record(self) -> BackwardCall | None:
+        """The record of the last call."""
+        return None if self._last is None else self._last.record
+
+    @property
+    def writes_unseen(self) -> bool:
+        """Whether the file of the calls changes tensors through ``.data``."""
+        site = None if self.record is None else self.record.site
+        return site is not None and any(line.writes for line in data_lines(site.file).values())
+
+    def end(self, call: Call) -> None:
+        """End the call."""
+        now, self._last = call.time, call
+        if not self.starts:
+            self.ticks.pop()
+        self.ticks.append(now)
+        if len(self.ticks) > MOST_TICKS:
+            del self.ticks[: MOST_TICKS // 2]
+        if len(self.ended) < len(self.begun):
+            self.ended.append(now)
+
+    def built(self, time: int) -> bool:
+        """Return whether one of the calls has built a node that was built at this time."""
+        i = bisect_left(self.ended, time)
+        return i < len(self.ended) and self.begun[i] < time
+
+    def grows(self, *, ended: bool) -> bool:
+        """Return whether at least one node more was alive with each further call, at every scan."""
+        alive = self.alive[self.sought :][-SIGHTINGS:]
+        return len(alive) >= (2 if ended else SIGHTINGS) and all(
+            now - before >= last - first for (first, before, _), (last, now, _) in pairwise(alive)
+        )
+
+    def lasts(self) -> bool:
+        """Return whether what was built has lived on in the last scans; before, the garbage of
+        something else may have been collected.
+        """
+        return len(self.alive) >= SIGHTINGS and all(
+            sum(now[1:]) - sum(before[1:]) >= now[0] - before[0]
+            for before, now in pairwise(self.alive[-SIGHTINGS:])
+        )
+
+
+def follow(
+    before: dict[Key, Sightings], count: int, suspects: Iterable[Suspect]
+) -> dict[Key, Sightings]:
+    """Return the holders of this scan, with what earlier ones saw of them."""
+    now = {}
+    for suspect in suspects:
+        if (sightings := before.get(suspect.key)) is None:
+            sightings = Sightings(count, suspect)
+        else:
+            sightings.add(count, suspect)
+        now[suspect.key] = sightings
+    return now

@@ -125,7 +125,8 @@ def plan(recording: Recording, chosen: str | None = None, picks: Sequence[int] =
     if chosen is None:
         named = {p.number for p in proposals if any(c.number in picks for c in p.candidates)}
         proposals = [p for p in proposals if not p.is_suppressed or p.number in named]
-        advice = {p.number for p in proposals if p.finding.severity is Severity.ADVICE} - named
+        mere = (p for p in proposals if p.finding.severity is Severity.ADVICE)
+        advice = {p.number for p in mere if not p.finding.is_to_mend} - named
         proposals = [p.held_back(ADVICE) if p.number in advice else p for p in proposals]
     known = {c.number: p.number for p in proposals for c in p.candidates}
     for pick in picks:

@@ -318,9 +318,12 @@ class Finding(Printed):
 
     @property
     def is_to_mend(self) -> bool:
-        """Whether it stands, is no mere advice, and has no fix that was tried and held."""
+        """Whether it stands, is no mere advice, and has no fix that was tried and held. What holds
+        graphs holds them, however few they are.
+        """
         is_mended = self.fix is not None and self.fix.proof is Proof.HELD
-        is_told = self.severity is Severity.ADVICE or self.code in _BY_HAND
+        is_mere = self.severity is Severity.ADVICE and self.code != "GS302"
+        is_told = is_mere or self.code in _BY_HAND
         return self.counts and not is_told and not is_mended
 
     @property

@@ -44,10 +44,18 @@ for step in range(10):
     total += loss.item()
 ```
 
+A holder that is emptied from time to time, such as a metric with a `reset()` for each epoch, keeps
+the graphs of a whole epoch until then, and the memory must have room for them.
+
+It is a *warning* where nothing in the code empties the holder, so that it grows as long as the
+program runs. Of a holder that was seen to be emptied, or that has grown between backward calls and
+not since the last one, it is a warning if it held more than what the graph of one backward call has
+saved (and more than 1 MiB), else *advice*.
+
 ## What to do
 
 - A number for a log or a total: `loss.item()`, or `loss.detach()` if the device should not be
-  waited for.
+  waited for, or where tensors are needed, as by `torch.stack(losses)`.
 - Outputs, features or embeddings that are kept: `detach()` them where they are stored.
 - Evaluation: run it under `torch.no_grad()` or `torch.inference_mode()`.
 - A running average of weights or statistics: update it under `torch.no_grad()`.
@@ -71,18 +79,23 @@ layers, searches and inner loops keep until the next step is no leak. Where no o
 takes 24 calls; where nothing is trained, or what is trained is not in these graphs, it is said at
 the end, and of `autograd.grad` only where what it has built has lived on all the time. Where of
 most iterations a tensor lives that no variable leads to (in an array of objects, in C++), the
-finding names the line that built it. Without backward calls only what was computed apart counts: a
-total of independent terms, or a container of independent outputs. What grew so and was run by no
-later call is advice, said at the end.
+finding names the line that built it. A holder that the code empties is said to keep graphs if it
+held those of 11 iterations or more, was seen to be emptied, and no later backward call has run any
+of them: losses that are collected to be trained on are no leak. What it held at most is what the
+last look before that has met. Without backward calls only what was computed apart counts: a
+total of independent terms, or a container of independent outputs, and it is said at the end if no
+later call has run it.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.model.paths import Path
 from gradscope.rules.base import Grown, at, rule
+from gradscope.units import listed
 
 RULE = rule(__doc__, "GS302", "graph-kept-alive", Severity.WARNING, Certainty.OBSERVED)
 
@@ -92,7 +105,8 @@ class KeptAlive(NamedTuple):
     ``grown``. Where no holder was found, it is the line that built what lives.
 
     ``call`` is None where no backward call goes through these graphs. ``is_scalar``: what is held
-    are single numbers. ``after`` is the number of the last backward call.
+    are single numbers. ``after`` is the number of the last backward call. ``emptied``: the code
+    empties it from time to time. The same line fills the ``others``, which hold less.
     """
 
     call: BackwardCall | None
@@ -102,6 +116,9 @@ class KeptAlive(NamedTuple):
     is_container: bool
     is_scalar: bool
     after: int = 0
+    level: Severity = Severity.WARNING
+    emptied: bool = False
+    others: tuple[str, ...] = ()
 
 
 def finding(facts: KeptAlive) -> Finding:
@@ -110,9 +127,13 @@ def finding(facts: KeptAlive) -> Finding:
         message = "graphs of earlier iterations stay alive, and who holds them was not found"
         note = Related("created", facts.stored, f"what lives was built here: {facts.grown}")
     else:
-        message = f"`{facts.holder.text}` keeps the graphs of earlier iterations alive"
-        note = Related("held_by", facts.stored, f"`{facts.holder.text}` holds {facts.grown}")
-    return RULE.finding(
+        until = " until it is emptied" * facts.emptied
+        message = f"`{facts.holder.text}` keeps the graphs of earlier iterations alive{until}"
+        held = f"`{facts.holder.text}` {'held' if facts.emptied else 'holds'} {facts.grown}"
+        if facts.others:
+            held += f"; this line fills {listed(f'`{each}`' for each in facts.others)}, too"
+        note = Related("held_by", facts.stored, held)
+    found = RULE.finding(
         message,
         facts.call,
         site=facts.stored,
@@ -123,6 +144,7 @@ def finding(facts: KeptAlive) -> Finding:
         trend=facts.grown.trend,
         fixes=(Fix(*_fix(facts)),),
     )
+    return replace(found, severity=facts.level)
 
 
 def _fix(facts: KeptAlive) -> tuple[FixKind, str]:
@@ -147,7 +169,9 @@ def _fix(facts: KeptAlive) -> tuple[FixKind, str]:
         once = f"register the hook once, or remove() what registering it gave{where}"
         return FixKind.OTHER, f"{once}: each keeps the variables that it closes over"
     if facts.is_scalar:
-        store = f"store .item() or .detach() of {it}{where}"
+        # What is read from a container may have to be tensors: torch.stack(losses).
+        ways = [".item()", ".detach()"][:: -1 if facts.is_container else 1]
+        store = f"store {' or '.join(ways)} of {it}{where}"
         return FixKind.ITEM, f"{store}; the number is the same, the graph goes"
     if facts.is_container:
         return FixKind.DETACH, f"detach() {what} is stored in {holder}{where}; {untrained}"

@@ -128,7 +128,7 @@ def found(text: str, folder: Path, *options: str) -> tuple[str, list[str]]:
 @pytest.mark.parametrize(
     ("text", "mib", "says", "mark", "helps"),
     [
-        pytest.param(GROWING, 200, KEEPS, "cause", "store .item() or .detach()", id="growing"),
+        pytest.param(GROWING, 200, KEEPS, "cause", "store .detach() or .item()", id="growing"),
         pytest.param(EVALUATION, 200, TOTAL, "cause", "under torch.no_grad()", id="evaluation"),
         pytest.param(PASSING, 1200, NEVER_RUN, "cause", "under torch.no_grad()", id="passing"),
         pytest.param(

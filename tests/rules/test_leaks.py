@@ -310,7 +310,7 @@ def test_an_object_in_a_container_is_not_told_to_be_detached(tmp_path: Path) -> 
     """
     fix = held_by(findings_of(program, tmp_path)).fix
     assert fix is not None
-    assert fix.message.startswith("store .item() or .detach() of its tensors (`loss`) at ")
+    assert fix.message.startswith("store .detach() or .item() of its tensors (`loss`) at ")
 
 
 TOLD_ONCE = """
@@ -384,7 +384,7 @@ def test_what_is_only_appended_to_holds_numbers(tmp_path: Path) -> None:
     source += "main()"
     (fix,) = held_by(findings_of(source, tmp_path)).fixes
     assert (fix.kind, fix.edits) == ("item", ())
-    assert fix.message.startswith("store .item() or .detach() of it at example.py:12; ")
+    assert fix.message.startswith("store .detach() or .item() of it at example.py:12; ")
 
 
 def test_retaining_for_a_second_call_is_needed_and_at_the_second_is_not(tmp_path: Path) -> None:

@@ -15,6 +15,6 @@ for epoch in range(4):
         loss.backward()
         opt.step()
         losses.append(loss)
-        kept.append(loss)
+        kept.append(loss)  # advice: GS302 [item]; held_by: GS302
     mean = torch.stack(losses).mean().item()
     kept.clear()

@@ -50,6 +50,7 @@ _Kept: TypeAlias = tuple[str, Sequence[ast.AST], Pieces]
 """What has computed a value that is kept, with its file, and the edit that computes it anew."""
 
 _NUMBER: frozenset[Kind] = frozenset({"number"})
+_PLAIN: frozenset[Kind] = frozenset({"number", "tensor"})
 _KEPT = ("every gradient stays as it is",)
 _OF_THEN = "every gradient stays as it is, at the values of then"
 
@@ -358,6 +359,24 @@ class Search(WhatIf):
         given = Counter(record.identities[node] for node in record.kept if node not in inner)
         often = [place for place, times in given.most_common(MOST) if times > MOST]
         return [place for place in often if self.effect(place).is_harmless]
+
+    def put_into(self, near: Collection[int]) -> list[int]:
+        """Return the places, in the functions of some others, at which a cut lets go of what those
+        give, tensors first, and of these the last.
+
+            entry = (score, next(count), x)  # the score
+            heapq.heappush(heap, entry)  # a tuple of all sorts
+        """
+        record = self._record
+
+        def function(number: int) -> ast.AST | None:
+            place = record.places[number]
+            return source.innermost(place.file, place.line, FUNCTIONS)
+
+        own = {*map(function, near)}
+        beside = (n for n in record.given if function(n) in own and self.effect(n).is_harmless)
+        found = [n for n in beside if self.lets_go(n, near)]
+        return sorted(found, key=lambda n: (not self._kinds([n]) <= _PLAIN, -max(record.given[n])))
 
     def rebound(self) -> list[Fix]:
         """Return the fixes that detach variables at the head of a function or loop."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -142,7 +142,8 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
     single = [sorted(search.value(n)) for n in one]
     kept = search.kept_at()
     together = [n for n in kept if n in at]
-    for several in [*([together] if len(together) > 1 else []), *single] or [kept]:
+
+    def offer(several: Sequence[int]) -> None:
         texts = listed([f"`{record.places[n].text}`" for n in several])
         forms = [(FixKind.DETACH, "detach", f"store {texts} detached")]
         if all(record.kinds.get(n) == frozenset({"number"}) for n in several):
@@ -152,6 +153,12 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
             if edits:
                 fix = Fix(kind, message, edits, Applicability.MAYBE_INCORRECT, effects)
                 found[kind].append(fix)
+
+    for several in [*([together] if len(together) > 1 else []), *single] or [kept]:
+        offer(several)
+    if not (is_chain or any(found.values())):  # it is in something that cannot be detached
+        for several in ([n] for n in search.put_into(near) if n not in near):
+            offer(several)
     found[FixKind.NO_GRAD] = search.without_graph(lines)
     return {kind: fixes[:MOST] for kind, fixes in found.items()}
 

@@ -301,15 +301,23 @@ def given_to(holder: Stepper, leaves: Sequence[int], ways: Ways) -> list[Fix]:
     if built is None or made is None:
         return []
     found: list[Fix] = []
-    if first.turn > holder.turn and built.file == made.file:
+    if (is_later := first.turn > holder.turn) and built.file == made.file:
         message = f"build `{holder.name or 'the optimizer'}` behind line {made.line}"
         found = _fixes(iter([(message, _built_behind(built, made))]), FixKind.REORDER)
-    later = max(made, built, key=lambda site: site.line)
-    return [*found, *_fixes(_given_to(holder, leaves, ways.record, later))]
+    later = made if is_later else built
+    is_once = _around(made) is _around(built)  # it is given once, and by a name that is known there
+    behind = source.statement_at(later) if is_once else None
+    return [*found, *_fixes(_given_to(holder, leaves, ways.record, behind, later.file))]
 
 
-def _given_to(holder: Stepper, leaves: Sequence[int], record: Origins, later: Site) -> _Proposed:
-    """Give them to it by way of the module that has them, or behind the line where both exist."""
+def _around(site: Site) -> ast.stmt | None:
+    return source.innermost(site.file, site.line, source.FUNCTIONS + source.LOOPS)
+
+
+def _given_to(
+    holder: Stepper, leaves: Sequence[int], record: Origins, behind: ast.stmt | None, file: str
+) -> _Proposed:
+    """Give them to it by way of the module that has them, or behind a statement: there are both."""
     first = record.leaves[leaves[0]]
     for site in record.routes[first.made] if first.made >= 0 else ():
         statement = _statement(site)
@@ -319,11 +327,11 @@ def _given_to(holder: Stepper, leaves: Sequence[int], record: Origins, later: Si
             message = f"keep the modules of line {site.line} in an nn.ModuleList"
             yield message, (instead_of(value, site.file, text),)
     owner = common_module(record.leaves[n].name for n in leaves)
-    if owner and holder.name and (behind := source.statement_at(later)):
+    if owner and holder.name and behind is not None:
         is_one = len(leaves) == 1 and owner == first.name
         what = f"[{owner}]" if is_one else f"{owner}.parameters()"
         line = f'{holder.name}.add_param_group({{"params": {what}}})'
-        yield line, after(behind, later.file, [line])
+        yield line, after(behind, file, [line])
 
 
 def _built_behind(built: Site, made: Site) -> Pieces:

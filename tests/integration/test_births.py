@@ -125,6 +125,40 @@ def test_what_resets_too_early_is_moved_behind_the_step(line: str, tmp_path: Pat
     assert known(finding.fix).proof is (Proof.HELD if is_seen else Proof.UNTRIED)
 
 
+HEAD_MADE_LATE = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), None
+
+    def forward(self, x):
+        h = self.body(x)
+        if self.head is None:
+            self.head = nn.Linear(4, 1)
+        return self.head(h)
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(6):
+    loss = F.mse_loss(net(torch.randn(8, 4)), torch.ones(8, 1))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_nothing_is_given_to_an_optimizer_before_it_is_there(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(HEAD_MADE_LATE)
+    (finding,) = found(file)
+    assert finding.code == "GS503"
+    assert not any(fix.edits for fix in finding.fixes)
+
+
 CUT_TWICE = """\
 import torch
 from torch import nn

@@ -98,6 +98,37 @@ def test_what_lets_go_of_a_value_cuts_all_its_uses(tmp_path: Path) -> None:
     assert all(len(search.value(n)) == 2 for n in near if text[n] == "out")
 
 
+POOL = loop(
+    f"""import heapq
+
+class Pool:
+    def __init__(self):
+        self.heap = []
+
+    def offer(self, scores, xs):
+        for at, item in enumerate(zip(scores, xs)):
+            entry = (item[0], (step, at), item[1:])
+            heapq.heappush(self.heap, entry)
+
+net, pool = torch.nn.Linear(4, 1), Pool()
+{SGD}""",
+    f"""loss = net(torch.rand(3, 4)).square().mean()
+{STEP}
+x = torch.rand(8, 4)
+pool.offer(net(x).square().sum(1), x)""",
+).replace("range(4)", "range(40)")
+
+
+def test_what_holds_a_graph_among_other_things_is_let_go_where_it_is_put_in(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(POOL)
+    ran_well(*command("fix", file, "--write"), GRADSCOPE_NO_REHEARSAL="")
+    assert "entry = (item[0].item(), (step, at), item[1:])" in file.read_text()
+    assert "trained" in ran_well(python(), file).stdout
+
+
 TWO_LOSSES = """body = torch.nn.Linear(4, 4)
 one, other = torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)
 first = torch.optim.SGD([*body.parameters(), *one.parameters()], 0.1)

@@ -131,7 +131,7 @@ def test_an_edit_is_found_that_goes_on_to_work_and_is_followed_only_if_asked_for
     how = {"COLUMNS": "200", "GRADSCOPE_NO_REHEARSAL": ""}
     shown = gradscope("fix", "metric.py", cwd=tmp_path, **how).stdout
     assert "advice[GS302]" in shown
-    assert "fix: store `loss` detached (tried, machine-applicable)" in shown
+    assert "fix: store `loss` detached (tried, ready to apply)" in shown
     assert "followed only if asked for" in shown
     assert "by hand" not in shown
     picked = gradscope("fix", "metric.py", "--finding", "GS302", cwd=tmp_path, **how).stdout

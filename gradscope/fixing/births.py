@@ -234,8 +234,10 @@ def _unused_way(leaves: Sequence[int], state: Arrival, ways: Ways) -> Way | None
     if site is None:
         return None
     use = Fix(FixKind.OTHER, "use it in what is trained, or remove it")
-    notes = [*_not_read(made)] if made is not None and state is Arrival.UNUSED else []
-    return Way(site, label, notes, (use,), is_unused=True)
+    unread = made if state is Arrival.UNUSED else None
+    notes = [] if unread is None else [*_not_read(unread)]
+    instead = [] if unread is None else reconnecting.mistaken(unread)
+    return Way(site, label, notes, (*instead, use), is_unused=True)
 
 
 def never_used(finding: Finding, ways: Ways) -> Way | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -58,6 +59,7 @@ def fixes_of(cut: Cut, ways: Ways, roots: Iterable[int]) -> list[Fix]:
     return [*found, *([Fix(FixKind.ATTACH, words)] if words else [])]
 
 
+_STEM = re.compile(r"[0-9_]+$|(?<=_)[a-z]$")  # the number of an attribute, or its letter
 _Proposed = Iterator[tuple[str, Pieces]]
 
 
@@ -289,6 +291,35 @@ def _thawed(frozen: Sequence[int], record: Origins) -> _Proposed:
             if froze is not None and is_frozen and isinstance(call.args[0], ast.Constant):
                 message = f"requires_grad_(True) in line {froze.line}, at what is to be trained"
                 yield message, (instead_of(call.args[0], froze.file, "True"),)
+
+
+def mistaken(made: Site) -> list[Fix]:
+    """Return what reads what a class makes at a site and never reads, where it reads its like once
+    more.
+
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(self.norm1(x))  # self.norm2
+    """
+    owner = source.innermost(made.file, made.line, ast.ClassDef)
+    making = _statement(made)
+    if owner is None or not isinstance(making, ast.Assign):
+        return []
+    made_of = {
+        ast.unparse(each.targets[0]): ast.unparse(each.value)
+        for each in ast.walk(owner)
+        if isinstance(each, ast.Assign)
+    }
+    name, stem = ast.unparse(making.targets[0]), _STEM.sub("", ast.unparse(making.targets[0]))
+    alike = [n for n, of in made_of.items() if _STEM.sub("", n) == stem and of == made_of[name]]
+    reads = [each for each in source.reads_of(owner) if ast.unparse(each) in alike]
+    reads.sort(key=lambda each: (each.lineno, each.col_offset))
+    texts = [ast.unparse(each) for each in reads]
+    if name in texts or len(reads) != len(alike):
+        return []
+    at = reads[alike.index(name)]
+    message = f"read `{name}` in line {at.lineno}, which reads `{ast.unparse(at)}` once more"
+    is_twice = texts.count(ast.unparse(at)) > 1
+    return _fixes(iter([(message, (instead_of(at, made.file, name),))] * is_twice), FixKind.OTHER)
 
 
 # who steps them

@@ -159,6 +159,47 @@ def test_nothing_is_given_to_an_optimizer_before_it_is_there(tmp_path: Path) -> 
     assert not any(fix.edits for fix in finding.fixes)
 
 
+MISTAKEN = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer1 = nn.Linear(4, 4)
+        self.layer2 = nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = self.layer1(x).tanh()
+        return self.{}(x).mean(1, keepdim=True)
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(12):
+    loss = F.mse_loss(net(torch.randn(8, 4)), torch.ones(8, 1))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "edits"),
+    [("layer1", ["        return self.layer2(x)"]), ("layer1(x) + self.layer1", [])],
+)
+def test_what_is_read_twice_in_the_place_of_its_like_is_named(
+    read: str, edits: list[str], tmp_path: Path
+) -> None:
+    """With a read more than there are layers, it may be meant."""
+    file = tmp_path / "train.py"
+    file.write_text(MISTAKEN.format(read))
+    (finding,) = found(file)
+    assert finding.code == "GS502"
+    written = [e.replacement for fix in finding.fixes for e in fix.edits]
+    assert [text.split(".mean")[0] for text in written] == edits
+
+
 CUT_TWICE = """\
 import torch
 from torch import nn

@@ -162,7 +162,10 @@ class Wanted(Question):
         return frozenset((Mark(self._known[key]),)) if self._leads[key] else NO_MARKS
 
     def meets(self, marks: Marks, inputs: Sequence[Any] | None) -> bool | None:
-        """Return whether a backward call from there to these inputs runs it; None if unknown."""
+        """Return whether a backward call from there to these inputs runs it; None if unknown.
+
+        What was there before leads to no input that is computed only then.
+        """
         if inputs is None:
             return True
         if self._meets is None:
@@ -170,7 +173,8 @@ class Wanted(Question):
         live = [each for each in inputs if is_a(each, Tensor)]
         if any(self._meets(mark.held, each) for mark in marks for each in live):
             return True
-        return False if len(live) == len(inputs) else None
+        later = [each for each in inputs if is_exactly(each, Ahead)]
+        return False if len(live) + len(later) == len(inputs) else None
 
     def is_over(self, machine: Machine) -> bool:
         """Return whether it is known that nothing leads there any more."""

@@ -65,7 +65,7 @@ _MOST_BUSY = 4.0
 USED_WRONGLY = 2
 
 _OPTIONS = (
-    "--format --quiet --verbose --output --save --html --draw --log --metrics --live --stop-after"
+    "--format --quiet --verbose --output --save --html --draw --log --metrics --stop-after"
     " --guard --no-hooks --budget --no-rehearsal --fail-on --ignore --baseline"
 )
 """What a user may have meant for gradscope where a program refuses it."""

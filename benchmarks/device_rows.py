@@ -183,7 +183,7 @@ def check(name: str, where: str, _: int) -> Row:
         return [], "skipped: this torch enters no stream of any device"
     with one_rank(home) if name == ONE_RANK else nullcontext():
         # The first sets up libraries, which keep memory.
-        _, (once, held), (again, as_much) = (train(name, home)[:2] for _ in range(3))
+        _first, (once, held), (again, as_much) = (train(name, home)[:2] for _ in range(3))
         with gradscope.watch() as scope:
             values, watched, loss = train(name, home)
             healthy = [finding.code for finding in scope.findings]

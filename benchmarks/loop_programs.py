@@ -178,19 +178,19 @@ def policy_epoch() -> Iteration:
         rewards = torch.randn(len(states))
         with torch.no_grad():
             chosen = torch.distributions.Categorical(logits=actor(body(states)))
-            actions = chosen.sample()  # type: ignore[no-untyped-call]
-            before = chosen.log_prob(actions)  # type: ignore[no-untyped-call]
+            actions = chosen.sample()
+            before = chosen.log_prob(actions)
         for _ in range(length(4)):
             for some in torch.randperm(len(states)).split(32):
                 hidden = body(states[some])
                 now = torch.distributions.Categorical(logits=actor(hidden))
-                ratio = (now.log_prob(actions[some]) - before[some]).exp()  # type: ignore[no-untyped-call]
+                ratio = (now.log_prob(actions[some]) - before[some]).exp()
                 value = critic(hidden).squeeze(1)
                 gain = rewards[some] - value.detach()
                 clipped = torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain)
                 loss = F.mse_loss(value, rewards[some]) - clipped.mean()
                 optimizer.zero_grad()
-                (loss - 0.01 * now.entropy().mean()).backward()  # type: ignore[no-untyped-call]
+                (loss - 0.01 * now.entropy().mean()).backward()
                 nn.utils.clip_grad_norm_(parameters, 0.5)
                 optimizer.step()
 

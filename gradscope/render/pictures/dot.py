@@ -78,8 +78,8 @@ def head_of(picture: Picture) -> list[Line]:
     looks = [look for state, look in NODE_STATES.items() if state in states]
     lines += [Line(f"{one.word}: {one.meaning}", "", one.symbol, one.light.ink) for one in looks]
     entered = {arrow.enters for arrow in picture.arrows}
-    for part in filter(entered.__contains__, (SHARED, OLDER)):
-        lines.append(Line(f"enters {part}", "", "→", LIGHT.accent))
+    if parts := [part for part in (SHARED, OLDER) if part in entered]:  # both are drawn alike
+        lines.append(Line(f"enters {' or '.join(parts)}", "", "→", LIGHT.accent))
     if any(box.is_fold for box in picture.boxes) and not picture.is_way:
         lines.append(Line("double frame: several nodes folded", mark=""))
     for note in picture.notes:

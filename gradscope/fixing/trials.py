@@ -15,7 +15,7 @@ from gradscope.fixing.edits import unguarded
 from gradscope.fixing.patch import Pieces, block_with
 from gradscope.fixing.rehearsal import Event, Kind, Option, Record, Simulation, Spot
 from gradscope.model import Applicability, Edit, Fix, FixKind
-from gradscope.units import gathered
+from gradscope.units import firsts, gathered
 
 MOST = 3  # lines in a fix that say what the training loses: more are not read
 CHANGES = Applicability.MAYBE_INCORRECT
@@ -171,7 +171,8 @@ class WhatIf:
         """
         around = ((file, e) for file, node in self._built_at for e in _around(file, node))
         found = [(file, *unguarded(file, guard)) for file, guard in dict.fromkeys(around)]
-        found += [(file, *made_once(file, node)) for file, node in self._built_at]
+        made = ((file, *made_once(file, node)) for file, node in self._built_at)
+        found += firsts(made, lambda each: (each[0], *each[1])).values()  # most are of one method
         return [each for each in found if self._all_built(*each[:2]) & self._broken]
 
     def _builds(self, file: str, node: ast.AST) -> bool:

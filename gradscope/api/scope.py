@@ -19,7 +19,7 @@ from gradscope.collect.backward import Backward, came_out_of_a_call
 from gradscope.collect.calls import Call
 from gradscope.collect.facts import Part
 from gradscope.collect.looker import Looker
-from gradscope.collect.notes import Notes, came_by_signal, raised_by_program, take
+from gradscope.collect.notes import Notes, came_by_signal, take
 from gradscope.collect.observers import Observer
 from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.slots import begin_watch, foreign
@@ -249,20 +249,15 @@ class Session:
         return not (lifting.leaves or (lifting.on and state.generations.has_built))
 
     def _before_step(self, optimizer: Any) -> None:
-        state = self.state
-        if self._is_passed():
-            return
-        began = perf_counter() if state.cost.is_timed else 0.0
-        try:
+        def look() -> None:
             for scope in self.scopes:
                 scope.trained.stepping(optimizer)
-            state.mutations.before_step(optimizer, looks=not self._is_idle())
-        except Exception as failure:
-            if raised_by_program(failure):
-                raise
-            state.notes.failed(_LOOK_AT_STEP, failure)
-        if began:
-            state.cost.add(began)
+            self.state.mutations.before_step(optimizer, looks=not self._is_idle())
+
+        if not self._is_passed():
+            began = perf_counter()
+            self.state.notes.attempt(_LOOK_AT_STEP, look, None)
+            self.state.cost.add(self.state.calls, began)
 
     def _is_passed(self) -> bool:
         """Return whether a step is not to be looked at: a compiled one has no Python to call."""
@@ -270,26 +265,24 @@ class Session:
         return (budget is not None and budget.rests) or is_compiling()
 
     def _after_step(self, optimizer: Any) -> None:
-        state = self.state
-        state.steps += 1
+        self.state.steps += 1
         if self._is_passed():
             return
-        began = perf_counter() if state.cost.is_timed else 0.0
-        state.generations.stepped()
-        try:
+
+        def look() -> None:
             for scope in self.scopes:
                 scope.trained.stepped(optimizer)
-            if self._reducers.is_open or not self._is_idle():
-                frame = user_frame(sys._getframe())
-                place = None if frame is None else place_in(frame)
-                state.mutations.after_step(optimizer, place)
-                state.observers.tell(Observer.after_step, optimizer, place, frame)
-        except Exception as failure:
-            if raised_by_program(failure):
-                raise
-            state.notes.failed(_LOOK_AT_STEP, failure)
-        if began:
-            state.cost.add(began)
+            if self._is_idle() and not self._reducers.is_open:
+                return
+            frame = user_frame(sys._getframe(1))
+            place = None if frame is None else place_in(frame)
+            self.state.mutations.after_step(optimizer, place)
+            self.state.observers.tell(Observer.after_step, optimizer, place, frame)
+
+        began = perf_counter()
+        self.state.generations.stepped()
+        self.state.notes.attempt(_LOOK_AT_STEP, look, None)
+        self.state.cost.add(self.state.calls, began)
 
     # what the choke point writes goes to every watch in progress
 

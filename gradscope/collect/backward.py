@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import methodcaller
 from traceback import walk_tb
 from types import FrameType
@@ -19,7 +20,6 @@ from torch.autograd.graph import Node
 from gradscope.collect.calls import Call, EngineCall, Habit, Shape, Shapes, finished
 from gradscope.collect.generations import name_of_thread
 from gradscope.collect.ledger import LOOKS
-from gradscope.collect.lifting import MANY
 from gradscope.collect.look import Look
 from gradscope.collect.looker import Looker
 from gradscope.collect.notes import postponed, raise_postponed, raised_by_program
@@ -63,6 +63,10 @@ _SAMPLE_EVERY = 0.01
 _MOST_ROWS = 64
 _LATE = "found after the error, as the budget was spent: this call was not looked at"
 _LEAST = 0.02  # seconds of a budget that is left: about as much as reading the code ahead takes
+# Nodes of a recognized graph from which on Python's collector is kept from counting their Python
+# objects, two a node: it sets in after 700 of all kinds (in Python 3.11), and took up to a tenth
+# of the time of loops whose graphs have hundreds of nodes.
+_MANY = 100
 
 
 _CALLS = torch.autograd.backward.__code__, torch.autograd.grad.__code__
@@ -329,17 +333,13 @@ class Backward:
     @hidden_from_compiler
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Begin a call; None if that failed, which must not become the program's failure."""
-        state, before, budget = self._state, self._state.calls, self._state.budget
-        state.cost.begin(before + 1)
-        is_timed = state.cost.is_timed
-        began = time.perf_counter() if is_timed or budget is not None else 0.0
+        before, began, budget = self._state.calls, time.perf_counter(), self._state.budget
         try:
             new = self._begin(EngineCall.of(*args, **kwargs))
-            hooked_nodes = 0 if state.lifting.on else new.built
+            hooked_nodes = 0 if self._state.lifting.on else new.built
             if budget is not None:
                 budget.spend(began, hooked_nodes)
-            if is_timed:
-                state.cost.add(began, hooked_nodes)
+            self._state.cost.add(new.number, began, hooked_nodes)
             return new
         except BaseException as failure:
             call = self._state.call
@@ -363,21 +363,16 @@ class Backward:
     @hidden_from_compiler
     def _conclude(self, call: Call, error: BaseException | None, args: tuple[Any, ...]) -> None:
         """Finish a call; a failure of ours in that must not become the program's."""
-        state, budget, is_timed = self._state, self._state.budget, self._state.cost.is_timed
-        began = time.perf_counter() if is_timed or budget is not None else 0.0
-        try:
-            if call.guarded and error is None:
-                self.steady.end(call)
-            else:
-                self._finish(call, error, args)
-        except Exception as failure:
-            if raised_by_program(failure):
-                raise
-            state.notes.failed("booking a backward call failed in gradscope", failure)
+        began, budget = time.perf_counter(), self._state.budget
+        what = "booking a backward call failed in gradscope"
+        if call.guarded and error is None:
+            finish = partial(self.steady.end, call)
+        else:
+            finish = partial(self._finish, call, error, args)
+        self._state.notes.attempt(what, finish, None)
         if budget is not None:
             budget.spend(began)
-        if is_timed:
-            state.cost.add(began)
+        self._state.cost.add(call.number, began)
         self._sink.called(call)
 
     # before the engine
@@ -432,22 +427,24 @@ class Backward:
     def _guard(self, call: Call, asked: EngineCall, roots: list[Node]) -> bool:
         """Begin a call on a graph that is known; put the hooks back where it is not."""
         state, lifting = self._state, self._state.lifting
-        is_known = call.plain and not lifting.blocked
-        is_known = is_known and state.recognizer.look(
-            call, asked, roots, lifting.since, guarded=lifting.theirs_entered
-        )
+        is_known = False
+        if call.plain and not lifting.blocked:
+            with Uncollected():  # a walk leaves no garbage, and may make enough to set it off
+                is_known = state.recognizer.look(
+                    call, asked, roots, lifting.since, guarded=lifting.theirs_entered
+                )
+                if is_known and len(call.numbers) >= _MANY:
+                    # Torch keeps a Python object for each node and tensor that was read.
+                    call.allowance = Allowance(2 * len(call.numbers))
         if not is_known:
             if not call.own:
                 lifting.block()
             elif not (call.plain and state.recognizer.is_mixed):
                 lifting.leave()
             return False
-        if len(call.numbers) >= MANY:
-            # Torch keeps a Python object for each node and tensor that was read.
-            call.allowance = Allowance(2 * len(call.numbers))
         call.roots = (call.numbers[0], *map(_torch_number, roots[1:]))
         call.started = state.elapsed()
-        lifting.begin(call, roots[0])
+        lifting.begin(call, roots)
         state.guarded += 1
         if self._sink.is_kept:
             self.books.begins(call)

@@ -324,8 +324,8 @@ class EngineCall(NamedTuple):
     @property
     def kind(self) -> int:
         """A number that is another for each way of asking."""
-        kept = self.keep_graph + 2 * self.create_graph + 8 * self.accumulates
-        return kept + INPUTS if self.inputs else kept
+        kept = self.keep_graph + 2 * self.create_graph
+        return kept + INPUTS * bool(self.inputs) + 8 * self.accumulates
 
     @property
     def word(self) -> str:
@@ -336,9 +336,9 @@ class EngineCall(NamedTuple):
 NO_HABIT = Habit()
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Call:
-    """A backward call, numbered from 1. What is not set of it is as the class has it: one that is
-    guarded sets a third.
+    """A backward call, numbered from 1.
 
     All threads that the engine runs it in have it in common, as torch carries it into them: it is
     the ``parent`` of a call that any of them makes, and ``frame``, as long as it is open, is where
@@ -363,6 +363,9 @@ class Call:
     is that of a graph like it.
     """
 
+    number: int
+    place: Place | None
+    keep: bool
     open: bool = True
     completed: bool = False
     exact: bool = True
@@ -407,9 +410,6 @@ class Call:
     allowance: Allowance | None = None
     word: str = "backward"
     _record: BackwardCall | None = None
-
-    def __init__(self, number: int, place: Place | None, keep: bool) -> None:
-        self.number, self.place, self.keep = number, place, keep
 
     def begin(self, parent: Call | None, frame: FrameType) -> None:
         """Have torch carry the call into the threads that run it."""

@@ -70,10 +70,7 @@ class _Thread:
     def go_on(self, following: int, ended: int) -> None:
         """Take note of its next number; so many calls have ended."""
         missing = ended - self.start - len(self.ended_at)
-        if missing == 1:  # as most often
-            self.ended_at.append(self.next)
-        elif missing:
-            self.ended_at.extend(array("Q", (self.next,)) * missing)
+        self.ended_at.extend(array("Q", (self.next,)) * missing)
         self.next = following
 
     def at(self, index: int) -> int:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -35,13 +34,8 @@ from gradscope.collect.nodes import (
 from gradscope.collect.walk import StackLimit
 from gradscope.program.sites import Place
 from gradscope.program.tensors import PLAIN, is_parameter
-from gradscope.program.undisturbed import Uncollected
 from gradscope.torch_private import NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
 
-# Nodes of a recognized graph from which on Python's collector is kept from counting their Python
-# objects, two a node: it sets in after 700 of all kinds (in Python 3.11), and took up to a tenth
-# of the time of loops whose graphs have hundreds of nodes.
-MANY = 100
 # The largest graph that a fast walk recognizes, at about a microsecond a node. A call on a larger
 # one is inspected in full each time.
 _MOST_NODES = 50_000
@@ -61,8 +55,6 @@ _MOST_COMPARED = 16
 _REACHES = (4, 2)
 
 _Window = tuple[type | None, ...]
-
-_COLLECTED = nullcontext()
 
 _FUNCTION: Reads = (("function", "", "", None),)
 _LEAF: Reads = (("leaf", "", "", None),)
@@ -113,9 +105,7 @@ class Recognizer:
         if asked.inputs and asked.constant:
             return False
         oldest = self._generations.oldest_of(habit.ended)
-        # A long walk leaves no garbage, and makes enough to set the collector off.
-        with Uncollected() if len(known.signature.kinds) >= MANY else _COLLECTED:
-            read = self._read(roots, habit, oldest, lifted, guarded)
+        read = self._read(roots, habit, oldest, lifted, guarded)
         if read is None:
             return False
         seen, kinds, numbers, elsewhere, tensors, nbytes = read
@@ -543,16 +533,15 @@ class Lifting:
 
     # while it goes on
 
-    def begin(self, call: Call, root: Node) -> None:
+    def begin(self, call: Call, roots: Sequence[Node]) -> None:
         """Count the nodes of a recognized graph as alive for as long as its root lives."""
-        metadata: Any = root.metadata  # a property, though its stub says a method
-        weight = metadata.get(Weight.KEY)
-        if weight is None:
+        metadata: Any = roots[0].metadata  # a property, though its stub says a method
+        if Weight.KEY not in metadata:
             mark = metadata.get(KEY)  # the program may have had a look at it: it is counted then
             is_counted = mark is not None and mark.census is self._census
             nodes = 0 if is_counted else self._past.count_new(call.numbers)
-            weight = metadata[Weight.KEY] = Weight(self._census, nodes)
-        weight.keep(*call.size if call.keep else (0, 0))
+            metadata[Weight.KEY] = Weight(self._census, nodes)
+        metadata[Weight.KEY].keep(*call.size if call.keep else (0, 0))
 
     def after_guarded(self, call: Call) -> bool:
         """Remember the call, and put the hooks back if it was not like those that were watched;
@@ -561,11 +550,9 @@ class Lifting:
         self._past.add(call)
         self._guarded += 1
         ledger, extra = self._ledger, call.built - call.fresh
-        held = ledger.live_bytes + call.size[1]  # its graph was alive at least
-        if held > ledger.highest_bytes:
-            ledger.highest_bytes = held
-        if not self.leaves:
-            self.leaves = self._leaves_any(call)
+        if ledger.live_bytes + call.size[1] > ledger.highest_bytes:  # its graph was alive at least
+            ledger.highest_bytes = ledger.live_bytes + call.size[1]
+        self.leaves = self.leaves or self._leaves_any(call)
         if call.habit.pace:
             call.habit.go_on()
         if self._has_outgrown(call):

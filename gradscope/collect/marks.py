@@ -67,8 +67,7 @@ class Weight:
         census.alive -= self._nodes
         census.graphs -= 1
         census.destroyed += self._nodes
-        if self._kept[0]:
-            self.keep(0, 0)
+        self.keep(0, 0)
 
 
 KEY = "gradscope"

@@ -106,18 +106,16 @@ class Cost:
     def __init__(self) -> None:
         self._began = self._last = self._spent = 0.0
         self._calls = 0
-        self.is_timed = True
-        """Whether the time is taken of what is done for the call that began last."""
 
-    def begin(self, calls: int) -> None:
-        """Choose whether to take the time of this call: so many have begun."""
-        self._calls, self.is_timed = calls, calls <= _TIMED_ALL or not calls % _TIMED_EACH
-
-    def add(self, since: float, nodes: int = 0) -> None:
-        """Count the time since then, and so many nodes that were built under hooks."""
-        self._last = time.perf_counter()
+    def add(self, calls: int, since: float, nodes: int = 0) -> None:
+        """Count the time since then, where it is one of those of which it is taken, and so many
+        nodes that were built under hooks; so many calls have begun.
+        """
+        if calls > _TIMED_ALL and calls % _TIMED_EACH:
+            return
+        self._calls, self._last = calls, time.perf_counter()
         self._began = self._began or since
-        each = 1 if self._calls <= _TIMED_ALL else _TIMED_EACH
+        each = 1 if calls <= _TIMED_ALL else _TIMED_EACH
         self._spent += each * (self._last - since + _PER_NODE * nodes)
 
     @property

@@ -161,12 +161,14 @@ class Growth(Observer):
             if loop.waits and len(loop.ended) < MOST_TICKS:
                 loop.begun[len(loop.ended) :] = array("Q", (call.began,))
         self._unmet |= self._between
-        if self._unmet or self._emptied or (loop is not None and loop.due):
+        emptied = [key for key in self._emptied if key not in self._last]
+        if self._unmet or emptied or (loop is not None and loop.due):
             met = frozenset(numbers)
             self._unmet = {k: s for k, s in self._unmet.items() if s.newest.roots.isdisjoint(met)}
-            for key, each in [*self._emptied.items()]:
-                if key not in self._last and not each.at_most.newest.roots.isdisjoint(met):
-                    self._run |= each.at_most.newest.keys
+            for key in emptied:
+                suspect = self._emptied[key].at_most.newest
+                if not suspect.roots.isdisjoint(met):
+                    self._run |= suspect.keys
                     del self._emptied[key]
             if loop is not None and loop.due:
                 loop.numbers = met

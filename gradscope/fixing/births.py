@@ -234,10 +234,10 @@ def _unused_way(leaves: Sequence[int], state: Arrival, ways: Ways) -> Way | None
     if site is None:
         return None
     use = Fix(FixKind.OTHER, "use it in what is trained, or remove it")
-    unread = made if state is Arrival.UNUSED else None
-    notes = [] if unread is None else [*_not_read(unread)]
-    instead = [] if unread is None else reconnecting.mistaken(unread)
-    return Way(site, label, notes, (*instead, use), is_unused=True)
+    if made is None or state is not Arrival.UNUSED:
+        return Way(site, label, (), (use,), is_unused=True)
+    fixes = (*reconnecting.mistaken(made), use)
+    return Way(site, label, [*_not_read(made)], fixes, is_unused=True)
 
 
 def never_used(finding: Finding, ways: Ways) -> Way | None:

@@ -191,8 +191,8 @@ class Search(WhatIf):
         edits = all_of(with_flag(place, "retain_graph") for place in keeps)
         calls = "call" if len(keeps) == 1 else "calls"
         message = f"pass retain_graph=True to the {calls} at {lines_told(p.line for p in keeps)}"
-        effects = ("each of these graphs is kept until nothing refers to it",)
-        effects = (STALE,) if self.is_built_once else effects
+        kept = "each of these graphs is kept until nothing refers to it"
+        effects = (STALE if self.is_built_once else kept,)
         others = [p.line for p, own in flags.items() if p not in keeps and events[own[0]].keep]
         reason = f"the program keeps its graphs so at {lines_told(others)}" if others else ""
         return [Fix(FixKind.RETAIN_GRAPH, message, edits, CHANGES, effects, reason)]

@@ -16,6 +16,7 @@ from gradscope.fixing.edits import (
     PATHS,
     entered_anew,
     not_reentrant,
+    own_names,
     read_names,
     with_flag,
     with_followers,
@@ -44,7 +45,6 @@ from gradscope.rules.base import NOT_REENTRANT
 from gradscope.rules.gs104 import SETTING
 from gradscope.rules.gs601 import PRESERVED
 
-_SCOPES = (ast.ClassDef, *FUNCTIONS)
 _CACHES = ("cache", "lru_cache", "cached_property")
 _NORMS = ("weight_norm", "spectral_norm")
 
@@ -201,12 +201,13 @@ def made_once(file: str, node: ast.stmt) -> tuple[list[ast.stmt], Pieces]:
                 self.rho = nn.Parameter(torch.zeros(4))
                 self.dist = Normal(0.0, self.rho.exp())  # then: def dist(self), a property
     """
-    around = [e for e in source.enclosing(file, node.lineno) if isinstance(e, _SCOPES)]
-    match around:
-        case [*_, ast.ClassDef() as owner, ast.FunctionDef(decorator_list=[]) as method]:
-            me, *given = _arguments(method) or [""]
-        case _:
-            return [], ()
+    owner = source.innermost(file, node.lineno, ast.ClassDef)
+    method = source.innermost(file, node.lineno, FUNCTIONS)
+    if owner is None or not isinstance(method, ast.FunctionDef):
+        return [], ()
+    if method not in owner.body or method.decorator_list:
+        return [], ()
+    me, *given = [each.arg for each in ast.walk(method.args) if isinstance(each, ast.arg)] or [""]
     if method.name == "__init__":
         return _as_property(file, node, method, me)
     functions = [each for each in owner.body if isinstance(each, ast.FunctionDef)]
@@ -236,7 +237,7 @@ def _as_property(
     is_set = any(
         e.attr == name and not isinstance(e.ctx, ast.Load) and e is not kept for e in paths
     )
-    if is_set or block is not init.body or needed & (stored_names(init) | {*_arguments(init)}):
+    if is_set or block is not init.body or needed & own_names(init):
         return [], ()
     lines = [line for each in steps for line in statement_lines(each, file)]
     body = [f"    {line}" for line in (*lines, f"return {text_of(value, file)}")]
@@ -244,10 +245,6 @@ def _as_property(
     made = (f"{indent}{line}\n" for line in ("@property", f"def {name}({me}):", *body))
     put = Piece(file, below, below, "\n" + "".join(made))
     return nodes, together(*(removed(each, file) for each in nodes), (put,))
-
-
-def _arguments(function: ast.FunctionDef) -> list[str]:
-    return [each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)]
 
 
 def _cache_of(wrapper: ast.expr, tree: ast.Module) -> str:

@@ -262,7 +262,7 @@ def rebinding(
     lines, method = [], "detach().requires_grad_" if is_leaf else "detach"
     at = place.statement[1]
     around = [each for each in functions_around(place.file, at) if each is not at]
-    known = _own_names(around[-1]) if around else set()
+    known = own_names(around[-1]) if around else set()
     region = around[-1] if around else source.tree(place.file)
     given = _loop_variables(region) | (_arguments(region) if around else set())
     for name, own in kinds.items():
@@ -475,7 +475,7 @@ def _reads(node: ast.AST, names: set[str], but: Sequence[ast.AST] = ()) -> bool:
     if isinstance(node, source.COMPREHENSIONS):
         names = names - {name for each in node.generators for name in stored_names(each.target)}
     if isinstance(node, FUNCTIONS):
-        names = names - _own_names(node)
+        names = names - own_names(node)
     if isinstance(node, ast.Name):
         return not isinstance(node.ctx, ast.Store) and node.id in names
     return any(_reads(e, names, but) for e in ast.iter_child_nodes(node) if e not in but)
@@ -617,7 +617,7 @@ def functions_around(file: str, node: ast.AST) -> list[source.Function]:
     return [each for each in around if isinstance(each, FUNCTIONS)]
 
 
-def _own_names(function: ast.stmt) -> set[str]:
+def own_names(function: ast.stmt) -> set[str]:
     """Return the arguments and variables of a function, and those that it declares."""
     return stored_names(function) | _arguments(function) | _declared(function)
 

@@ -268,11 +268,12 @@ def _outcome(
     if verdict.refused and TARGET not in fix.effects:
         return None, replace(fix, proof=Proof.TRAINS_OTHERWISE)
     is_more = fix.kind is FixKind.CREATE_GRAPH  # it trains by the derivative, as it should
-    is_equal = (comparison.is_equal or is_more) and not {OTHER, CONSTANT, STALE} & {*fix.effects}
+    is_other = not {OTHER, CONSTANT, STALE}.isdisjoint(fix.effects)
+    is_equal = (comparison.is_equal or is_more) and not is_other
     trains = 2 if comparison.differences else 1 - is_equal
     keeps = fix.kind is FixKind.RETAIN_GRAPH and (comparison.keeps or not is_equal)
     may_fail = fix.kind is FixKind.ITEM and verdict.after.calls >= verdict.bounds.calls
-    if not may_fail and not {OTHER, TARGET, CONSTANT, STALE} & {*fix.effects}:
+    if not (may_fail or is_other or TARGET in fix.effects):
         fix = replace(fix, applicability=Applicability.MACHINE_APPLICABLE)
     place = candidate.number if candidate in proposal.candidates else len(proposal.candidates)
     outcome = Rank(others, keeps, trains, may_fail, comparison.carries, place)

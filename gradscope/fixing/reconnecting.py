@@ -316,10 +316,11 @@ def mistaken(made: Site) -> list[Fix]:
     texts = [ast.unparse(each) for each in reads]
     if name in texts or len(reads) != len(alike):
         return []
-    at = reads[alike.index(name)]
-    message = f"read `{name}` in line {at.lineno}, which reads `{ast.unparse(at)}` once more"
-    is_twice = texts.count(ast.unparse(at)) > 1
-    return _fixes(iter([(message, (instead_of(at, made.file, name),))] * is_twice), FixKind.OTHER)
+    at = alike.index(name)
+    if texts.count(texts[at]) < 2:
+        return []
+    message = f"read `{name}` in line {reads[at].lineno}, which reads `{texts[at]}` once more"
+    return _fixes(iter([(message, (instead_of(reads[at], made.file, name),))]), FixKind.OTHER)
 
 
 # who steps them
@@ -335,10 +336,9 @@ def given_to(holder: Stepper, leaves: Sequence[int], ways: Ways) -> list[Fix]:
     if (is_later := first.turn > holder.turn) and built.file == made.file:
         message = f"build `{holder.name or 'the optimizer'}` behind line {made.line}"
         found = _fixes(iter([(message, _built_behind(built, made))]), FixKind.REORDER)
-    later = made if is_later else built
     is_once = _around(made) is _around(built)  # it is given once, and by a name that is known there
-    behind = source.statement_at(later) if is_once else None
-    return [*found, *_fixes(_given_to(holder, leaves, ways.record, behind, later.file))]
+    later = (made if is_later else built) if is_once else None
+    return [*found, *_fixes(_given_to(holder, leaves, ways.record, later))]
 
 
 def _around(site: Site) -> ast.stmt | None:
@@ -346,9 +346,9 @@ def _around(site: Site) -> ast.stmt | None:
 
 
 def _given_to(
-    holder: Stepper, leaves: Sequence[int], record: Origins, behind: ast.stmt | None, file: str
+    holder: Stepper, leaves: Sequence[int], record: Origins, later: Site | None
 ) -> _Proposed:
-    """Give them to it by way of the module that has them, or behind a statement: there are both."""
+    """Give them to it by way of the module that has them, or behind the line where both exist."""
     first = record.leaves[leaves[0]]
     for site in record.routes[first.made] if first.made >= 0 else ():
         statement = _statement(site)
@@ -358,11 +358,11 @@ def _given_to(
             message = f"keep the modules of line {site.line} in an nn.ModuleList"
             yield message, (instead_of(value, site.file, text),)
     owner = common_module(record.leaves[n].name for n in leaves)
-    if owner and holder.name and behind is not None:
+    if owner and holder.name and later and (behind := source.statement_at(later)):
         is_one = len(leaves) == 1 and owner == first.name
         what = f"[{owner}]" if is_one else f"{owner}.parameters()"
         line = f'{holder.name}.add_param_group({{"params": {what}}})'
-        yield line, after(behind, file, [line])
+        yield line, after(behind, later.file, [line])
 
 
 def _built_behind(built: Site, made: Site) -> Pieces:

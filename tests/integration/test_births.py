@@ -125,7 +125,7 @@ def test_what_resets_too_early_is_moved_behind_the_step(line: str, tmp_path: Pat
     assert known(finding.fix).proof is (Proof.HELD if is_seen else Proof.UNTRIED)
 
 
-HEAD_MADE_LATE = """\
+NET = """\
 import torch
 from torch import nn
 import torch.nn.functional as F
@@ -133,22 +133,26 @@ import torch.nn.functional as F
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.body, self.head = nn.Linear(4, 4), None
+        {made}
 
     def forward(self, x):
-        h = self.body(x)
-        if self.head is None:
-            self.head = nn.Linear(4, 1)
-        return self.head(h)
+        {run}
 
 net = Net()
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for step in range(6):
+for step in range(12):
     loss = F.mse_loss(net(torch.randn(8, 4)), torch.ones(8, 1))
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
 """
+HEAD_MADE_LATE = NET.format(
+    made="self.body, self.head = nn.Linear(4, 4), None",
+    run="""h = self.body(x)
+        if self.head is None:
+            self.head = nn.Linear(4, 1)
+        return self.head(h)""",
+)
 
 
 def test_nothing_is_given_to_an_optimizer_before_it_is_there(tmp_path: Path) -> None:
@@ -159,29 +163,11 @@ def test_nothing_is_given_to_an_optimizer_before_it_is_there(tmp_path: Path) -> 
     assert not any(fix.edits for fix in finding.fixes)
 
 
-MISTAKEN = """\
-import torch
-from torch import nn
-import torch.nn.functional as F
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer1 = nn.Linear(4, 4)
-        self.layer2 = nn.Linear(4, 4)
-
-    def forward(self, x):
-        x = self.layer1(x).tanh()
-        return self.{}(x).mean(1, keepdim=True)
-
-net = Net()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for step in range(12):
-    loss = F.mse_loss(net(torch.randn(8, 4)), torch.ones(8, 1))
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-"""
+MISTAKEN = NET.format(
+    made="self.layer1 = nn.Linear(4, 4)\n        self.layer2 = nn.Linear(4, 4)",
+    run="""x = self.layer1(x).tanh()
+        return self.{}(x).mean(1, keepdim=True)""",
+)
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,15 @@ def mended(fix: Fix, folder: Path) -> str:
     return text
 
 
+def fixed(program: str, folder: Path) -> str:
+    """The program as ``fix --write`` leaves it: it runs to its end."""
+    file = folder / "train.py"
+    file.write_text(program)
+    ran_well(*command("fix", file, "--write"), GRADSCOPE_NO_REHEARSAL="")
+    assert "trained" in ran_well(python(), file).stdout
+    return file.read_text()
+
+
 STEP = "opt.zero_grad()\nloss.backward()\nopt.step()"
 SGD = "opt = torch.optim.SGD(net.parameters(), 0.1)"
 
@@ -122,11 +131,7 @@ pool.offer(net(x).square().sum(1), x)""",
 def test_what_holds_a_graph_among_other_things_is_let_go_where_it_is_put_in(
     tmp_path: Path,
 ) -> None:
-    file = tmp_path / "train.py"
-    file.write_text(POOL)
-    ran_well(*command("fix", file, "--write"), GRADSCOPE_NO_REHEARSAL="")
-    assert "entry = (item[0].item(), (step, at), item[1:])" in file.read_text()
-    assert "trained" in ran_well(python(), file).stdout
+    assert "entry = (item[0].item(), (step, at), item[1:])" in fixed(POOL, tmp_path)
 
 
 TWO_LOSSES = """body = torch.nn.Linear(4, 4)
@@ -418,12 +423,8 @@ def test_what_trains_as_it_is_written_is_tried_before_what_only_runs(
     """``retain_graph=True`` runs both to their ends: at the values of the first step, and without
     the second derivative.
     """
-    file = tmp_path / "train.py"
-    file.write_text(program)
     assert offered(program, tmp_path, "loss.backward()")[FixKind.RETAIN_GRAPH]
-    ran_well(*command("fix", file, "--write"), GRADSCOPE_NO_REHEARSAL="")
-    assert line in file.read_text()
-    assert "trained" in ran_well(python(), file).stdout
+    assert line in fixed(program, tmp_path)
 
 
 CARRIED = loop(
@@ -473,12 +474,9 @@ def test_an_edit_is_made_where_it_is_for_this_training_alone(
     """A module's forward is for all who call it; what nobody has read by then is moved and not run
     again, though it changes in place what it has made itself.
     """
-    file = tmp_path / "train.py"
-    file.write_text(program)
-    ran_well(*command("fix", file, "--write"), GRADSCOPE_NO_REHEARSAL="")
-    assert lines in file.read_text()
-    assert file.read_text().count("critic(made)") < 2
-    assert "trained" in ran_well(python(), file).stdout
+    text = fixed(program, tmp_path)
+    assert lines in text
+    assert text.count("critic(made)") < 2
 
 
 PRIOR = loop(
@@ -538,13 +536,9 @@ def test_what_an_object_computes_once_is_computed_each_time(
     program: str, lines: str, tmp_path: Path
 ) -> None:
     """``retain_graph=True`` would train both at the values that they had before the first step."""
-    file = tmp_path / "train.py"
-    file.write_text(program)
     kept = offered(program, tmp_path, "loss.backward()")[FixKind.RETAIN_GRAPH]
     assert {*kept[0].effects} == {trials.STALE}
-    ran_well(*command("fix", file, "--write"), GRADSCOPE_NO_REHEARSAL="")
-    assert lines in file.read_text()
-    assert "trained" in ran_well(python(), file).stdout
+    assert lines in fixed(program, tmp_path)
 
 
 BUILT = loop(

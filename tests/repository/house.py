@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 34_976
+CODE = 34_950
 FILES = 180
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

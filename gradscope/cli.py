@@ -23,7 +23,7 @@ from gradscope.commands import report as report_command
 from gradscope.commands.outputs import attempted, tell
 from gradscope.launch.interpreter import RECORDED, Command, program_of
 from gradscope.record import __version__
-from gradscope.render.pictures.picture import Options
+from gradscope.render.pictures import Options
 from gradscope.rules.settings import DEFAULTS, FailOn, Format, Settings, settings_at
 from gradscope.units import size_of
 

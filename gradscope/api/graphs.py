@@ -46,10 +46,9 @@ from gradscope.program.tensors import describe, held_node, node_of, storage_of, 
 from gradscope.program.undisturbed import Uncollected
 from gradscope.program.variables import frames_of_threads, variables
 from gradscope.render.forms import table
-from gradscope.render.pictures import dot
+from gradscope.render.pictures import DrawOptions, Options, dot
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.draw import Drawing, draw_graphs
-from gradscope.render.pictures.picture import DrawOptions, Options
 from gradscope.torch_private import DisableTorchFunction
 from gradscope.units import escaped, listed
 

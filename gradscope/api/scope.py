@@ -85,8 +85,8 @@ from gradscope.torch_private import (
 from gradscope.units import counted
 
 if TYPE_CHECKING:
+    from gradscope.render.pictures import DrawOptions
     from gradscope.render.pictures.draw import Drawing
-    from gradscope.render.pictures.picture import DrawOptions
 
 
 T = TypeVar("T")
@@ -491,8 +491,8 @@ class Scope:
         those of :func:`gradscope.draw`.
         """
         # Drawing is loaded only when something is drawn.
+        from gradscope.render.pictures import Options  # noqa: PLC0415
         from gradscope.render.pictures.draw import draw_recording  # noqa: PLC0415
-        from gradscope.render.pictures.picture import Options  # noqa: PLC0415
 
         return draw_recording(self.recording(), file, Options(**options), call=call)
 

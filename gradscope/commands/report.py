@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gradscope.commands.outputs import console_on, image, opened, page, print_line, printer, tell
 from gradscope.errors import GradscopeError
-from gradscope.render.pictures.picture import Options
+from gradscope.render.pictures import Options
 from gradscope.rules.settings import DEFAULTS, Format, Settings, Suppressor, write_baseline
 
 

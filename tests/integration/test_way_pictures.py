@@ -12,7 +12,7 @@ from gradscope.fixing.origins import EngineUse
 from gradscope.fixing.runs import Bounds, Program
 from gradscope.fixing.ways import Answer, Arrival, Ways
 from gradscope.launch.interpreter import header_of
-from gradscope.render.pictures.picture import Picture
+from gradscope.render.pictures import Picture
 from gradscope.render.pictures.ways import draw_way, picture_of
 from tests.command import started
 

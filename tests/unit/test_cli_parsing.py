@@ -11,7 +11,7 @@ from typer.main import get_command
 from gradscope.cli import UsageError, app
 from gradscope.commands import run as commands
 from gradscope.launch.interpreter import Target
-from gradscope.render.pictures.picture import Options
+from gradscope.render.pictures import Options
 from gradscope.rules.settings import DEFAULTS, FailOn, Format, Settings
 
 

@@ -12,10 +12,10 @@ from torch import nn
 
 import gradscope
 from gradscope.model import Graph
+from gradscope.render.pictures import OLDER, SHARED, Options, Picture
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.draw import draw_graphs
 from gradscope.render.pictures.folding import COMFORTABLE
-from gradscope.render.pictures.picture import OLDER, SHARED, Options, Picture
 
 
 def picture_of(graph: Graph, **options: object) -> Picture:

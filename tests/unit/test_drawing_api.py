@@ -28,10 +28,10 @@ from gradscope.model import (
     SavedState,
     Severity,
 )
+from gradscope.render.pictures import Options
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.draw import draw_graphs, draw_recording, select
 from gradscope.render.pictures.folding import merge
-from gradscope.render.pictures.picture import Options
 from tests import known
 
 

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Graph, NodeState
-from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.folding import MOST, Repeat, find_repeats, fold, merge
-from gradscope.render.pictures.picture import (
+from gradscope.render.pictures import (
     OLDER,
     SHARED,
     TIMES,
@@ -23,6 +21,8 @@ from gradscope.render.pictures.picture import (
     Options,
     Picture,
 )
+from gradscope.render.pictures.compose import compose
+from gradscope.render.pictures.folding import MOST, Repeat, find_repeats, fold, merge
 
 
 def titles(picture: Picture) -> list[str]:

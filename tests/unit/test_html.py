@@ -51,8 +51,8 @@ from gradscope.render.html import (
     verdict,
 )
 from gradscope.render.html.placing import ROOT, Placing, place
+from gradscope.render.pictures import Options
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.picture import Options
 
 RECORDINGS = [canned_recording, clean_recording, empty_recording, unfinished_recording]
 

@@ -16,11 +16,10 @@ from fontTools.ttLib import TTFont
 
 from gradscope.fixing.ways import LineState
 from gradscope.model import Graph
-from gradscope.render.pictures import dot, draw
+from gradscope.render.pictures import Arrow, Box, BoxRow, Cluster, Options, Picture, dot, draw
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.dot import LayoutError, lay_out
 from gradscope.render.pictures.draw import draw_graphs, to_svg
-from gradscope.render.pictures.picture import Arrow, Box, BoxRow, Cluster, Options, Picture
 
 
 def picture_of(whole: Graph, **options: object) -> Picture:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from gradscope.model import Graph
+from gradscope.render.pictures import DEFAULTS, UNMARKED
 from gradscope.render.pictures.compose import fold_title
 from gradscope.render.pictures.folding import Fold, Merged, fold, merge
-from gradscope.render.pictures.picture import DEFAULTS, UNMARKED
 from gradscope.units import common_length
 
 

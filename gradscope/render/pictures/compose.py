@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from gradscope.model import Graph, Node, NodeState, SavedState, SavedTensor
 from gradscope.model.graph import activation_bytes
-from gradscope.render.pictures.folding import Fold, Folded, Merged, fold, merge
-from gradscope.render.pictures.picture import (
+from gradscope.render.pictures import (
     OLDER,
     SHARED,
     TIMES,
@@ -23,6 +22,7 @@ from gradscope.render.pictures.picture import (
     Picture,
     one_line,
 )
+from gradscope.render.pictures.folding import Fold, Folded, Merged, fold, merge
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
 from gradscope.units import common_module, counted, listed, nbytes
 

@@ -16,7 +16,7 @@ import graphviz
 
 from gradscope.errors import GradscopeError
 from gradscope.model import Severity
-from gradscope.render.pictures.picture import OLDER, SHARED, TIMES, Box, Cluster, Picture
+from gradscope.render.pictures import OLDER, SHARED, TIMES, Box, Cluster, Picture
 from gradscope.render.theme import LIGHT, NODE_STATES, SAVED_STATES, SEVERITIES, WAY_STATES, Style
 from gradscope.units import escaped
 

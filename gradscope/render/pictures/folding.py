@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from gradscope.errors import GradscopeError, meant
 from gradscope.model import Graph, Node, Root
-from gradscope.render.pictures.picture import Marking, Options
+from gradscope.render.pictures import Marking, Options
 from gradscope.units import common_module, followers_last, listed
 
 

@@ -11,8 +11,8 @@ from gradscope.code import source
 from gradscope.fixing.origins import EngineUse
 from gradscope.fixing.ways import Answer, Arrival, LineState, Ways, spot_of
 from gradscope.model import Site
+from gradscope.render.pictures import Arrow, Box, BoxRow, Cluster, Picture
 from gradscope.render.pictures.draw import Drawing, draw_picture
-from gradscope.render.pictures.picture import Arrow, Box, BoxRow, Cluster, Picture
 from gradscope.render.text.terminal import shorten, tail
 from gradscope.render.text.why import said_of
 from gradscope.render.theme import WAY_STATES

@@ -19,8 +19,7 @@ from typing import Any
 from urllib.parse import quote_from_bytes
 
 from gradscope.model import SCHEMA, Edit, Finding, Fix, Process, Recording, Root, Severity, Site
-from gradscope.render.fit import fit
-from gradscope.render.memory import GroupBy, by, largest, name_of
+from gradscope.render.memory import GroupBy, by, fit, largest, name_of
 from gradscope.render.wording import (
     arose,
     failures,

@@ -20,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 34_949
-FILES = 179
+CODE = 34_944
+FILES = 178
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

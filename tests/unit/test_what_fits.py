@@ -18,8 +18,8 @@ import gradscope
 from gradscope.cli import UsageError, app
 from gradscope.model import Recording
 from gradscope.record.processes import merged
-from gradscope.render.fit import fit
 from gradscope.render.machine import to_json
+from gradscope.render.memory import fit
 from gradscope.render.text.report import print_fit
 from gradscope.units import size_of
 from tests import known

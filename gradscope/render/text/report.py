@@ -31,13 +31,14 @@ from gradscope.model import (
     Severity,
     Site,
 )
-from gradscope.render.fit import Fit, fit
 from gradscope.render.memory import (
+    Fit,
     GroupBy,
     Largest,
     Size,
     Storage,
     by,
+    fit,
     growing,
     largest,
     name_of,

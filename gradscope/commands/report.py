@@ -30,7 +30,7 @@ def report(
     from gradscope.record.file import load
     from gradscope.record.processes import are_of_one_run, files_of, merged
     from gradscope.render.text.report import print_findings, print_fit, print_memory
-    from gradscope.render.text.trains import print_trains
+    from gradscope.render.text.tables import print_trains
 
     found = [file for name in files for file in files_of(name)]
     recordings = [load(file) for file in found]

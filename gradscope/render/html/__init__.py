@@ -38,7 +38,7 @@ from gradscope.render.html.placing import place
 from gradscope.render.machine import dumped, fit_data, keys, plain
 from gradscope.render.memory import Largest, Storage, by, growing, largest
 from gradscope.render.text.report import tally
-from gradscope.render.text.trains import Words
+from gradscope.render.text.tables import Words
 from gradscope.render.wording import failures, nothing_found
 from gradscope.units import counted, escaped, line_at, lines_of
 

@@ -44,7 +44,7 @@ from gradscope.render.memory import (
     name_of,
     trends,
 )
-from gradscope.render.text.calls import as_code, calls_table
+from gradscope.render.text.tables import as_code, calls_table, is_telling, print_trains
 from gradscope.render.text.terminal import (
     ELLIPSIS,
     gutter_width,
@@ -60,7 +60,6 @@ from gradscope.render.text.terminal import (
     tail,
     wrapped,
 )
-from gradscope.render.text.trains import is_telling, print_trains
 from gradscope.render.theme import SEVERITIES
 from gradscope.render.wording import (
     alternative,

@@ -17,8 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from gradscope.commands import doctor as doctor_command
-from gradscope.commands import explain as explain_command
+from gradscope.commands import help as help_command
 from gradscope.commands import report as report_command
 from gradscope.commands.outputs import attempted, tell
 from gradscope.launch.interpreter import RECORDED, Command, program_of
@@ -421,13 +420,13 @@ def why(
 @app.command()
 def explain(code: Annotated[str, _argument("A finding's code, as GS101, or name.", "CODE")]) -> Job:
     """Explain what a finding means, why it is bad, and how to fix it."""
-    return partial(explain_command.explain, code)
+    return partial(help_command.explain, code)
 
 
 @app.command()
 def rules() -> Job:
     """List all findings."""
-    return explain_command.rules
+    return help_command.rules
 
 
 @app.command()
@@ -437,7 +436,7 @@ def doctor() -> Job:
 
     The exit status is 1 if no program can be watched here.
     """
-    return doctor_command.doctor
+    return help_command.doctor
 
 
 def main() -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 34_943
-FILES = 177
+CODE = 34_939
+FILES = 176
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -181,7 +181,7 @@ class Wanted(Question):
         frames = [*machine.frames, *machine.outer]
         at_hand = [each for frame in frames for each in (*frame.variables, *frame.stack)]
         at_hand += [each for each in [*reading.holding] if type(each) is Elements]
-        if machine.held((*at_hand, *machine.changed())) or not machine.saw_all:
+        if machine.held((*at_hand, *machine.overlay.written())) or not machine.saw_all:
             return False
         known = (self._known[key] for key, leads in self._leads.items() if leads)
         return not any(_is_there(machine, frames, p, held) for held in known for p in held.paths)

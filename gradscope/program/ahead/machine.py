@@ -10,7 +10,7 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from math import inf
 from types import FrameType, FunctionType, MethodType, ModuleType
@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch.nn import Module
 
-from gradscope.code.bytecode import MISSING, flow_of
+from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.frames import Frame
 from gradscope.program.ahead.values import Compared, Conditions, Fork, Hazard
@@ -34,7 +34,7 @@ from gradscope.program.containers import (
     module_variables,
 )
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
-from gradscope.program.variables import local_variables, slot
+from gradscope.program.variables import local_variables
 
 _DEEPEST = 60  # functions within each other: each is read within some frames of our own
 # What is inspected of a value: containers, elements of each, and levels.
@@ -326,13 +326,6 @@ class Machine:
             own = self.namespace(value)
             inside += [each for each in gc.get_referents(value) if each is not own]
         return inside
-
-    def changed(self) -> Iterator[Any]:
-        """Yield what is in all that the program would have written to, as far as anything still
-        leads there: not what nothing refers to but what has been given something else.
-        """
-        slots = [(live, at) for live in self.live for at in range(len(flow_of(live.f_code).slots))]
-        return self.overlay.written((slot(*each) for each in slots), self.namespace)
 
     # attributes
 

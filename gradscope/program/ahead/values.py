@@ -10,10 +10,9 @@ import gc
 import sys
 import threading
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
-from itertools import chain
 from math import inf, isfinite
 from types import AsyncGeneratorType, CellType, CodeType, CoroutineType, FunctionType, GeneratorType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -447,38 +446,11 @@ class Overlay:
             id(of) in each for each in known
         )
 
-    def written(
-        self, stood: Iterable[Any], fields: Callable[[Any], dict[str, Any]]
-    ) -> Iterator[Any]:
-        """Yield what is in all that the program would have written to, but for what nothing refers
-        to beside where it ``stood`` and what would have been written to; ``fields`` gives an
-        object's attributes.
-        """
-        every = (self._copies, self._attributes, self._cells, self._plain)
-        is_asked = set().union(*every[:3]).__contains__  # they have their keys by id
-        counts = Counter(filter(is_asked, map(id, chain(stood, self._stood(fields)))))
-        del stood  # it refers to what is counted
-        for each in every[:3]:
-            for of, inside in each.values():
-                number = id(of)
-                ours = _OWN + sum(number in held for held in every)
-                if sys.getrefcount(of) - ours <= counts[number]:
-                    continue
-                if each is self._cells:
-                    yield inside
-                else:
-                    yield from dict.values(inside) if is_a(inside, dict) else inside
-
-    def _stood(self, fields: Callable[[Any], dict[str, Any]]) -> Iterator[Any]:
-        """Yield what stands in all that the program would have written to."""
-        for of, space in self._attributes.values():
-            own = fields(of)
-            yield from (own[name] for name in space if name in own)
-        for of, _ in self._copies.values():
-            if (base := base_of(of, dict, list, deque)) is not None:
-                yield from dict.values(of) if base is dict else base.__iter__(of)
-        for of, _ in self._cells.values():
-            yield from gc.get_referents(of)
+    def written(self) -> Iterator[Any]:
+        """Yield what is in all that the program would have written to."""
+        for inside in (*self._copies.values(), *self._attributes.values()):
+            yield from dict.values(inside[1]) if is_a(inside[1], dict) else inside[1]
+        yield from (inside for _, inside in self._cells.values())
 
     def cell(self, cell: Any) -> Any:
         """Return what is in a cell; NULL where nothing is."""

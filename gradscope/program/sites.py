@@ -205,17 +205,24 @@ def library_way(frame: FrameType | None) -> tuple[Place, ...]:
     """Return the places in libraries by which the user's line has come to ``frame``, the innermost
     last.
     """
-    user = user_frame(frame)
-    below = takewhile(lambda each: each is not user, frames_from(frame))
-    way = [place_in(each) for each in below if owner_of(each.f_code) == LIBRARY]
-    return tuple(way[::-1])
+    way = map(place_in, _libraries_below(user_frame(frame), frame))
+    return tuple(way)[::-1]
 
 
 def override_below(frame: FrameType | None, user: FrameType | None) -> FrameType | None:
     """Return the first override that an operation asked for in ``user`` goes through."""
-    frames = takewhile(lambda each: each is not user, frames_from(frame))
-    overrides = [each for each in frames if is_override(each.f_code)]
+    overrides = [each for each in _below(user, frame) if is_override(each.f_code)]
     return overrides[-1] if overrides else None
+
+
+def _below(user: FrameType | None, frame: FrameType | None) -> Iterator[FrameType]:
+    """Return the frames from one up to the user's that has come to it, without that."""
+    return takewhile(lambda each: each is not user, frames_from(frame))
+
+
+def _libraries_below(user: FrameType | None, frame: FrameType | None) -> list[FrameType]:
+    """Return the frames of libraries among these, innermost first."""
+    return [each for each in _below(user, frame) if owner_of(each.f_code) == LIBRARY]
 
 
 def user_frames(frame: FrameType | None) -> list[FrameType]:
@@ -332,21 +339,10 @@ def is_driven(user: FrameType | None, given: Sequence[Any] = ()) -> bool:
 
     A library that was handed one of ``given`` (the loss) works on the user's behalf, loop or not.
     """
-    between = _libraries_below(user)
+    between = [] if user is None else _libraries_below(user, sys._getframe(1))
     if not any(map(_loops_at, between)):
         return False
     return {id(value) for value in _arguments(between[-1])}.isdisjoint(map(id, given))
-
-
-def _libraries_below(user: FrameType | None) -> list[FrameType]:
-    """Return the frames of libraries between the user's and this one, innermost first."""
-    found: list[FrameType] = []
-    for frame in frames_from(sys._getframe(2)):
-        if frame is user:
-            return found
-        if owner_of(frame.f_code) == LIBRARY:
-            found.append(frame)
-    return []
 
 
 def _arguments(frame: FrameType) -> Iterator[Any]:

@@ -71,7 +71,7 @@ def elements_of(m: Machine, of: Any) -> list[Any]:
 def size_of(m: Machine, of: Any) -> int | None:
     """Return how many elements a value has; None if unknown."""
     if v.is_tensor(of):
-        return tensors.rows(m, of)
+        return tensors.rows(of)
     found = m.method_of_user(of, "__len__")
     if found is MISSING and (size := plain_size(m, of)) is not None:
         return size
@@ -114,7 +114,7 @@ def plain_item(m: Machine, of: Any, key: Any) -> Any:
         return m.unknown(f"an element of {class_name(v.kind_of(of))}", of)
     if is_a(payload, dict):
         return _of_dict(m, of, payload, key)
-    key = _index(m, key)
+    key = _index(key)
     base = v.base_of(payload, *_LISTED)
     if type(key) is v.Unknown or base is None:
         return unknown_element(m, elements_of(m, of))
@@ -122,7 +122,7 @@ def plain_item(m: Machine, of: Any, key: Any) -> Any:
     return v.OwnList(found) if type(key) is slice and base is list else found
 
 
-def _index(m: Machine, key: Any) -> Any:
+def _index(key: Any) -> Any:
     if type(key) is slice:
         bounds = (key.start, key.stop, key.step)
         return key if all(map(v.is_plain, bounds)) else v.Unknown(why="a slice")
@@ -187,7 +187,7 @@ def set_plain_item(m: Machine, of: Any, key: Any, value: Any) -> None:
             key = object()  # whichever it is, it comes on top
         space[v.key_of(key)] = value
         return
-    if type(_index(m, key)) is v.Unknown:
+    if type(_index(key)) is v.Unknown:
         m.doubt_of((value, of), "an element of an unknown index")
         return
     m.compute(operator.setitem, space, key, drain(m, value) if type(key) is slice else value)
@@ -349,7 +349,7 @@ def chained(m: Machine, *iterables: Any) -> v.Elements:
 
 
 def _rows(m: Machine, of: Any) -> v.Elements:
-    count = tensors.rows(m, of)
+    count = tensors.rows(of)
     if count is None:
         return of_unknown(m, lambda: tensors.part(m, of, 0), of)
     return v.Elements(_stepping(tensors.part(m, of, at) for at in range(count)), of)
@@ -567,7 +567,7 @@ def unpack(m: Machine, of: Any, count: int, *, more: bool = False) -> list[Any]:
     """Return so many elements, or at least so many."""
     if type(of) is v.Unknown:
         return [v.Unknown(v.unsure(of.marks), of.why) for _ in range(count + more)]
-    if v.is_tensor(of) and (more or tensors.rows(m, of) is None):
+    if v.is_tensor(of) and (more or tensors.rows(of) is None):
         return [tensors.part(m, of, at) for at in range(count + more)]
     found = drain(m, of)
     if len(found) < count or (len(found) > count and not more):

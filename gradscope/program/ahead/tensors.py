@@ -253,7 +253,7 @@ def shape(tensor: Any) -> Any:
     return found if is_a(found, Tensor) else None
 
 
-def rows(m: Machine, tensor: Any) -> int | None:
+def rows(tensor: Any) -> int | None:
     """Return how many rows a tensor has, or how many tensors a result; None if unknown."""
     found = twin(tensor)()
     if is_a(found, tuple, list):

@@ -283,9 +283,10 @@ def _totals(recording: Recording) -> dict[str, str]:
 
 
 def _print_rows(rows: dict[str, str], indent: str, console: Console) -> None:
-    width = max(map(len, rows), default=0)
+    width = max(map(cell_len, rows), default=0)
     for name, value in rows.items():
-        print_message(Text(f"{indent}{name:<{width}}  ", style="dim"), value, console)
+        lead = Text(f"{indent}{name}{'':{width - cell_len(name)}}  ", style="dim")
+        print_message(lead, value, console)
 
 
 def print_processes(recording: Recording, console: Console) -> None:
@@ -293,14 +294,11 @@ def print_processes(recording: Recording, console: Console) -> None:
     differs from the others.
     """
     print_lines(console, [Text("processes", style="bold")])
-    rows = []
+    rows = {}
     for figures, alike in groupby(recording.processes, _figures):
         names = [plain(one.name, console) for one in alike]
-        rows.append((" to ".join(dict.fromkeys((names[0], names[-1]))), figures))
-    width = max(cell_len(name) for name, _ in rows)
-    for name, figures in rows:
-        lead = Text(f"  {name}{'':{width - cell_len(name)}}  ", style="dim")
-        print_message(lead, figures, console)
+        rows[" to ".join(dict.fromkeys((names[0], names[-1])))] = figures
+    _print_rows(rows, "  ", console)
     print_lines(console, [Text()])
     for one in recording.processes:
         if one.differs:
@@ -464,9 +462,7 @@ def print_fit(recording: Recording, size: int, console: Console) -> None:
     rows = {"graph": f"{nbytes(round(found.each))} per sample, {nbytes(round(found.fixed))} fixed"}
     rows |= {name: nbytes(number) for name, number in found.beside.items()}
     rows |= {"samples": of, "not in it": _NOT_IN_IT}
-    width = max(map(len, rows))
-    for name, value in rows.items():
-        print_message(Text(f"  {name:<{width}}  ", style="dim"), value, console)
+    _print_rows(rows, "  ", console)
     if found.spared is not None:
         most = found.most(size, spares=True)
         at = max(1, found.most(size))

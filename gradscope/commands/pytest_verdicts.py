@@ -26,7 +26,7 @@ from gradscope.model import (
     Suppression,
     SuppressionKind,
 )
-from gradscope.record.codec import dumps, loads
+from gradscope.record.file import dumps, loads
 from gradscope.render.forms import findings_text
 from gradscope.render.text.report import print_list, tally
 from gradscope.render.text.terminal import console_in_memory, written_on

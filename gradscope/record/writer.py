@@ -34,8 +34,7 @@ from gradscope.model import (
     Site,
     Summary,
 )
-from gradscope.record import codec
-from gradscope.record.file import NOTED, ROWS_NOTED, Key, Log, Store, create, pack, read_log
+from gradscope.record.file import NOTED, ROWS_NOTED, Key, Log, Store, create, dumps, pack, read_log
 
 # Rows of calls at most, without the extra one for each kind of call at each site. Each takes a
 # few hundred bytes in the file, and the page shows all of them.
@@ -294,7 +293,7 @@ class RecordingWriter:
         if self._store is not None:
             # A program that runs its exit functions itself does not end the recording.
             finalize(self, self._store.close).atexit = False
-        self._put("header", 0, codec.dumps(header))
+        self._put("header", 0, dumps(header))
         self._commit()
         if self.problem:
             raise GradscopeError(self.problem)
@@ -319,7 +318,7 @@ class RecordingWriter:
     def amend(self, /, **known: Any) -> None:
         """Note in the header what is known only now."""
         self.header = replace(self.header, **known)
-        self._write("header", 0, codec.dumps(self.header))
+        self._write("header", 0, dumps(self.header))
 
     def known(self, signature: Hashable, site: Site | None = None) -> int | None:
         """Return the number of a signature's graph, None for an unknown one, 0 without room."""
@@ -345,7 +344,7 @@ class RecordingWriter:
         with self.lock:
             number = self.known(signature, site)
             if number is None:
-                packed = pack(codec.dumps(graph))
+                packed = pack(dumps(graph))
                 number = self._numbers[signature] = len(self._numbers) + 1
                 self._nodes_at[site] += max(len(graph.nodes), NODES_AT_SITE // GRAPHS_AT_SITE)
                 self._graph_bytes += len(packed)
@@ -423,7 +422,7 @@ class RecordingWriter:
     def finding(self, finding: Finding) -> None:
         """Write a finding, in the place of one with the same cause."""
         place = self._findings.setdefault(finding.cause, len(self._findings))
-        self._write("findings", place, codec.dumps(finding))
+        self._write("findings", place, dumps(finding))
 
     @_while_open
     def sample(self, sample: Sample) -> None:
@@ -437,13 +436,13 @@ class RecordingWriter:
             return
         self._sources.add(file)
         if (text := _source_text(file)) is not None:
-            self._write("sources", len(self._sources), pack(codec.dumps([file, text])))
+            self._write("sources", len(self._sources), pack(dumps([file, text])))
 
     @_while_open
     def finish(self, outcome: Outcome, summary: Summary) -> None:
         """Write how the run ended, and all that is still waiting."""
         self.follow(lambda: summary)
-        self._put("outcome", 0, codec.dumps(replace(outcome, finished=True)))
+        self._put("outcome", 0, dumps(replace(outcome, finished=True)))
         self._commit()
         self._summary = None
         if self._store is not None:
@@ -511,13 +510,13 @@ class RecordingWriter:
 
     def _gather(self) -> None:
         for index, call in self._calls.take_changed():
-            self._put("calls", index, codec.dumps(call))
+            self._put("calls", index, dumps(call))
         for place, run in self._curve.take_changed():
-            self._put("timeline", place, codec.dumps(run) if run else b"")
+            self._put("timeline", place, dumps(run) if run else b"")
         if self._summary is not None:
             summary = self._summary()
             summary = replace(summary, notes=(*summary.notes, *self._notes()))
-            self._put("summary", 0, codec.dumps(summary))
+            self._put("summary", 0, dumps(summary))
 
     def _notes(self) -> list[str]:
         counts = {
@@ -529,7 +528,7 @@ class RecordingWriter:
 
 def begun(kind: str, site: Site | None) -> str:
     """Return what is noted of a call while it runs, behind its number."""
-    return codec.dumps(BackwardCall(0, kind, site)).removeprefix("[0,").removesuffix("]")
+    return dumps(BackwardCall(0, kind, site)).removeprefix("[0,").removesuffix("]")
 
 
 def _source_text(file: str) -> str | None:

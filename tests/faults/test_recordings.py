@@ -27,10 +27,11 @@ from rich.console import Console
 from gradscope import cli
 from gradscope.errors import GradscopeError
 from gradscope.model import Recording
-from gradscope.record.codec import FORMAT, LAYOUT
 from gradscope.record.file import (
+    FORMAT,
     FRAME,
     HEAD,
+    LAYOUT,
     MAGIC,
     MARK,
     PAGE,

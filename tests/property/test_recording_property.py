@@ -26,7 +26,7 @@ from gradscope.model import (
     Site,
     Summary,
 )
-from gradscope.record import codec
+from gradscope.record import file as codec
 from gradscope.record import writer as writer_module
 from gradscope.record.writer import CallFolder, Curve, RecordingWriter
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 34_902
-FILES = 176
+CODE = 34_893
+FILES = 175
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
 ENTRIES = 20

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradscope.record import __version__
-from gradscope.record.codec import FORMAT
+from gradscope.record.file import FORMAT
 
 ROOT = Path(__file__).parents[2]
 LAYOUTS = Path(__file__).parent / "layouts.json"

@@ -11,7 +11,7 @@ from recorded import HEADER
 
 import gradscope.record.file as recordings
 from gradscope.errors import GradscopeError
-from gradscope.record.codec import FORMAT
+from gradscope.record.file import FORMAT
 from gradscope.record.writer import RecordingWriter
 from tests.command import ROOT
 from tests.repository import release

@@ -10,7 +10,7 @@ import torch
 
 import gradscope
 from gradscope.model import Edge, Graph, NodeState
-from gradscope.record.codec import dumps, loads
+from gradscope.record.file import dumps, loads
 
 
 def chain(length: int) -> torch.Tensor:

@@ -27,7 +27,7 @@ from gradscope.program.sites import place_in, user_frames
 from gradscope.program.tensors import describe, leaves_of
 from gradscope.render.pictures.draw import Drawing
 from gradscope.render.pictures.ways import draw_way
-from gradscope.render.text.terminal import console_in_memory, written_on
+from gradscope.render.text import console_in_memory, written_on
 from gradscope.render.text.why import print_answer, print_call
 from gradscope.rules.base import told
 from gradscope.torch_private import DisableTorchFunction

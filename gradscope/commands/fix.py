@@ -17,7 +17,7 @@ from gradscope.errors import GradscopeError
 from gradscope.launch.improvement import Workshop, improved, started, told
 from gradscope.launch.runner import die_of_interrupt
 from gradscope.model import Finding, Recording
-from gradscope.render.text.terminal import begin_line, show_progress
+from gradscope.render.text import begin_line, show_progress
 from gradscope.render.wording import fix_command
 from gradscope.rules.settings import Format, Settings, Suppressor
 from gradscope.units import counted

@@ -19,7 +19,7 @@ from gradscope.errors import GradscopeError
 from gradscope.model import Recording
 from gradscope.render.machine import writer
 from gradscope.render.pictures import DEFAULTS, Options
-from gradscope.render.text.terminal import SafeConsole, begin_line, plain, print_lines, write_text
+from gradscope.render.text import SafeConsole, begin_line, plain, print_lines, write_text
 from gradscope.rules.settings import Format
 from gradscope.units import escaped
 

@@ -28,8 +28,8 @@ from gradscope.model import (
 )
 from gradscope.record.file import dumps, loads
 from gradscope.render.forms import findings_text
+from gradscope.render.text import console_in_memory, written_on
 from gradscope.render.text.report import print_list, tally
-from gradscope.render.text.terminal import console_in_memory, written_on
 from gradscope.render.wording import LOOKED_FOR
 from gradscope.rules import by_code
 from gradscope.rules.settings import FailOn, Settings, Suppressor, settings_at, write_baseline

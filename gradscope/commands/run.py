@@ -39,9 +39,9 @@ from gradscope.model import Finding, Outcome, Recording, Severity
 from gradscope.record.file import Store, amend, create, load_from
 from gradscope.record.processes import merged
 from gradscope.record.scalars import EventFile, MetricsFile
+from gradscope.render.text import begin_line, show_progress
 from gradscope.render.text.fixes import print_tried
 from gradscope.render.text.report import print_finding, print_report
-from gradscope.render.text.terminal import begin_line, show_progress
 from gradscope.render.wording import fix_command
 from gradscope.rules.settings import Format, Settings, Suppressor, write_baseline
 from gradscope.units import counted, listed

@@ -22,8 +22,7 @@ from gradscope.commands.outputs import console_on, print_line
 from gradscope.model import BackwardCall, Sample
 from gradscope.record.processes import load_run
 from gradscope.render.memory import GroupBy, growing
-from gradscope.render.text.report import print_list, print_memory, print_processes, tally
-from gradscope.render.text.terminal import (
+from gradscope.render.text import (
     console_in_memory,
     place_of,
     plain,
@@ -33,6 +32,7 @@ from gradscope.render.text.terminal import (
     tail,
     written_on,
 )
+from gradscope.render.text.report import print_list, print_memory, print_processes, tally
 from gradscope.rules.settings import Settings, Suppressor
 from gradscope.units import counted, gathered, nbytes
 

@@ -11,7 +11,7 @@ from typing import Any
 from gradscope.commands.outputs import console_on, image, print_line
 from gradscope.errors import GradscopeError, meant
 from gradscope.render.machine import plain
-from gradscope.render.text.terminal import begin_line, show_progress, write_text
+from gradscope.render.text import begin_line, show_progress, write_text
 from gradscope.render.wording import fix_command
 from gradscope.rules.settings import DEFAULTS, Format, Settings
 from gradscope.units import counted, lines_told, listed

@@ -26,9 +26,9 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.model.graph import Changes, rich_forms, text_of
+from gradscope.render.text import console_in_memory, written_on
 from gradscope.render.text.report import print_finding, print_findings, print_report
 from gradscope.render.text.tables import as_code
-from gradscope.render.text.terminal import console_in_memory, written_on
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
 from gradscope.render.wording import lives
 from gradscope.units import counted, escaped, gathered, nbytes

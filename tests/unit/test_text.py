@@ -36,9 +36,9 @@ from gradscope.model import (
     Site,
     Training,
 )
+from gradscope.render.text import SafeConsole, begin_line, cut, plain, show_progress
 from gradscope.render.text.report import print_finding, print_report
 from gradscope.render.text.tables import MOST_ROWS
-from gradscope.render.text.terminal import SafeConsole, begin_line, cut, plain, show_progress
 from gradscope.rules.settings import Format
 from gradscope.units import counted, listed, nbytes
 from tests import known

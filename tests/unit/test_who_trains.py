@@ -17,9 +17,9 @@ from gradscope.record.file import amend, load
 from gradscope.record.processes import merged
 from gradscope.record.writer import RecordingWriter
 from gradscope.render.html import page_data
+from gradscope.render.text import SafeConsole
 from gradscope.render.text.report import print_report
 from gradscope.render.text.tables import print_trains
-from gradscope.render.text.terminal import SafeConsole
 
 WIDE = """\
 who trains what: /home/you/gan.py, 200 to 600 steps of each optimizer

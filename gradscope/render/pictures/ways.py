@@ -13,7 +13,7 @@ from gradscope.fixing.ways import Answer, Arrival, LineState, Ways, spot_of
 from gradscope.model import Site
 from gradscope.render.pictures import Arrow, Box, BoxRow, Cluster, Picture
 from gradscope.render.pictures.draw import Drawing, draw_picture
-from gradscope.render.text.terminal import shorten, tail
+from gradscope.render.text import shorten, tail
 from gradscope.render.text.why import said_of
 from gradscope.render.theme import WAY_STATES
 from gradscope.units import counted

@@ -12,8 +12,7 @@ from rich.text import Text
 from gradscope.fixing.patch import Patch, apply, read, unified_diff
 from gradscope.fixing.plan import Candidate, Plan, Proposal
 from gradscope.model import Finding
-from gradscope.render.text.report import print_help, tag
-from gradscope.render.text.terminal import (
+from gradscope.render.text import (
     location,
     plain,
     print_labelled,
@@ -21,6 +20,7 @@ from gradscope.render.text.terminal import (
     print_message,
     write_text,
 )
+from gradscope.render.text.report import print_help, tag
 from gradscope.render.wording import reasons, with_safety
 from gradscope.units import escaped, gathered, short_path
 

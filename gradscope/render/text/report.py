@@ -44,8 +44,7 @@ from gradscope.render.memory import (
     name_of,
     trends,
 )
-from gradscope.render.text.tables import as_code, calls_table, is_telling, print_trains
-from gradscope.render.text.terminal import (
+from gradscope.render.text import (
     ELLIPSIS,
     gutter_width,
     mentioned,
@@ -60,6 +59,7 @@ from gradscope.render.text.terminal import (
     tail,
     wrapped,
 )
+from gradscope.render.text.tables import as_code, calls_table, is_telling, print_trains
 from gradscope.render.theme import SEVERITIES
 from gradscope.render.wording import (
     alternative,

@@ -20,7 +20,7 @@ from gradscope.model import (
     TrainingRow,
     TrainingTable,
 )
-from gradscope.render.text.terminal import ELLIPSIS, place_of, plain, print_lines, tail, wrapped
+from gradscope.render.text import ELLIPSIS, place_of, plain, print_lines, tail, wrapped
 from gradscope.render.theme import CELL_STATES
 from gradscope.render.wording import opened_as
 from gradscope.units import counted, gathered, listed, nbytes, short_path

@@ -11,7 +11,7 @@ from rich.text import Text
 from gradscope.fixing.origins import EngineUse
 from gradscope.fixing.ways import Answer, Arrival, Cut, LineState, Row, Ways
 from gradscope.model import Site
-from gradscope.render.text.terminal import plain, print_lines, prose, shorten, source_line, wrapped
+from gradscope.render.text import plain, print_lines, prose, shorten, source_line, wrapped
 from gradscope.units import counted, lines_told, listed
 
 _MOST_ROWS = 12  # lines of a way: of a longer one both ends and what is around the cut, 11 at most

@@ -20,7 +20,6 @@ HEAD = """\
 import asyncio, contextlib, dataclasses, functools, heapq, itertools, operator, queue, types
 from collections import ChainMap, OrderedDict, defaultdict, deque, namedtuple
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 import torch
 from torch import nn
@@ -99,7 +98,6 @@ def backward(loss, **options):
 def data(n):
     for _ in range(n):
         yield torch.randn(2, 4)
-current = ContextVar("current")
 pool = ThreadPoolExecutor(1)
 """
 
@@ -136,9 +134,7 @@ CARRIERS = (
     ("(lambda: zeros)()", "{v}()", "{v} = functools.partial(lambda t: t, {n})"),
     ("zeros()", "{v}", "{v} = (lambda t: t * 1)({n})"),
     ("[(0, zeros())]", "heapq.heappop({v})[1]", "heapq.heappush({v}, (i + 1, {n}))"),
-    ("queue.SimpleQueue()", "({v}.get() if not {v}.empty() else zeros())", "{v}.put({n})"),
     ("iter([zeros()])", "next({v})", "{v} = itertools.chain([{n}], {v})"),
-    ("current", "{v}.get(zeros())", "{v}.set({n})"),
     ("itertools.repeat(zeros())", "next({v})", "{v} = itertools.repeat({n})"),
 )
 """What the state is in at first, how it is read from there and how the next one is put there."""

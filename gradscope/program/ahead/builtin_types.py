@@ -6,13 +6,11 @@ import collections
 import functools
 import gc
 import itertools
-import queue
 import random
 import sys
 import types
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from types import FunctionType
 from typing import Any, Final
 
@@ -33,7 +31,6 @@ from gradscope.program.containers import (
     is_a,
     is_exactly,
 )
-from gradscope.program.sites import frames_from
 
 
 def call_builtin(m: Machine, function: Any, given: Given, named: Named) -> Any:
@@ -75,10 +72,6 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
         m.caches[id(of)] = {}
         m.cleared.add(id(of))
         return None
-    if is_a(of, ContextVar):
-        return _of_variable(m, of, name, given)
-    if is_a(of, queue.SimpleQueue) and name in _OF_QUEUE:
-        return _of_queue(m, of, name, given)
     if is_a(of, *_FILES):
         return v.Unknown(why="a file")
     return m.unknown(f"{class_name(v.kind_of(of))}.{name}", of, *given, *named.values())
@@ -131,36 +124,6 @@ def _of_generator(m: Machine, of: Any, name: str, given: Given) -> Any:
     except v.Exhausted as over:
         return m.throw(StopIteration, *(() if over.value is None else (over.value,)))
     return v.lost(f"generator.{name}")
-
-
-def _of_variable(m: Machine, of: ContextVar[Any], name: str, given: Given) -> Any:
-    if name != "get":
-        m.overlay.attributes_to_write(of)["value"] = given[0] if name == "set" else v.NULL
-        return v.Unknown(why="a token")
-    if m.base is not None and all(each is not m.base.live for each in frames_from(sys._getframe())):
-        return v.Unknown(why="a context variable of another thread")
-    found = m.overlay.attributes(of).get("value", of.get(v.NULL))
-    if found is v.NULL:
-        return given[0] if given else m.throw(LookupError, of)
-    return found
-
-
-_OF_QUEUE: Final = v.words("put put_nowait get get_nowait empty qsize")
-
-
-def _of_queue(m: Machine, of: Any, name: str, given: Given) -> Any:
-    own = m.overlay.attributes_to_write(of)
-    if "items" not in own:
-        held, size = gc.get_referents(of), of.qsize()
-        if sys.version_info < (3, 13):  # a list, of which the first are taken out
-            held = held[0][len(held[0]) - size :]
-        own["items"] = v.OwnList(held[:size])
-    items = own["items"]
-    if name in ("empty", "qsize"):
-        return len(items) if name == "qsize" else not items
-    if name.startswith("put"):
-        return items.append(given[0])
-    return items.pop(0) if items else v.lost("a queue that waits")
 
 
 _CHANGING: Final = v.words(

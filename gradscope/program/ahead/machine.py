@@ -320,7 +320,7 @@ class Machine:
         if issubclass(kind, v.Made) or is_a(value, type, Module, ModuleType):
             return []
         if kind is ContextVar:
-            return [overlay.attributes(value).get("value", value.get(None))]
+            return [value.get(None)]
         inside = [*self.held_fields(value).values()]
         if kind.__flags__ & OF_C:  # one of C, as an iterator: it may give what it holds
             own = self.namespace(value)

@@ -16,7 +16,6 @@ import heapq
 import importlib.util
 import inspect
 import itertools
-import json
 import operator
 import os
 import queue
@@ -356,7 +355,6 @@ CALLS |= {
         *("b" in inspect.signature(each).parameters for each in (_CACHED, _counted, Sized().size)),
         inspect.getfullargspec(Sized.size).args,
     ),
-    "text that is loaded": lambda: json.loads('{"a": [1, {"b": null}]}')["a"][1],
     "environment": lambda: (os.getenv("GRADSCOPE_UNSET", "x"), "HOME" in os.environ),
     "union of classes": lambda: [isinstance(each, int | list | None) for each in _VALUES],
     "equal dicts": lambda: ({} == {}, {"a": 1} == {}, {} != {"a": 1}),

@@ -117,10 +117,6 @@ def _of_generator(m: Machine, of: Any, name: str, given: Given) -> Any:
     try:
         if name in ("send", "__next__"):
             return iteration.send(m, generator, given[0] if given else None)
-        if name == "throw":
-            raised = given[1] if len(given) > 1 and given[1] is not None else given[0]
-            raised = m.call(raised, (), {}) if is_a(raised, type) else raised
-            return iteration.resume(m, generator, None, raised)
     except v.Exhausted as over:
         return m.throw(StopIteration, *(() if over.value is None else (over.value,)))
     return v.lost(f"generator.{name}")

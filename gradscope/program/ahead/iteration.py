@@ -623,21 +623,14 @@ def send(m: Machine, generator: Any, value: Any) -> Any:
     return resume(m, generator, value)
 
 
-def resume(m: Machine, generator: v.Suspended, value: Any, raised: Any = None) -> Any:
-    """Enter a generator's frame again, with a value or an exception."""
+def resume(m: Machine, generator: v.Suspended, value: Any) -> Any:
+    """Enter a generator's frame again, with a value."""
     if generator.state == "done":
         raise v.Exhausted
     if generator.state == "running":
         v.lost("a generator that runs already")
     frame = generator.frame
-    if raised is None:
-        frame.stack.append(value)
-    else:
-        frame.index -= 1
-        if frame.instruction.handler < 0 or generator.state == "new":
-            generator.state = "done"
-            raise v.Raised(raised)
-        m.enter_handler(frame, raised)
+    frame.stack.append(value)
     generator.state = "running"
     try:
         how, found = m.run(frame)

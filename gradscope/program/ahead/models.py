@@ -16,7 +16,6 @@ import importlib.machinery
 import importlib.util
 import inspect
 import itertools
-import json
 import math
 import operator
 import os
@@ -457,11 +456,6 @@ def _find_spec(m: Machine, given: Given, named: Named) -> Any:
 
 for _each in (threading.current_thread, threading.main_thread):
     model(_each)(functools.partial(lambda function, m, given, named: function(), _each))
-
-
-model(json.loads)(
-    lambda m, given, named: rebuilt(m, computed(m, json.loads, given, named), v.NO_MARKS)
-)
 
 
 def _signature(follows: bool, m: Machine, given: Given, named: Named) -> Any:

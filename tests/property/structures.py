@@ -19,7 +19,6 @@ from tests.property.ahead import Told, told_of
 HEAD = """\
 import asyncio, contextlib, dataclasses, functools, heapq, itertools, operator, queue, types
 from collections import ChainMap, OrderedDict, defaultdict, deque, namedtuple
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 import torch
 from torch import nn
@@ -98,7 +97,6 @@ def backward(loss, **options):
 def data(n):
     for _ in range(n):
         yield torch.randn(2, 4)
-pool = ThreadPoolExecutor(1)
 """
 
 CARRIERS = (
@@ -216,7 +214,6 @@ CALLS = (
     ("for each in (loss,):", "    each.backward()"),
     ("[each.backward() for each in (loss,)]",),
     ("list(map(backward, [loss]))",),
-    ("pool.submit(backward, loss).result()",),
     ("torch.autograd.backward([loss])",),
     (
         "grads = torch.autograd.grad(loss, list(modules.parameters()), allow_unused=True)",

@@ -672,12 +672,8 @@ def _checkpoint(m: Machine, given: Given, named: Named) -> Any:
 @model(concurrent.futures.ThreadPoolExecutor.submit)
 def _submit(m: Machine, given: Given, named: Named) -> Any:
     _, function, *rest = given
-    return finished(in_thread(m, function, tuple(rest), named))
-
-
-def finished(value: Any) -> v.Instance:
-    """Return a future that has this result."""
     state = {"_state": "FINISHED", "_exception": None, "_condition": contextlib.nullcontext()}
+    value = in_thread(m, function, tuple(rest), named)
     return v.Instance(concurrent.futures.Future, _result=value, **state)
 
 
@@ -692,26 +688,12 @@ def in_thread(m: Machine, function: Any, given: Given, named: Named) -> Any:
         m.grad = grad
 
 
-UNDER_WAY: Final = "work of another thread"
-"""The doubt while work is not waited for that the reading began in: who is first is not known."""
-
-
-_TASK = ("fn", "args", "kwargs")
-"""What a thread pool has to do, from Python 3.14 on in one tuple."""
-
-
 @model(concurrent.futures.Future.result)
 def _result(m: Machine, given: Given, named: Named) -> Any:
     future = given[0]
     space = m.held_fields(future)
     if space.get("_state") == "FINISHED" and space.get("_exception") is None:
-        m.doubt = "" if m.doubt == UNDER_WAY and type(future) is v.Instance else m.doubt
         return space.get("_result")
-    for each in gc.get_referrers(future):  # what a thread of the pool has still to do, or does
-        work = each if type(each) is dict else m.namespace(each)
-        task = work.get("task", tuple(work[name] for name in _TASK if name in work))
-        if "future" in work and type(task) is tuple and len(task) == len(_TASK):
-            return in_thread(m, *task)
     return v.lost("a future that is not done")
 
 

@@ -6,7 +6,6 @@ import asyncio
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, thread
 from dataclasses import dataclass, field
 from functools import cache, partial, reduce
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
@@ -46,9 +45,6 @@ _MOST_NODES = 2_000
 KINDS = Kinds(builtin_types, iteration, tensors, torch_models)
 """What a machine is told by."""
 _STEP = asyncio.Handle._run.__code__
-_WORK = thread._WorkItem.run.__code__
-_RESULT = Future.result.__code__
-_SUBMIT = thread.ThreadPoolExecutor.submit.__code__
 _ENTRIES = {
     id(torch.Tensor.backward.__code__): False,
     id(torch.autograd.backward.__code__): False,
@@ -203,12 +199,6 @@ class FromFrames:
         machine.frames, machine.within = [], False
         for depth, frame in enumerate(frames):
             machine.outer = frames[depth + 1 :]
-            if frame.code is _SUBMIT:  # its work is done in another thread already
-                if how == "raise":
-                    v.lost("a future that has failed")
-                value, inner = models.finished(value), frame
-                machine.doubt = machine.doubt or models.UNDER_WAY
-                continue
             if inner is not None and id(frame.code) in _ENTRIES:
                 machine.doubt = machine.doubt or "the engine goes on from an inner call"
             if inner is not None and _is_skipped(machine, frame, inner):
@@ -266,9 +256,7 @@ def hooks_of(
 
 
 def _of_program(innermost: FrameType) -> list[FrameType]:
-    """Return the frames from there out to the outermost of the user's; from the work of a thread
-    pool on to what waits for its result.
-    """
+    """Return the frames from there out to the outermost of the user's."""
     frames: list[FrameType] = []
     last = 0
     for each in frames_from(innermost):
@@ -279,9 +267,6 @@ def _of_program(innermost: FrameType) -> list[FrameType]:
             last = len(frames)
             if each.f_code.co_name == "<module>":
                 break
-        if each.f_code is _WORK and last:
-            waiting = _waiting_for(dict(local_variables(each)).get("self"))
-            return frames[:last] + ([] if waiting is None else _of_program(waiting))
     return frames[: max(last, 1)]
 
 
@@ -303,21 +288,6 @@ def _run_checkpoints(machine: Machine, entry: FrameType | None) -> None:
         given = (v.Ahead() if each is None else each for each in node.inputs)
         recomputed = models.in_thread(machine, node.run_function, tuple(given), {})
         torch_models.run_backward(machine, [recomputed])
-
-
-def _waiting_for(work: Any) -> FrameType | None:
-    """Return the frame that has asked a future for its result and waits until this work is done,
-    or which submits it yet.
-    """
-    for innermost in sys._current_frames().values():
-        for each in frames_from(innermost):
-            if each.f_code is _RESULT or each.f_code is _SUBMIT:
-                own = dict(local_variables(each))
-                if own.get("w", 0) is work:
-                    return each
-                if own["self"] is getattr(work, "future", each) and own.get("timeout", 1) is None:
-                    return each.f_back
-    return None
 
 
 def _is_skipped(machine: Machine, frame: Frame, inner: Frame) -> bool:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -549,35 +549,23 @@ def print_diff(before: Recording, after: Recording, console: Console) -> None:
 
 
 def _print_findings(before: Recording, after: Recording, console: Console) -> None:
-    """Print which findings are gone, new or at another line: the same one has the same code, and
-    is about the same variables, at a line with the same text.
+    """Print which findings are gone or new: the same one has the same code, and is about the same
+    variables, at a line with the same text, wherever that is now.
     """
-    lines, left = [], [list(_told(before)), list(_told(after))]
-    for same in (lambda one: (one.what, one.text, one.place), lambda one: (one.what, one.text)):
-        for one in list(left[0]):
-            other = next((each for each in left[1] if same(each) == same(one)), None)
-            if other is not None:
-                left[0].remove(one)
-                left[1].remove(other)
-                if other.place != one.place:
-                    lines.append(f"moved: {other.shown}, before at {one.place}")
-    lines += [f"gone: {one.shown}" for one in left[0]] + [f"new: {one.shown}" for one in left[1]]
+    was, now = list(_told(before)), list(_told(after))
+    lines = []
+    for word, told, others in (("gone", was, now), ("new", now, was)):
+        left = Counter(what for what, _ in others)
+        for what, shown in told:
+            left[what] -= 1
+            lines += [f"{word}: {shown}"] if left[what] < 0 else []
     print_lines(console, [Text("findings", style="bold")])
     for line in lines or ["the same"]:
         print_message(Text("  "), line, console)
 
 
-class _Told(NamedTuple):
-    """A finding as it is known again: ``what`` it is, and the ``text`` of the line at its place."""
-
-    what: tuple[str, ...]
-    text: str
-    place: str
-    shown: str
-
-
-def _told(recording: Recording) -> Iterator[_Told]:
-    """Yield the findings that count; their files are known from the directory of the run on."""
+def _told(recording: Recording) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield of each finding that counts what it is known by, and how it is shown."""
     cwd = recording.header.cwd
     for one in recording.findings:
         if not one.counts:
@@ -590,7 +578,7 @@ def _told(recording: Recording) -> Iterator[_Told]:
         variables = firsts(_QUOTED.findall(f"{one.message} {one.label}"), str)
         about = f" {listed(variables)}" if variables else ""
         at = f" at {place}" if place else ""
-        yield _Told((one.code, *variables), text, place, f"{one.code} {one.name}{at}{about}")
+        yield (one.code, text, *variables), f"{one.code} {one.name}{at}{about}"
 
 
 _FIGURES: tuple[tuple[str, Callable[[Recording], Any], Callable[[int], str]], ...] = (

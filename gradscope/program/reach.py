@@ -1,5 +1,5 @@
-"""Finds and names what variables hold: by a walk within a budget, and beyond that by what Python's
-collector tracks.
+"""Finds and names the objects that variables reach: by a bounded walk, then among the objects that
+the garbage collector tracks.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from gradscope.torch_private import FunctionNode
 
 
 class Limits(NamedTuple):
-    """How far a walk may go; ``max_items`` is how many elements of one container it looks at.
+    """How far a walk may go; ``max_items`` is how many elements of one container it inspects.
 
-    ``max_seconds`` are the thread's own, and end only what goes astray: a busy machine is not to
-    change what is found. A deque that can hold no more than ``window`` elements is passed over.
+    ``max_seconds`` counts the thread's own time and only stops a runaway walk: a busy machine must
+    not change what is found. A deque that can hold no more than ``window`` elements is passed over.
     """
 
     max_objects: int = 20_000
@@ -82,9 +82,9 @@ class Walk:
             self.enter_globals(frame.f_globals, 0)
 
     def enter_libraries(self, frames: Iterable[FrameType]) -> None:
-        """Go on, after a run, from the variables of frames that are of no code of the user's.
+        """Continue, after a run, from the variables of frames that are not of the user's code.
 
-        They add names to tensors only: all else that they lead to has a name by then.
+        They only add names to tensors: everything else that they reach has a name by then.
         """
         self._known = len(self._objects)
         self._enter_variables(frames)

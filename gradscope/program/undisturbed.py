@@ -1,5 +1,5 @@
 """Keeps Python's collector, a profiler and the line watch's trace from running while gradscope
-looks, or for gradscope's objects.
+inspects something, or because of gradscope's objects.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _MOST_SECONDS = 2.0
 
 
 def apart(work: Callable[[], object]) -> None:
-    """Do some work in a new thread, where no mode, no hook and no numbering of nodes of the
-    program's is; do not wait for it for ever.
+    """Do some work in a new thread, which has none of the program's modes and hooks and its own
+    numbering of nodes, and wait for it for a limited time.
 
-    A thread that starts now must not wait for an import that this one is in the middle of.
+    The new thread must not need an import that this one is in the middle of.
     """
     done = _thread.allocate_lock()
 
@@ -74,9 +74,9 @@ class Uncollected:
 
 
 class Allowance:
-    """Has the collector come as late as it would without so many new objects, until ``end``.
+    """Delays the collector, until ``end``, as if so many new objects had not been made.
 
-    A program that sets its thresholds meanwhile keeps what it has set.
+    Thresholds that the program sets meanwhile stay as it sets them.
     """
 
     _before: tuple[int, int, int] | None = None
@@ -107,8 +107,8 @@ def unprofiled(work: Callable[P, T]) -> Callable[P, T]:
 
 
 def unseen(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do ``work`` while this thread's profiler is suspended: it sees this call and its return, or
-    it would lose count.
+    """Run ``work`` with this thread's profiler suspended. The profiler still sees this call and its
+    return, so that its call depth stays balanced.
     """
     thread = _this_thread()
     _suspend(thread)

@@ -1,4 +1,4 @@
-"""Finds the recordings of several processes of one run, puts them together, says what differs."""
+"""Finds the recordings of one run's processes, merges them, and reports how they differ."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Hands the figures of a watch on to the tools that people watch.
+"""Exports the metrics of a watch to TensorBoard, Prometheus and other loggers.
 
-The files for TensorBoard and Prometheus are written here: to import what writes them elsewhere, and
-numpy and protobuf with it, before the program does would change the program.
+This module writes the files for TensorBoard and Prometheus itself: importing the libraries that
+write them, with numpy and protobuf, before the program does would change the program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Follows all ways that lead on from the frames of a program, and says where they come."""
+"""Simulates every path from the program's current frames, and reports which backward calls each one
+reaches.
+"""
 
 from __future__ import annotations
 
@@ -88,11 +90,11 @@ class Explored:
 
 
 def explore(question: Question, start: FromFrames, rounds: float = inf) -> Explored:
-    """Follow the ways, those that go on as long as possible first, for so many ``rounds`` of the
-    loops around the start at the most.
+    """Follow the paths, the longest first, for at most ``rounds`` iterations of the loops around
+    the start.
 
-    Each branch on something unknown is taken the other way once: what it does elsewhere is taken to
-    be the same.
+    The other side of each branch on an unknown value is taken once; it is assumed to do the same
+    wherever the branch is met again.
     """
     found = Explored()
     waiting: list[tuple[list[bool], Fork | None]] = [([], None)]
@@ -163,10 +165,10 @@ def _way(machine: Machine, start: FromFrames) -> tuple[str, str]:
 
 
 class FromFrames:
-    """Begins at frames of the program's, as they stand.
+    """Starts from the program's frames as they are now.
 
-    ``result`` makes what the call gives that the innermost waits for; without it, that frame is
-    about to run the instruction it stands at. ``hooks`` are run within the call.
+    ``result`` makes the return value of the call that the innermost frame waits for; without it,
+    that frame is about to run its current instruction. ``hooks`` run within the call.
     """
 
     def __init__(
@@ -236,9 +238,9 @@ def _filled_in(given: Any) -> Any:
 def hooks_of(
     nodes: Sequence[Any], kinds: Sequence[type], tensors: Iterable[Any], modules: Iterable[Module]
 ) -> Hooks:
-    """Return the functions of the program's that a call runs of these nodes of its graph, of these
-    types, and what they are given; a node does not tell its own: they are found by the tensors and
-    modules.
+    """Return the program's hooks that a call runs for these nodes of its graph, which are of these
+    types, and the arguments of each. A node does not expose its hooks: they are found through the
+    tensors and modules.
     """
     found: list[tuple[Any, v.Given]] = []
     names = [kind.__name__ for kind in kinds]
@@ -271,8 +273,8 @@ def _of_program(innermost: FrameType) -> list[FrameType]:
 
 
 def _run_checkpoints(machine: Machine, entry: FrameType | None) -> None:
-    """Run what reentrant checkpoints compute again that a call of the engine has still to come to;
-    it does so before anything else of the program runs.
+    """Run the recomputations of reentrant checkpoints that an engine call has not reached yet: the
+    engine runs them before any other code of the program.
     """
     own: dict[str, Any] = {} if entry is None else dict(local_variables(entry))
     now, seen = current_node(), set[Any]()

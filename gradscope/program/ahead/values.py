@@ -50,9 +50,9 @@ class Bookmark(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A value leads to what is looked for by way of the live tensor ``held``, read at ``note``.
+    """Says that a value leads to the target through the live tensor ``held``, read at ``note``.
 
-    ``sure``: only what is known was crossed between the two.
+    ``sure``: everything between the two is known.
     """
 
     held: Any
@@ -82,8 +82,8 @@ def union(found: Iterable[Marks]) -> Marks:
 
 
 class _Alive:
-    """What is alive of some objects. When one dies, no code of Python's runs, as a WeakSet's would:
-    what a signal's handler raised there would be lost.
+    """The objects of a set that are still alive. Unlike in a WeakSet, no Python code runs when one
+    dies: an exception that a signal handler raised there would be lost.
     """
 
     def __init__(self) -> None:

@@ -190,7 +190,7 @@ _LONGEST, _CANDIDATES = 4_096, 12
 
 
 class Fold(NamedTuple):
-    """Nodes that share a box, or one alone: ``why`` they do, how often the same piece is there."""
+    """One or more nodes drawn as one box: ``why`` they share it, how often the piece repeats."""
 
     heads: tuple[int, ...]
     why: str = ""

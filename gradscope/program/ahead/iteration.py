@@ -47,11 +47,11 @@ _STEPS_PER_ELEMENT = 10  # as long as it takes to see what one of many leads to
 #         h.sum().backward()
 _LAPS = 2
 _LISTED = (list, tuple, str, bytes, range, deque)
-_HASHED = (dict, set, frozenset)
+_VIEWS: tuple[Any, ...] = type({}.keys()), type({}.values()), type({}.items())
+_HASHED = (dict, set, frozenset, *_VIEWS)
 _EMPTY: tuple[Any, ...] = (
     *((), [], range(0), range(2**70), "", b"", {}, {}.values(), {}.items(), set(), deque()),
 )
-_VIEWS: tuple[type, ...] = type({}.keys()), type({}.values()), type({}.items())
 _OVER_SEQUENCES = tuple(type(iter(each)) for each in _EMPTY)
 _BACKWARD: tuple[type, ...] = (type(reversed([])), reversed)
 _TEE: Any = type(itertools.tee(())[0])
@@ -73,11 +73,7 @@ def size_of(m: Machine, of: Any) -> int | None:
     if v.is_tensor(of):
         return tensors.rows(of)
     found = m.method_of_user(of, "__len__")
-    if found is MISSING and (size := plain_size(m, of)) is not None:
-        return size
-    if is_exactly(of, *_VIEWS):
-        return len(of)
-    size = None if found is MISSING else m.call(found, (of,), {})
+    size = plain_size(m, of) if found is MISSING else m.call(found, (of,), {})
     return size if type(size) is int else None
 
 
@@ -223,8 +219,6 @@ def iterator(m: Machine, of: Any) -> Any:
         return given if given is of else iterator(m, given)
     if is_a(m.overlay.view(of), *_LISTED, *_HASHED):
         return over(m, of)
-    if is_exactly(of, *_VIEWS):
-        return v.Elements(_stepping([*of]), of)
     if is_exactly(of, *GENERATOR_TYPES):
         return resumed(m, of)
     if is_exactly(of, *_LOADERS):

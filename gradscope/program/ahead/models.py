@@ -208,8 +208,6 @@ def contains(m: Machine, of: Any, value: Any) -> bool | None:
     if found is not MISSING:
         return m.known_truth(m.call(found, (of, value), {}))
     payload = m.overlay.view(of)
-    if is_exactly(of, type({}.keys())):
-        payload = dict.fromkeys(map(v.key_of, of))
     if is_a(payload, dict, set, frozenset):
         at = v.key_of(value)
         return True if at in payload else False if iteration.is_known_key(m, value) else None

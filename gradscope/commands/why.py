@@ -56,16 +56,13 @@ def why(
 
     fixing = fix_command(program.header, "--finding", "GS502")
     ways = followed(0)
-    if not _finds(ways, file, name, line) and ways.record.ended == "enough":
+    found = ways.named(name or "") if line is None else ways.calls_at(file, line)
+    if not found and ways.record.ended == "enough":
         ways = followed(_MOST_CALLS)  # what comes after the second step
     if line is not None:
         return _of_call(ways, file, line, settings)
     assert name is not None
     return _of_name(ways, file, name, settings, fixing)
-
-
-def _finds(ways: Any, file: str, name: str | None, line: int | None) -> bool:
-    return bool(ways.named(name) if name is not None else ways.calls_at(file, line))
 
 
 def _of_call(ways: Any, file: str, line: int, settings: Settings) -> int:

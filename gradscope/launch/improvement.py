@@ -8,6 +8,7 @@ import atexit
 import importlib
 import os
 import pickle
+import pkgutil
 import subprocess
 import sys
 import time
@@ -205,11 +206,10 @@ def serve(modules: Iterable[str]) -> None:
     with suppress(EOFError):
         while True:
             work, args, named = pickle.load(sys.stdin.buffer)
-            module, name = work.split(".")
             try:
-                function = getattr(importlib.import_module(f"gradscope.fixing.{module}"), name)
-                told(function(*args, **named))
+                told(pkgutil.resolve_name(f"gradscope.fixing.{work}")(*args, **named))
             except GradscopeError as failure:
                 told(failure)
             except Exception as failure:
                 told(GradscopeError(f"{_FAILED}: {type(failure).__name__}: {failure}"))
+    os._exit(0)  # what torch tears down at its end takes half as long as its import

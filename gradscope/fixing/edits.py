@@ -66,9 +66,9 @@ def variable_at(place: Span, head: Span) -> str:
     at the head; else nothing.
     """
     node = place.expression
-    region: ast.AST = region_of(head) or source.tree(head.file)
     if not isinstance(node, ast.Name | ast.Attribute):
         return ""
+    region: ast.AST = region_of(head) or source.tree(head.file)
     text = ast.unparse(node)
     if text.startswith("self."):  # all methods of the class share it
         around = (e for e in source.enclosing(head.file, head.line) if isinstance(e, ast.ClassDef))

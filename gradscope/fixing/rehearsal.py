@@ -321,7 +321,7 @@ class Simulation:
         self.ran[index] = here.union(*(read for read, _ in rebound))
         by = {record.stepped_by(leaf) for leaf in record.leaves_of(here)} or self._old.keys()
         old = [self._old[each] for each in by]
-        self.fresh[index] = {n for n in here if not old or any(n not in each for each in old)}
+        self.fresh[index] = here - old[0].intersection(*old) if old else {*here}
         new = here & change.again if self._is_again else set[int]()
         kept = ((node, by) for node, by, place in event.stale if place not in change.clones)
         stale = {node for node, by in kept if not self._is_newer(node, by, turn)}

@@ -281,37 +281,6 @@ def top(
     return partial(command.top, file, every, _settings(locals()))
 
 
-ProcessArgument = Annotated[int, _argument("A process, of Python 3.14 or newer.", "PID", min=1)]
-
-
-@app.command()
-def dump(process: ProcessArgument) -> Job:
-    """
-    Ask a running program what it does, and who holds its graphs.
-
-    It tells its stacks and its backward calls too. Both need Python 3.14 or newer, which has a way
-    into a process that runs. Else start the program with `gradscope run --dump-on SIGUSR1`.
-    """
-    return partial(report_command.dump, process)
-
-
-@app.command()
-def attach(
-    process: ProcessArgument,
-    duration: Annotated[float | None, _option("End after S seconds.", metavar="S", min=0.1)] = None,
-    save: Annotated[Path | None, _file("Save the recording in this file.")] = None,
-    ignore: IgnoreOption = None,
-    baseline: BaselineOption = None,
-) -> Job:
-    """
-    Watch a running program from now on, and print a report.
-
-    That is until Ctrl-C, or for a while. It and the program need Python 3.14 or newer, which has a
-    way into a process that runs. Else start the program with `gradscope run`.
-    """
-    return partial(report_command.attach, process, duration, _settings(locals()))
-
-
 @app.command()
 def diff(
     before: RecordingArgument, after: Annotated[Path, _argument("A later one.", "OTHER")]

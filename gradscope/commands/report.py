@@ -5,15 +5,11 @@ The recordings of several processes of one run make one report.
 
 from __future__ import annotations
 
-import math
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from gradscope.commands.outputs import console_on, image, opened, page, print_line, printer, tell
+from gradscope.commands.outputs import console_on, image, opened, page, print_line, printer
 from gradscope.errors import GradscopeError
 from gradscope.render.pictures import Options
 from gradscope.rules.settings import DEFAULTS, Format, Settings, Suppressor, write_baseline
@@ -66,39 +62,6 @@ def report(
                 print_fit(recording, fit, console)
             elif not (memory or trains):
                 show(recording, console, name)
-    return 0
-
-
-def dump(process: int) -> int:
-    """Print what a running program does, and which graphs it holds."""
-    from gradscope.launch.remote import ask
-
-    console = console_on(sys.stdout)
-    for line in ask(process, "dump(sys._getframe().f_back)").splitlines():
-        print_line(console, line)
-    return 0
-
-
-def attach(process: int, duration: float | None, settings: Settings) -> int:
-    """Watch a running program, and print the report."""
-    from gradscope.launch.remote import ask
-    from gradscope.record.file import is_alive, load
-
-    save = settings.save
-    with tempfile.TemporaryDirectory(prefix="gradscope-") as folder:
-        file = (save or Path(folder, "attached.gscope")).absolute()
-        ask(process, f"begin({str(file)!r})")
-        tell(f"watching process {process}; Ctrl-C ends that")
-        until = time.monotonic() + (duration or math.inf)
-        with suppress(KeyboardInterrupt):
-            while is_alive(process) and time.monotonic() < until:
-                time.sleep(0.1)
-        try:
-            if is_alive(process):
-                ask(process, "end()")
-        finally:
-            recording = Suppressor(settings).of_findings(load(file))
-            printer(Format.TEXT)(recording, console_on(sys.stdout), str(save) if save else None)
     return 0
 
 

@@ -30,9 +30,9 @@ from gradscope.commands.outputs import (
 from gradscope.errors import GradscopeError
 from gradscope.fixing.constructs import with_edits
 from gradscope.launch.children import ChildPlan, Children, own_file
+from gradscope.launch.dump import answer
 from gradscope.launch.improvement import Workshop, improved, untried
 from gradscope.launch.interpreter import Target, header_of
-from gradscope.launch.remote import answer
 from gradscope.launch.runner import Ended, die_of_interrupt, run_program
 from gradscope.launch.standby import is_possible, standing_by
 from gradscope.model import Finding, Outcome, Recording, Severity

@@ -18,8 +18,8 @@ from gradscope.rules import ALL_RULES, Rule
 from tests.command import ROOT, ran, ran_well
 
 COMMANDS = (
-    *("attach", "diff", "doctor", "draw", "dump", "explain"),
-    *("fix", "report", "rules", "run", "top", "why"),
+    *("diff", "doctor", "draw", "explain", "fix"),
+    *("report", "rules", "run", "top", "why"),
 )
 
 pytest.importorskip("material", reason="mkdocs-material is not installed: the extra `docs`")

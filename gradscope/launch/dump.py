@@ -1,139 +1,41 @@
-"""Reaches into a program that runs: to ask what it does and holds, or to watch it from now on."""
+"""Answers a signal: prints what the program does, and which graphs it holds."""
 
 from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
 from _thread import start_new_thread
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gradscope.errors import GradscopeError
 from gradscope.units import counted, nbytes
 
-# Seconds for a program that runs Python code to answer: it begins at its next instruction, but to
-# look through its graphs takes time.
-PATIENCE = 10.0
-_NEEDS = (3, 14)  # ``sys.remote_exec``
 # Graphs, and holders of each, that are printed: those of a leak are alike.
 _MOST_GRAPHS, _MOST_HOLDERS = 10, 3
 # Nodes that are counted while the program waits, at about a microsecond each.
 _MOST_NODES = 100_000
 _RUNS_PROGRAMS = str(Path(__file__).with_name("runner.py"))
-_HOME = str(Path(__file__).parents[2])
-_OWN = os.path.join(_HOME, "gradscope", "")
-
-_ASKED = """\
-import os, sys
-sys.path.append({home!r})
-try:
-    from gradscope.launch import remote
-    told = remote.{call}
-except BaseException as error:
-    told = f"!{{type(error).__name__}}: {{error}}"
-finally:
-    sys.path.remove({home!r})
-with open({answer!r} + ".part", "w", encoding="utf-8", errors="replace") as file:
-    file.write(told)
-os.replace({answer!r} + ".part", {answer!r})
-"""
-
-
-def ask(process: int, call: str) -> str:
-    """Have another process make a ``call`` of a function of this module, again if that was not the
-    time, and return what it told.
-
-    Raise GradscopeError where the process cannot be reached, or does not answer.
-    """
-    if sys.version_info < _NEEDS:
-        version = ".".join(map(str, sys.version_info[:2]))
-        raise GradscopeError(
-            f"Python {version} has no way into a process that runs (3.14 has): start the program"
-            " with `gradscope run --dump-on SIGUSR1`, and it answers that signal;"
-            f" `gradscope report {process}` shows what it has done so far"
-        )
-    folder = Path(tempfile.mkdtemp(prefix="gradscope-"))
-    answer, script = folder / "answer", folder / "asked.py"
-    asked = _ASKED.format(home=_HOME, call=call, answer=str(answer))
-    script.write_text(asked, encoding="utf-8")
-    try:
-        _send(process, script)
-        until = time.monotonic() + PATIENCE
-        while not answer.exists():
-            if time.monotonic() > until:
-                raise TimeoutError
-            time.sleep(0.05)
-        told = answer.read_text(encoding="utf-8")
-    except (TimeoutError, KeyboardInterrupt) as given_up:
-        script.write_text("")  # it may be read yet, and would be missed
-        if not isinstance(given_up, TimeoutError):
-            raise
-        raise GradscopeError(
-            f"process {process} has not answered in {PATIENCE:g} s, as its main thread runs no"
-            " Python now: it waits, or the engine runs;"
-            f" if gradscope watches it, `gradscope report {process}` shows more"
-        ) from None
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
-    shutil.rmtree(folder)
-    if told.startswith("!"):
-        raise GradscopeError(f"process {process} cannot do that: {told[1:]}")
-    return told or ask(process, call)
-
-
-def _send(process: int, script: Path) -> None:
-    try:
-        sys.remote_exec(process, str(script))  # type: ignore[attr-defined]
-    except PermissionError:
-        raise GradscopeError(
-            f"process {process} may not be reached: be the same user, and allowed to trace it"
-            " (in a container --cap-add=SYS_PTRACE; else /proc/sys/kernel/yama/ptrace_scope = 0)"
-        ) from None
-    except (OSError, RuntimeError) as error:
-        raise GradscopeError(f"process {process} cannot be reached: {error}") from None
-
-
-# In the program. What these need is imported when they are called, as it needs torch.
-
-_watching = ExitStack()
-
-
-def begin(save: str) -> str:
-    """Watch from now on."""
-    from gradscope.api.watch import current, watch
-
-    if current() is not None:
-        raise GradscopeError("gradscope watches it already: `gradscope top` shows it")
-    _watching.enter_context(watch(save=save))
-    atexit.register(_watching.close)
-    return save
-
-
-def end() -> str:
-    """Watch no longer."""
-    atexit.unregister(_watching.close)
-    _watching.close()
-    return "ended"
+_OWN = os.path.join(Path(__file__).parents[1], "")
 
 
 def answer(number: int) -> None:
-    """Print a dump to stderr whenever this process gets a signal, until it has come to its end."""
+    """Print a dump to stderr whenever this process gets a signal, until it has come to its end.
+
+    What this needs is imported when the signal comes, as it needs torch.
+    """
 
     def tell(_: int, frame: FrameType | None) -> None:
         try:
-            told = dump(frame) if _has_torch() else f"{_stack(frame)}torch has not been imported"
+            told = _dump(frame) if _has_torch() else f"{_stack(frame)}torch has not been imported"
         except ImportError:
             told = ""  # gradscope itself is being imported
         except Exception as failure:
@@ -171,7 +73,7 @@ def _stack(frame: FrameType | None) -> str:
     return "".join(traceback.format_list(shown))
 
 
-def dump(frame: FrameType | None) -> str:
+def _dump(frame: FrameType | None) -> str:
     """Return the stacks of all threads, the backward calls that run, and the graphs that live; this
     thread stands in ``frame``.
 

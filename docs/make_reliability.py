@@ -68,7 +68,7 @@ Other tests of the same kind:
 
 PROMISES = {
     "The process": "Killed, interrupted or without a disk, the program ends as it would under "
-    "`python`. The recording stays readable, with every call that had ended.",
+    "`python`. The recording stays readable, and lacks at most the calls of the last 0.2 seconds.",
     "The program": "What it prints and raises, and its exit status, stay the same, whatever it "
     "does to signals, threads, forks, hooks and the end of the interpreter.",
     "The watch": "Dropped, interrupted or left in another thread, it leaves nothing behind, and "

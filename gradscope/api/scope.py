@@ -109,7 +109,6 @@ class Session:
     ) -> None:
         hooks = hooks and Part.HOOKS not in off
         self.scopes: list[Scope] = []
-        self.is_kept = False
         self.sees_steps = not {Part.STEPS, Part.WATCH} & off
         self.process = os.getpid()
         allowed = None if budget is None else Overhead(budget)
@@ -213,7 +212,6 @@ class Session:
             *scope.leaks, scope.trained, report=lambda finding: unprofiled(scope.report)(finding)
         )
         self.scopes.append(scope)
-        self.is_kept = any(each.writer.is_kept for each in self.scopes)
         self.books.regroup()  # no row has calls of before
 
     def leave(self, scope: Scope) -> None:
@@ -225,7 +223,6 @@ class Session:
             observers.tell(Observer.at_end)
         scope.trained.let_go()
         self.scopes.remove(scope)
-        self.is_kept = any(each.writer.is_kept for each in self.scopes)
         self.books.regroup()
         if not self.scopes:
             self.close()
@@ -296,8 +293,10 @@ class Session:
         return self.scopes[0].writer.known(signature, site)
 
     def begun(self) -> str:
-        """Return what is noted of the calls that have not ended; of many, of the innermost."""
-        last = tuple(self.state.running)[-_MOST_BEGUN:]
+        """Return what is noted of the calls that have not ended; of many, of the innermost. Guarded
+        ones are left out, as nothing is noted when they end.
+        """
+        last = [call for call in self.state.running if not call.guarded][-_MOST_BEGUN:]
         return ",".join(f"[{c.number},{self._begun(c.word, c.place)}]" for c in last)
 
     def begins(self) -> None:

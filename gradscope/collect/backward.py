@@ -44,7 +44,7 @@ from gradscope.program.sites import (
 )
 from gradscope.program.tensors import describe, grad_of, held_node, leaves_of
 from gradscope.program.undisturbed import Allowance, Uncollected, unprofiled, unseen
-from gradscope.record.writer import Further
+from gradscope.record.writer import AT_ONCE, Further
 from gradscope.torch_private import (
     ENGINE_CALL,
     DisableTorchFunction,
@@ -117,9 +117,6 @@ class Sink(Protocol):
     def begins(self) -> None:
         """Note that a call begins, which may never end."""
 
-    is_kept: bool
-    """Whether any watch writes to a file, which tells of a program that is killed."""
-
     def call(self, call: BackwardCall, signature: Any) -> Sequence[Further]:
         """Write a backward call that has ended; return what adds others like it."""
 
@@ -169,28 +166,15 @@ class Books:
             if key not in self._rows:
                 self._rows[key] = self._sink.call(alike[0].record, alike[0].shape.number)
                 del alike[0]
-            for row in self._rows[key] if alike else ():
-                row.add(alike)
+            for add in self._rows[key] if alike else ():
+                add(alike)
         ledger.estimated_calls += len(calls)
         self._peak()
         self._sample(calls[-1], alike=True)
 
-    def begins(self, call: Call) -> None:
-        """Note that a guarded call begins, which may never end."""
-        rows = self._rows.get(_key(call), ())
-        if not rows or len(self._state.running) > 1 or any(row.place is None for row in rows):
-            self._sink.begins()
-        else:
-            for row in rows:
-                row.begins(call.number)
-
-    def ends(self, call: Call) -> bool:
-        """Note that a guarded call has ended; return whether it may wait to be written."""
-        rows = self._rows.get(_key(call), ())
-        if self._sink.is_kept:
-            for row in rows:
-                row.ends(call)
-        return bool(rows)
+    def may_wait(self, call: Call) -> bool:
+        """Return whether a guarded call may wait to be written: it has a row, of no short run."""
+        return self._state.guarded > AT_ONCE and bool(self._rows.get(_key(call)))
 
     def mark(self) -> None:
         """Note what there is when a call ends: the next one counts from there."""
@@ -446,8 +430,6 @@ class Backward:
         call.started = state.elapsed()
         lifting.begin(call, roots)
         state.guarded += 1
-        if self._sink.is_kept:
-            self.books.begins(call)
         return True
 
     def _look(

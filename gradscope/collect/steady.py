@@ -20,8 +20,8 @@ class Booking(Protocol):
     def mark(self) -> None:
         """Note what there is when a call ends: the next one counts from there."""
 
-    def ends(self, call: Call) -> bool:
-        """Note that a guarded call has ended; return whether it may wait to be written."""
+    def may_wait(self, call: Call) -> bool:
+        """Return whether a guarded call may wait to be written: it has a row, of no short run."""
 
     def guarded(self, calls: Sequence[Call]) -> None:
         """Write guarded calls in the rows of those like them."""
@@ -57,7 +57,7 @@ class Steady:
         if left is None:
             left = state.observers.patience(call.place)
         self._left[call.place] = left - 1
-        waits = self._books.ends(call) and left > 0 and len(self._calls) < MOST_UNTOLD
+        waits = self._books.may_wait(call) and left > 0 and len(self._calls) < MOST_UNTOLD
         is_alone = call.parent is None and not call.within
         if not (waits and is_alone and lifting.on and call.ended - self._booked < WRITE_EVERY):
             self.settle(at_end=True)

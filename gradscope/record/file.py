@@ -6,8 +6,8 @@ later record of a table and key takes the place of an earlier one; an empty one 
 
 What ``os.pwrite`` took outlives the process without a commit, and nobody locks anything: a reader
 stops at what is cut off, passes over what is damaged, leaves out what does not fit the model, and
-says how much that was. The page has a note, which is written again in its place with every backward
-call.
+says how much that was. The page has a note of the calls that run, which is written again in its
+place.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ written.
 
 _WORDS = {kind.__name__: [word.value for word in kind] for kind in _KINDS if issubclass(kind, Enum)}
 
-FORMAT = zlib.crc32(f"4 {LAYOUT} {_WORDS}".encode())
+FORMAT = zlib.crc32(f"5 {LAYOUT} {_WORDS}".encode())
 """What a file of another layout of the model has another one of; so has another layout of logs."""
 
 _LARGEST = 1 << 63  # no number is larger, so that views can compute with them: 64 bits
@@ -171,23 +171,13 @@ TABLES = (
 Key: TypeAlias = tuple[str, int]
 """A table and the key in it."""
 
-PAGE = 4096  # bytes: what is noted here changes in place, within one page of memory and of a disk
+PAGE = 4096  # bytes: the note here changes in place, within one page of memory and of a disk
 HEAD = struct.Struct("<8sIIIIQQ16s")
 """Magic, format, the process that writes and its file descriptor, how often the log was moved,
 where it starts and where it stops, 0 while it grows, and the version of gradscope.
 """
 NOTE = struct.Struct("<II")
 _NOTE_AT = 64  # behind ``HEAD``, which has 56 bytes
-ROWS_NOTED = 20  # rows of calls whose counts are noted in the page: it has no room for more
-_ROW = struct.Struct("<IIQQdqQ")
-"""Checksum of what follows, the key of a row, and of it what is in ``NOTED``."""
-_OPEN = struct.Struct("<IIQ")
-"""Checksum of what follows, which of these rows a call like those in it is for, and its number: it
-has begun, and ended once the row has a call with this number.
-"""
-_OPEN_AT = 4096 - _OPEN.size
-_ROWS_AT = _OPEN_AT - ROWS_NOTED * _ROW.size
-_CHECKSUM = 4  # bytes of a checksum, which comes first
 FRAME = struct.Struct("<4sIIBI")
 """Mark, checksum of all that follows it here and of the payload, length of that, table, key."""
 MARK = b"\xf5GS\n"
@@ -249,16 +239,8 @@ class Store:
 
     def note(self, text: bytes) -> None:
         """Write a text in the place of the one before, if it is short enough."""
-        if len(text) <= _ROWS_AT - _NOTE_AT - NOTE.size:
+        if len(text) <= PAGE - _NOTE_AT - NOTE.size:
             self._put(NOTE.pack(len(text), zlib.crc32(text)) + text, _NOTE_AT)
-
-    def note_row(self, place: int, key: int, *noted: float) -> None:
-        """Note at one of ``ROWS_NOTED`` places what a row of calls has counted to."""
-        self._put(_checked(_ROW, key, *noted), _ROWS_AT + place * _ROW.size)
-
-    def note_open(self, place: int, number: int) -> None:
-        """Note that a call has begun that is like those of the row at this place."""
-        self._put(_checked(_OPEN, place, number), _OPEN_AT)
 
     def compact(self) -> None:
         """Leave out the records that others have replaced.
@@ -398,50 +380,12 @@ def _found(file: int) -> Log:
     return found
 
 
-def _checked(what: struct.Struct, *values: float) -> bytes:
-    packed = what.pack(0, *values)[_CHECKSUM:]
-    return zlib.crc32(packed).to_bytes(_CHECKSUM, "little") + packed
-
-
-def _unchecked(what: struct.Struct, page: bytes, at: int) -> tuple[Any, ...]:
-    """Return what is noted there; nothing where nothing is, or something else."""
-    packed = page[at + _CHECKSUM : at + what.size]
-    checksum, *values = what.unpack_from(page, at)
-    return tuple(values) if any(packed) and zlib.crc32(packed) == checksum else ()
-
-
-def _note(page: bytes) -> Note:
+def _note(page: bytes) -> bytes:
     if len(page) < PAGE:
-        return Note()
+        return b""
     length, checksum = NOTE.unpack_from(page, _NOTE_AT)
     text = page[_NOTE_AT + NOTE.size :][:length]
-    text = text if len(text) == length and zlib.crc32(text) == checksum else b""
-    rows = [_unchecked(_ROW, page, _ROWS_AT + i * _ROW.size) for i in range(ROWS_NOTED)]
-    return Note(text, rows, _unchecked(_OPEN, page, _OPEN_AT))
-
-
-class Note(NamedTuple):
-    """What is noted in the first page of a log: the calls that run, as text; what rows have counted
-    to, and which call like theirs began last.
-    """
-
-    text: bytes = b""
-    rows: Sequence[tuple[Any, ...]] = ()
-    open: tuple[Any, ...] = ()
-
-    def since(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the key of each row, and what has changed in it."""
-        for key, *noted in filter(None, self.rows):
-            yield key, dict(zip(NOTED, noted, strict=True))
-
-    def begun(self, rows: Mapping[int, BackwardCall]) -> Iterator[BackwardCall]:
-        """Yield the calls that had begun and not ended."""
-        begun = loads(tuple[BackwardCall, ...], self.text or b"[]")
-        place, number = self.open or (0, 0)
-        key, _, last, *_ = (self.rows and self.rows[place]) or (0, 0, number)
-        if last < number and key in rows and all(call.number != number for call in begun):
-            yield replace(rows[key], number=number)
-        yield from begun
+    return text if len(text) == length and zlib.crc32(text) == checksum else b""
 
 
 def _frame(key: Key, payload: bytes) -> bytes:
@@ -471,8 +415,6 @@ _MOST_TEXT = dict.fromkeys(TABLES, 2 << 20) | {"graphs": 20 << 20, "sources": 32
 _A_LIST = 16  # bytes that a list counts more: an empty one takes 2 there, and 64 in memory
 
 _MOST_RECORDS = dict.fromkeys(TABLES, 10_000) | {"findings": 500}
-NOTED = ("count", "last_number", "ended", "live_bytes", "number")
-"""What the note of a log has of a row, as it has changed since the row was written."""
 
 _NAMES = {"graphs": "graph", "sources": "source file", "timeline": "part of the memory curve"}
 
@@ -484,7 +426,7 @@ class Log:
     """
 
     payloads: dict[Key, bytes]
-    note: Note = field(default_factory=Note)
+    note: bytes = b""
     head: Head | None = None
     damaged: int = 0
     missing: int = 0
@@ -501,10 +443,7 @@ class Log:
         if header is None:
             raise ValueError("it has no header")
         rows = dict(self._all("calls", partial(loads, BackwardCall)))
-        self._begun = tuple(self.note.begun(rows))
-        for index, changed in self.note.since():
-            if index in rows and changed["count"] > rows[index].count:
-                rows[index] = replace(rows[index], **changed)
+        self._begun = loads(tuple[BackwardCall, ...], self.note or b"[]")
         summary = self._first("summary", partial(loads, Summary)) or Summary()
         if rows:
             summary = replace(summary, backward_calls=sum(row.count for row in rows.values()))

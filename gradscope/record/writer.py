@@ -1,7 +1,7 @@
 """Writes the recording of a run while it runs, to a file that outlives it, or to memory.
 
-What is new is in the file at once. What only counts on is noted there at once, and written some ten
-times a second: no thread does this, as the program would see it, but the next call.
+What is new is in the file at once. What only counts on is written some ten times a second: no
+thread does this, as the program would see it, but the next call.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import tokenize
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from operator import attrgetter
 from pathlib import Path
 from threading import RLock
 from time import monotonic
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 from weakref import finalize
 
 from gradscope.errors import GradscopeError
@@ -34,7 +34,7 @@ from gradscope.model import (
     Site,
     Summary,
 )
-from gradscope.record.file import NOTED, ROWS_NOTED, Key, Log, Store, create, dumps, pack, read_log
+from gradscope.record.file import Key, Log, Store, create, dumps, pack, read_log
 
 # Rows of calls at most, without the extra one for each kind of call at each site. Each takes a
 # few hundred bytes in the file, and the page shows all of them.
@@ -54,6 +54,7 @@ _ALIKE = attrgetter(
 """What two calls must have in common to share a row, beside the names of their roots."""
 
 _figures = attrgetter(*FIGURES)
+_ADDED_TO = "count", "number", "last_number", "ended", "live_bytes"
 GRAPHS_AT_SITE = 200  # most graphs stored for one call site: enough to see a growing graph grow
 
 NODES_AT_SITE = 100_000  # most nodes of the graphs of a site: large graphs take long to write
@@ -88,7 +89,7 @@ class FoldedCalls:
     def folded(self) -> BackwardCall:
         """Return the record of the row."""
         known: dict[str, Any] = dict(zip(FIGURES, self.figures, strict=True))
-        return replace(self.first, **known, **{name: getattr(self, name) for name in NOTED})
+        return replace(self.first, **known, **{name: getattr(self, name) for name in _ADDED_TO})
 
 
 class CallFolder:
@@ -198,8 +199,8 @@ def _level(sample: Sample) -> tuple[int, int]:
 
 SOURCE_BYTES = 2 << 20  # bytes: larger files are data, not source
 
-# Seconds by which the totals and the memory curve may lag behind the calls in a file, and so in
-# `gradscope top`: writing them takes longer than a small call.
+# Seconds by which counts, totals and the memory curve may lag behind the calls that are added in a
+# file, and so in `gradscope top`: writing them takes longer than a small call.
 WRITE_EVERY = 0.1
 
 # Up to this many calls in a row, everything is written with each: a short run that is killed
@@ -217,30 +218,8 @@ class EndedCall(Protocol):
     live_bytes: int
 
 
-class Further:
-    """Adds calls to the row of those like them; until then it is noted that they begin and end."""
-
-    def __init__(self, writer: RecordingWriter, row: FoldedCalls) -> None:
-        self._writer, self._row, self._waiting = writer, row, 0
-        self.place = writer.place_of(row)
-        """Where it is noted that they begin and end, if it is."""
-
-    def add(self, calls: Sequence[EndedCall]) -> None:
-        """Add calls that have ended."""
-        self._waiting = 0
-        self._writer.further(self._row, calls)
-
-    def begins(self, number: int) -> None:
-        """Note that a call begins, which may never end."""
-        if (place := self.place) is not None:
-            self._writer.note(lambda store: store.note_open(place, number))
-
-    def ends(self, call: EndedCall) -> None:
-        """Note that a call has ended that waits to be added."""
-        row, self._waiting = self._row, self._waiting + 1
-        noted = row.count + self._waiting, call.number, call.ended, row.live_bytes, row.number
-        if (place := self.place) is not None:
-            self._writer.note(lambda store: store.note_row(place, row.index, *noted))
+Further: TypeAlias = Callable[[Sequence[EndedCall]], None]
+"""Adds calls that have ended to the row of those like them."""
 
 
 def _while_open(method: Method) -> Method:
@@ -274,9 +253,6 @@ class RecordingWriter:
         self._waiting: dict[Key, bytes] = {}
         """What is not in the file yet; without one, the recording itself."""
         self._calls = CallFolder()
-        self._noted: dict[int, int] = {}
-        """Of which rows it is noted that they have counted on, and at which place."""
-        self._is_open_noted = False
         self._curve = Curve()
         self._numbers: dict[Hashable, int] = {}
         """Of the stored graphs, by their signatures."""
@@ -302,11 +278,6 @@ class RecordingWriter:
     def is_idle(self) -> bool:
         """True after ``close``, and in a forked child, which shares the file with its parent."""
         return self._closed or os.getpid() != self._process
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether it writes to a file, which outlives a program that is killed."""
-        return self._store is not None
 
     def follow(self, totals: Callable[[], Summary], begun: Callable[[], str] = str) -> None:
         """Have the totals from ``totals`` whenever there is something to write, and from ``begun``
@@ -365,9 +336,9 @@ class RecordingWriter:
             if row.count == call.count and call.site is not None:
                 self.source(call.site.file)
             self._counted(row)
-            return Further(self, row)
+            return partial(self._further, row)
 
-    def further(self, row: FoldedCalls, calls: Sequence[EndedCall]) -> None:
+    def _further(self, row: FoldedCalls, calls: Sequence[EndedCall]) -> None:
         """Add calls to a row."""
         if self._store is not None and self.is_idle:
             return
@@ -381,40 +352,16 @@ class RecordingWriter:
     def _counted(self, row: FoldedCalls) -> None:
         if self._store is None:
             return  # it is written when it is read
-        place = self.place_of(row)
-        is_due = monotonic() - self._committed >= WRITE_EVERY
-        if row.count <= AT_ONCE or is_due or place is None:
+        if row.count <= AT_ONCE or monotonic() - self._committed >= WRITE_EVERY:
             self._commit()
         else:
-            noted: Iterator[float] = (getattr(row, name) for name in NOTED)
-            self.note(lambda store: store.note_row(place, row.index, *noted))
-
-    def place_of(self, row: FoldedCalls) -> int | None:
-        """Return the place at which it is noted what a row has counted to; None where there is no
-        file, or no room.
-        """
-        if self._store is None or len(self._noted) >= ROWS_NOTED:
-            return self._noted.get(row.index)
-        return self._noted.setdefault(row.index, len(self._noted))
-
-    def note(self, write: Callable[[Store], None]) -> None:
-        """Note in the file what goes on."""
-        if self._store is None or self.problem or self.is_idle:
-            return
-        try:
-            write(self._store)
-            if self._is_open_noted:
-                self._note()
-        except OSError as error:
-            self._fail(error)
+            self._note()
 
     def _note(self) -> None:
         if self._store is None or self.problem:
             return
-        begun = self._begun()
-        self._is_open_noted = bool(begun)
         try:
-            self._store.note(f"[{begun}]".encode())
+            self._store.note(f"[{self._begun()}]".encode())
         except OSError as error:
             self._fail(error)
 

@@ -24,7 +24,8 @@ from tests.zygote import python
 
 ROOT = Path(__file__).parents[2]
 TRAINS = Path(__file__).parent / "programs" / "trains.py"
-READABLE = "the recording is readable, with every call that had ended"
+LAG = 0.2  # seconds: twice WRITE_EVERY, as guarded calls wait for so long, and then the file does
+READABLE = f"the recording is readable, with every call that had ended {LAG} s before the last"
 
 
 def start(folder: Path, *arguments: str, save: Path | None = None) -> subprocess.Popen[str]:
@@ -55,19 +56,25 @@ def ended(
     """Stop a run after a random number of calls; return its status, its errors and the recording."""
     save = folder / "run.gscope"
     process = start(folder, *arguments, save=save)
-    lines = [known(process.stdout).readline() for _ in range(draw.randrange(1, 200))]
+    lines = [known(process.stdout).readline() for _ in range(draw.randrange(1, 1_000))]
     stop(process)
     whole, errors = finished(process)
     whole = [*lines, *whole]
-    numbers = [int(line.split()[0]) for line in whole if line.count(" ") == 1]
     recording = load(save)
     count = sum(call.count for call in recording.calls)
-    assert count in (numbers[-1], numbers[-1] + 1)  # it may end before it prints the last one
+    assert count in possible(whole, 0 if recording.outcome.finished else LAG)
     assert recording.summary.backward_calls == count
     assert "is cut off" not in str(recording.summary.notes)
     assert "is damaged" not in str(recording.summary.notes)
     save.unlink()
     return process.returncode, errors, recording
+
+
+def possible(lines: list[str], lag: float) -> range:
+    """Return how many calls a recording may have whose program has printed these lines."""
+    ended = [float(line.split()[1]) for line in lines if line.count(" ") == 1]
+    least = sum(time <= ended[-1] - lag for time in ended)
+    return range(least, len(ended) + 2)  # one more may end before it is printed
 
 
 @fault("The process", "SIGKILL at a random moment", READABLE, few=2, many=20)
@@ -76,7 +83,7 @@ def test_sigkill(tries: Tries, tmp_path: Path) -> None:
         status, errors, recording = ended(tmp_path, draw, lambda p: p.kill(), "run")
         assert (status, errors) == (-signal.SIGKILL, "")
         assert not recording.outcome.finished
-        tries.came("no call lost")
+        tries.came("no earlier call lost")
 
 
 @fault(
@@ -91,13 +98,14 @@ def test_sigterm(tries: Tries, tmp_path: Path) -> None:
         status, errors, recording = ended(tmp_path, draw, lambda p: p.terminate(), "run")
         assert (status, errors) == (-signal.SIGTERM, "")
         assert not recording.outcome.finished
-        tries.came("no call lost")
+        tries.came("no earlier call lost")
 
 
 @fault(
     "The process",
     "SIGTERM (of a scheduler) or SIGKILL (for lack of memory) at a random moment: the report",
-    "it comes within seconds, says what ended the process, and has every call that had ended",
+    "it comes within seconds, says what ended the process, and has every call that had ended"
+    f" {LAG} s before the last",
     few=2,
     many=20,
 )
@@ -107,18 +115,17 @@ def test_a_report_of_a_killed_process(tries: Tries, tmp_path: Path) -> None:
         report = tmp_path / "report.txt"
         report.unlink(missing_ok=True)
         process = start(tmp_path, "run")
-        lines = [known(process.stdout).readline() for _ in range(draw.randrange(1, 200))]
+        lines = [known(process.stdout).readline() for _ in range(draw.randrange(1, 1_000))]
         number = draw.choice([signal.SIGTERM, signal.SIGKILL])
         process.send_signal(number)
         lines += finished(process)[0]
-        numbers = [int(line.split()[0]) for line in lines if line.count(" ") == 1]
         told = None
         for _ in range(600):
             text = report.read_text()
             if told := re.search("in ([0-9,]+) backward call", text):
                 break
             time.sleep(0.05)
-        assert int(known(told)[1].replace(",", "")) in (numbers[-1], numbers[-1] + 1)
+        assert int(known(told)[1].replace(",", "")) in possible(lines, LAG)
         assert text.startswith(f"gradscope: the run was ended by {number.name}")
         tries.came("reported")
 
@@ -177,19 +184,18 @@ GENTLER = {
 def test_it_ends_at_once(tries: Tries, tmp_path: Path) -> None:
     ways = [*GENTLER] * tries.times
     for draw in tries:
-        way, last = ways.pop(), str(draw.randrange(1, 300))
+        way, last = ways.pop(), str(draw.randrange(1, 1_000))
         status, _, recording = ended(tmp_path, draw, lambda p: None, way, last)
         assert status == GENTLER[way]
         assert not recording.outcome.finished
         assert not recording.outcome.running
-        assert sum(call.count for call in recording.calls) == int(last)
-        tries.came("no call lost")
+        tries.came("no earlier call lost")
 
 
 @fault(
     "The process",
-    "SIGKILL while it waits after a call, or hangs within one",
-    f"{READABLE}, as totals and table say, and names the call that had begun; before, it says that the run has not ended",
+    "SIGKILL early in a run, while it waits after a call, or hangs within one that is new",
+    "the recording is readable, with every call that had ended, as totals and table say, and names the call that had begun; before, it says that the run has not ended",
     few=2,
     many=10,
 )
@@ -226,7 +232,7 @@ def report(file: Path) -> str:
 @fault(
     "The process",
     "multiprocessing.Pool ends its workers while they wait for more work",
-    "each call of each worker is in the report",
+    "each call of each worker is in the report, where it has made no more than 100",
     few=1,
     many=10,
 )

@@ -6,6 +6,7 @@ import gc
 import itertools
 import linecache
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -25,6 +26,7 @@ from gradscope.collect import lifting
 from gradscope.collect.lifting import Lifting
 from gradscope.model import Finding, Summary
 from gradscope.record.file import load
+from gradscope.record.writer import AT_ONCE, WRITE_EVERY
 from tests import as_a_module, known
 from tests.command import ran_well
 from tests.needs import SAVED_IS_TOLD, has
@@ -680,18 +682,32 @@ def test_calls_that_wait_to_be_written_together_are_all_there_when_asked_for() -
         assert len({call.freed_bytes for call in calls}) == 1
 
 
-def test_no_call_waits_for_the_next_one_to_be_in_the_file(tmp_path: Path) -> None:
+def test_no_call_of_a_short_run_waits_for_the_next_one_to_be_in_the_file(tmp_path: Path) -> None:
+    loop, file = Loop(), tmp_path / "run.gscope"
+    with gradscope.watch(save=file):
+        for number in range(1, AT_ONCE):
+            loop.iterate(1)
+            recording = load(file)
+            assert sum(call.count for call in recording.calls) == number
+            assert recording.summary.backward_calls == number
+            assert recording.summary.notes == ()
+
+
+def test_a_call_after_a_pause_is_in_the_file_with_all_before_it(tmp_path: Path) -> None:
     loop, file = Loop(), tmp_path / "run.gscope"
     with gradscope.watch() as outer:
         loop.iterate(3)
-        with gradscope.watch(save=file):
-            for number in range(1, 40):
+        with gradscope.watch(save=file) as scope:
+            loop.iterate(200)
+            assert scope.summary.estimated_calls > AT_ONCE
+            for number in range(201, 205):
+                time.sleep(2 * WRITE_EVERY)
                 loop.iterate(1)
                 recording = load(file)
                 assert sum(call.count for call in recording.calls) == number
                 assert recording.summary.backward_calls == number
                 assert recording.summary.notes == ()
-    assert outer.summary.backward_calls == 42
+    assert outer.summary.backward_calls == 207
 
 
 def test_a_long_watch_says_what_it_took() -> None:

@@ -329,6 +329,31 @@ def test_what_began_and_did_not_end_is_told(tmp_path: Path) -> None:
     assert load(path).summary.notes == ()
 
 
+def test_what_counts_on_is_written_from_time_to_time_and_that_a_call_has_ended_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, now, running = tmp_path / "run.gscope", 0.0, ""
+    monkeypatch.setattr(writer_module, "monotonic", lambda: now)
+    writer = RecordingWriter(path, HEADER)
+    writer.follow(Summary, lambda: running)
+    last = writer_module.AT_ONCE + 1
+    for number in range(1, last + 1):
+        running = f"[{number},{begun('backward', SITE)}]"
+        writer.begin()
+        assert load(path).summary.notes
+        running = ""
+        add = writer.call(call_of(number))
+    found = load(path)
+    assert (found.calls[0].count, found.summary.notes) == (last - 1, ())
+    assert add is not None
+    now = writer_module.WRITE_EVERY
+    further: Any = [call_of(number) for number in range(last + 1, last + 10)]
+    add(further)
+    found = load(path)
+    assert (found.calls[0].count, found.calls[0].last_number) == (last + 9, last + 9)
+    writer.close()
+
+
 @pytest.mark.parametrize("host", ["another", platform.node()])
 def test_who_goes_on_is_told_only_where_it_can_be_seen(host: str, tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "run.gscope", replace(HEADER, host=host, pid=17))

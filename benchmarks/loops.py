@@ -358,22 +358,27 @@ time, in caches that are emptied, is counted by a rough factor.
 
 ## What is left
 
-A ratio has two parts. Each node costs about a microsecond: the graph is walked from Python, every
-saved tensor is read, and torch makes a Python object for each. *only read* is this part alone. It
-shows where operations are so small that their forward and backward take a few microseconds, as with
-1,000 scalar operations. And a backward call costs a fixed time whatever its graph: {fixed:.0f} µs
-an iteration of the tiny MLP here, with the step of its optimizer. That shows in loops of less than
-a millisecond. (Where an iteration is long it is several times as much, as what gradscope needs is
-not in the processor's caches by then: some hundredths of the convolutional network's.) Both are
-time in Python. A profile by samples of the tiny MLP's loop:
+A ratio has two parts. Each node costs about half a microsecond, as the graph is walked from Python,
+and torch makes a Python object for each; about a microsecond where what it saved is read (*only
+read* is that alone), as in calls with options, such as `retain_graph`. It shows where operations
+are so small that their forward and backward take a few microseconds, as with 1,000 scalar
+operations. And a backward call costs a fixed time whatever its graph: {fixed:.0f} µs an iteration
+of the tiny MLP here, with the step of its optimizer. That shows in loops of less than a
+millisecond. (Where an iteration is long it is several times as much, as what gradscope needs is not
+in the processor's caches by then: some hundredths of the convolutional network's.) Both are time in
+Python. A profile by samples of the tiny MLP's loop:
 
 {parts}
 
 A walk in C++ against torch's headers took 13 to 46 ns a node, where Python takes a microsecond. It
 would see what `CopySlices` and foreach nodes wrap, which Python cannot. It reads private members,
-and needs a build for each version of torch: gradscope has none. In each guarded call it reads what
-was saved as well: a walk that reads numbers alone would take two thirds of the time, but could say
-that a saved tensor was modified only after the engine has.
+and needs a build for each version of torch: gradscope has none.
+
+In a steady loop one call in 64 is read, and of the others the numbers of the nodes alone, which say
+for certain whether something of the graph was freed. An optimizer's step in the midst of a graph
+shows there as well, and so does a change in place by an operation that is differentiated. What they
+cannot show is a tensor modified under `no_grad()` that was not modified in the iterations before:
+that is found after the engine has raised, in the same words, and says so.
 
 The first iterations cost most where graphs of hundreds of nodes are never alike: hooks on every
 saved tensor, a full look at every node, and a picture of the first graphs for the recording.

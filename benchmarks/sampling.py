@@ -14,9 +14,11 @@ import gradscope
 
 EVERY = 0.001  # seconds
 PARTS = {
-    "Recognizer._read": "reading the graph: each node, and what it saved",
-    "Backward._prepare": "else before the engine: the place, calls like it, observers",
-    "Backward._conclude": "after the engine: counting, booking, observers",
+    "Recognizer.numbers_of": "walking the graph",
+    "Counting.begin": "else before the engine, where a call is counted",
+    "Counting.end": "after the engine, where a call is counted",
+    "Backward._prepare": "reading one call in 64: each node, and what it saved",
+    "Backward._conclude": "booking those before it, observers",
     "on_optimizer_step.<locals>.pre": "before and after the optimizer's step",
     "on_optimizer_step.<locals>.post": "before and after the optimizer's step",
 }

@@ -203,6 +203,8 @@ SAVED_TENSORS_ARE_READABLE = hasattr(SavedTensor, "unpack")
 torch 2.12."""
 CLEARS = "clear_saved_tensors_on_access"
 """In a Function, true where its node lets go of what it saved as soon as that is read."""
+ACCUMULATE_GRAD: Any = _find("_C._functions.AccumulateGrad", None)
+"""The type of the nodes of leaves."""
 # Torch's sequence number of every AccumulateGrad node: UINT64_MAX, so that the engine runs it
 # first.
 NO_SEQUENCE_NR = 2**64 - 1

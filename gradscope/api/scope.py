@@ -80,6 +80,7 @@ from gradscope.torch_private import (
     has_default_hooks,
     hide_package_from_compiler,
     is_compiling,
+    next_sequence_nr,
     rank_of_process,
 )
 from gradscope.units import counted
@@ -116,6 +117,8 @@ class Session:
         state.looks = Part.LOOKS not in off
         self.looker = Looker(state)
         self._backward = Backward(state, self.looker, hazards, self)
+        self._counted_after = -1
+        """The number of the last call before a step that is only counted."""
         self.books, self.steady = self._backward.books, self._backward.steady
         self._lines = lines = LineWatch(state)
         later = FreedWatch(state, lines)
@@ -212,6 +215,7 @@ class Session:
             *scope.leaks, scope.trained, report=lambda finding: unprofiled(scope.report)(finding)
         )
         self.scopes.append(scope)
+        self._ask_scopes()
         self.books.regroup()  # no row has calls of before
 
     def leave(self, scope: Scope) -> None:
@@ -223,13 +227,19 @@ class Session:
             observers.tell(Observer.at_end)
         scope.trained.let_go()
         self.scopes.remove(scope)
+        self._ask_scopes()
         self.books.regroup()
         if not self.scopes:
             self.close()
 
+    def _ask_scopes(self) -> None:
+        """Note what the watches in progress need."""
+        self.steady.counting.is_asked_for = not any(each.needs_each_call for each in self.scopes)
+
     def close(self) -> None:
         """Take every hook out."""
         self.state.active = False
+        self.state.lifting.sites.clear()
         self._handles.close()
         self.state.saving.leave_late = self.state.hooks.sweep
         self.state.restore_stack()
@@ -246,6 +256,16 @@ class Session:
         return not (lifting.leaves or (lifting.on and state.generations.has_built))
 
     def _before_step(self, optimizer: Any) -> None:
+        state, last = self.state, self.state.generations.newest
+        if (
+            (state.lifting.sites and not state.lifting.leaves and next_sequence_nr() == last)
+            and (len(self.scopes) == 1 and not state.ledger.live_tensors)
+            and (not self._reducers.is_open and self.scopes[0].trained.passes(optimizer))
+        ):  # in a steady loop most steps are only counted
+            state.generations.stepped()
+            self._counted_after = state.calls
+            return
+
         def look() -> None:
             for scope in self.scopes:
                 scope.trained.stepping(optimizer)
@@ -263,6 +283,9 @@ class Session:
 
     def _after_step(self, optimizer: Any) -> None:
         self.state.steps += 1
+        if self._counted_after == self.state.calls:
+            self._counted_after = -1
+            return
         if self._is_passed():
             return
 
@@ -432,6 +455,7 @@ class Scope:
         self._first_call = 0
         self.is_stopped = False
         self._tells = bool(asked.on_call or asked.sinks)
+        self.needs_each_call = self._tells or bool(asked.stop_after or asked.raise_on)
         self._sinks, self._handed_on, self._retained = dict.fromkeys(asked.sinks), 0.0, 0
 
     def join(self, session: Session) -> None:

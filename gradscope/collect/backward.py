@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.collect.calls import Call, EngineCall, Habit, Shape, Shapes, finished
+from gradscope.collect.calls import Call, EngineCall, Guarded, Habit, Shape, Shapes, finished
 from gradscope.collect.generations import name_of_thread
 from gradscope.collect.ledger import LOOKS
 from gradscope.collect.look import Look
@@ -28,7 +28,7 @@ from gradscope.collect.saving import Saving
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.snapshot import Pictures
 from gradscope.collect.state import Overhead, State
-from gradscope.collect.steady import Steady
+from gradscope.collect.steady import MANY, READ_EACH, Steady
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Related, Root, Sample, Site
@@ -61,12 +61,9 @@ _SAMPLE_EVERY = 0.01
 # Kinds of guarded calls whose rows are remembered. When there are more, all are forgotten, and
 # each row is looked up again when a call of its kind comes.
 _MOST_ROWS = 64
-_LATE = "found after the error, as the budget was spent: this call was not looked at"
+_PASSED = "this call was not looked at, as the budget was spent"
+_COUNTED = f"of calls that are alike, one in {READ_EACH} is read"
 _LEAST = 0.02  # seconds of a budget that is left: about as much as reading the code ahead takes
-# Nodes of a recognized graph from which on Python's collector is kept from counting their Python
-# objects, two a node: it sets in after 700 of all kinds (in Python 3.11), and took up to a tenth
-# of the time of loops whose graphs have hundreds of nodes.
-_MANY = 100
 
 
 _CALLS = torch.autograd.backward.__code__, torch.autograd.grad.__code__
@@ -152,19 +149,19 @@ class Books:
         self._sink.call(record, call.shape.number)
         return record
 
-    def guarded(self, calls: Sequence[Call]) -> None:
+    def guarded(self, calls: Sequence[Guarded]) -> None:
         """Write guarded calls in the rows of those like them."""
-        ledger, rows = self._state.ledger, dict[Shape | Habit, list[Call]]()
+        ledger, groups = self._state.ledger, dict[Any, list[Guarded]]()
         for call in calls:
-            call.habit.guard(call)
-            rows.setdefault(_key(call), []).append(call)
+            group = call.habit, call.shape, call.of_new_shape, call.extra
+            groups.setdefault(group, []).append(call)
         if len(self._rows) > _MOST_ROWS:
             self.regroup()
-        for key, alike in rows.items():
-            for call in alike:
-                self._size(call)
+        for alike in groups.values():
+            first, key = alike[0], _key(alike[0])
+            first.habit.guard(first.extra, first.size, len(alike))
             if key not in self._rows:
-                self._rows[key] = self._sink.call(alike[0].record, alike[0].shape.number)
+                self._rows[key] = self._sink.call(first.record, first.shape.number)
                 del alike[0]
             for add in self._rows[key] if alike else ():
                 add(alike)
@@ -172,8 +169,11 @@ class Books:
         self._peak()
         self._sample(calls[-1], alike=True)
 
-    def may_wait(self, call: Call) -> bool:
-        """Return whether a guarded call may wait to be written: it has a row, of no short run."""
+    def ends(self, call: Call) -> bool:
+        """Note what a guarded call has left; return whether it may wait to be written: it has a
+        row, of no short run.
+        """
+        self._sized(call)
         return self._state.guarded > AT_ONCE and bool(self._rows.get(_key(call)))
 
     def mark(self) -> None:
@@ -189,19 +189,20 @@ class Books:
         """Note what there was when a call ended, and begin to count anew."""
         state = self._state
         call.ended = state.elapsed()
-        self._size(call)
+        self._sized(call)
         call.nodes_built = state.generations.built - self._built_before
         call.nodes_destroyed = state.census.destroyed - self._destroyed_before
         self.mark()
         self._peak()
 
-    def _size(self, call: Call) -> None:
-        """Note what a call has left; a guarded one as much as the one like it."""
+    def _sized(self, call: Call) -> Call:
+        """Note what a call has left, a guarded one as much as the one like it; return it."""
         like = call.shape.record if call.guarded else self._state.ledger
         assert like is not None
         call.live_bytes, call.peak_bytes = like.live_bytes, like.peak_bytes
         if call.guarded:
             call.freed_bytes, call.returned_bytes = like.freed_bytes, like.returned_bytes
+        return call
 
     def _peak(self) -> None:
         """Take it that a new iteration begins."""
@@ -210,16 +211,17 @@ class Books:
         ledger.peak_bytes = ledger.live_bytes
         self._state.saving.looks_left = LOOKS
 
-    def _sample(self, call: Call, *, alike: bool) -> None:
+    def _sample(self, call: Guarded, *, alike: bool) -> None:
         """Write two points of the memory curve, from time to time."""
         if call.ended - self._sampled > _SAMPLE_EVERY:
+            call = call if isinstance(call, Call) else self._sized(call.call())
             self._sampled = call.ended
             held = call.freed_bytes - call.returned_bytes
             self._sink.sample(Sample(call.started, call.peak_bytes, 0, call.number - 1, alike))
             self._sink.sample(Sample(call.ended, call.live_bytes, held, call.number, alike))
 
 
-def _key(call: Call) -> Shape | Habit:
+def _key(call: Guarded) -> Shape | Habit:
     """Return by what the row of calls like a guarded one is known."""
     return call.habit if call.of_new_shape else call.shape
 
@@ -245,35 +247,49 @@ class Backward:
 
     def run(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Stand in for torch's ``_engine_run_backward``; leave no frame in a traceback."""
-        state = self._state
-        budget = state.budget if state.active else None
-        is_passed = budget is not None and (
-            budget.within or budget.before_clock or self._rests(budget)
-        )
-        if not state.active or (not is_passed and is_compiling()):
-            return original(*args, **kwargs)
-        call = None
-        if budget is not None and is_passed:
-            budget.within += 1
-        else:
-            call = unprofiled(self._prepare)(args, kwargs)
+        state, counting = self._state, self.steady.counting
+        call, budget, is_passed = None, state.budget, False
+        try:
+            is_counted = bool(counting.sites) and counting.begin(args)
+        except BaseException as failure:
+            counting.cancel()
+            if not isinstance(failure, Exception) or raised_by_program(failure):
+                raise
+            counting.sites.clear()
+            is_counted = False
+        if not is_counted:
+            if budget is not None and state.active:
+                is_passed = bool(budget.within or budget.before_clock or self._rests(budget))
+            if not state.active or (not is_passed and is_compiling()):
+                return original(*args, **kwargs)
+            if budget is not None and is_passed:
+                budget.within += 1
+            else:
+                call = unprofiled(self._prepare)(args, kwargs)
         try:
             if call is not None and call.findings:
                 self._announce(call)
             result = original(*args, **kwargs)
         except BaseException as error:
-            if budget is not None and is_passed:
-                call = unprofiled(self._look_late)(budget, error, args, kwargs)
+            if is_counted:
+                call = counting.cancel() or unprofiled(self._look_late)(
+                    error, state.generations.newest, _COUNTED, args, kwargs
+                )
+            elif budget is not None and is_passed:
+                budget.end(is_own=state.generations.is_own)
+                call = unprofiled(self._look_late)(error, budget.ended, _PASSED, args, kwargs)
             if call is not None:
                 unprofiled(self._conclude)(call, error, args)
             self._sweep()
             raise_postponed()
             erase(error, _OURS)
             raise
-        if budget is not None and is_passed:
-            budget.end(is_own=state.generations.is_own)
-        elif call is not None:
+        if is_counted:
+            call = counting.end()
+        if call is not None:
             unprofiled(self._conclude)(call, None, args)
+        elif budget is not None and is_passed:
+            budget.end(is_own=state.generations.is_own)
         if not state.active:
             self._sweep()
         if postponed:
@@ -294,19 +310,25 @@ class Backward:
 
     @hidden_from_compiler
     def _look_late(
-        self, budget: Overhead, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        error: BaseException,
+        built: int,
+        why: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Call | None:
         """Look at the graph of a call that has failed and was not looked at, and announce why: of
         calls within each other, at that of the innermost, which is where the error comes from.
         """
-        self._late = error, budget.ended
-        budget.end(is_own=self._state.generations.is_own)
+        self._late = error, built
         try:
             call = None if came_out_of_a_call(error) else self._prepare(args, kwargs)
         finally:
             self._late = None
         for finding in () if call is None else call.findings:
-            self._sink.report(replace(finding, label=f"{finding.label} ({_LATE})"))
+            self._sink.report(
+                replace(finding, label=f"{finding.label} (found after the error: {why})")
+            )
         return call
 
     @hidden_from_compiler
@@ -317,6 +339,8 @@ class Backward:
     @hidden_from_compiler
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Begin a call; None if that failed, which must not become the program's failure."""
+        self.steady.counting.promote()
+        self.steady.gather()
         before, began, budget = self._state.calls, time.perf_counter(), self._state.budget
         try:
             new = self._begin(EngineCall.of(*args, **kwargs))
@@ -417,7 +441,7 @@ class Backward:
                 is_known = state.recognizer.look(
                     call, asked, roots, lifting.since, guarded=lifting.theirs_entered
                 )
-                if is_known and len(call.numbers) >= _MANY:
+                if is_known and len(call.numbers) >= MANY:
                     # Torch keeps a Python object for each node and tensor that was read.
                     call.allowance = Allowance(2 * len(call.numbers))
         if not is_known:
@@ -530,7 +554,7 @@ class Backward:
         if call.guarded:
             self.steady.settle()
             state.lifting.after_guarded(call)
-            call.habit.guard(call)
+            call.habit.guard(call.extra, call.size)
             state.ledger.estimated_calls += 1
         elif state.looks:
             if error is None and call.own and len(state.generations.others) == 1:
@@ -576,7 +600,7 @@ class Backward:
         is_share = not call.exact and shape.returned is None and call.freed_bytes
         ledger.estimated_calls += bool(call.unhooked[0] or is_share)
         if call.unhooked[0]:
-            call.habit.guard(call)
+            call.habit.guard(call.extra, call.unhooked)
         if call.exact:
             shape.returned = call.returned_bytes if call.completed else None
             if call.completed:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add, attrgetter
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from torch.autograd.graph import Node
 
@@ -103,6 +103,15 @@ class Shapes:
         shape.graph = graph
 
 
+# What one node is of time: in its lower bits is twice the number of a call, of 134 million.
+NODE = 1 << 28
+
+
+def time_at(node: int, call: int) -> int:
+    """Return the time when this was the number of the next node, and of the newest call."""
+    return node * NODE + 2 * call
+
+
 COUNTS = (
     *("saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes"),
     *("dropped_tensors", "dropped_bytes"),
@@ -131,11 +140,11 @@ class Account:
         self.calls = self.tensors = self.nbytes = 0
         self.counts: Sequence[int] = (0,) * len(COUNTS)
 
-    def add(self, size: tuple[int, int], counts: Sequence[int] = ()) -> None:
-        """Add a call."""
-        self.calls += 1
-        self.tensors += size[0]
-        self.nbytes += size[1]
+    def add(self, size: tuple[int, int], counts: Sequence[int] = (), *, calls: int = 1) -> None:
+        """Add so many calls."""
+        self.calls += calls
+        self.tensors += calls * size[0]
+        self.nbytes += calls * size[1]
         if counts:
             self.counts = tuple(map(add, self.counts, counts))
 
@@ -188,6 +197,8 @@ class Habit:
         """How many nodes at the most were built between two calls that their graphs have not."""
         self.alive = (0, 0)
         """How many saved tensors and nodes of other graphs lived at the most after a call."""
+        self.size = (0, 0)
+        """How many tensors and bytes the graph of the last call had saved that was read."""
         self.pace = 0
         """How many more nodes each call leaves by leaks that were told."""
         self.scale: tuple[float, float] | None = None
@@ -231,9 +242,9 @@ class Habit:
             saved = call.record.saved_tensors, call.record.saved_bytes
             self._watched.of(call.extra).add(saved, counts)
 
-    def guard(self, call: Call) -> None:
-        """Note a call of which the hooks did not see all."""
-        self._guarded.of(call.extra).add(call.size if call.guarded else call.unhooked)
+    def guard(self, extra: int, size: tuple[int, int], calls: int = 1) -> None:
+        """Note calls of which the hooks did not see all, and what they did not see of each."""
+        self._guarded.of(extra).add(size, calls=calls)
 
     @property
     def reckoned(self) -> Iterator[Iterator[int]]:
@@ -259,8 +270,10 @@ class Habit:
         self._returned = (self._returned[0] + returned, self._returned[1] + freed)
 
 
-# In ``EngineCall.kind``, a bit: the call runs only what leads to some inputs.
-INPUTS = 4
+# In ``EngineCall.kind``, bits: the call runs only what leads to some inputs, or adds to ``.grad``.
+INPUTS, ACCUMULATES = 4, 8
+PLAIN_BACKWARD = ACCUMULATES
+"""The kind of a call of ``backward()`` without arguments."""
 
 
 class EngineCall(NamedTuple):
@@ -325,7 +338,7 @@ class EngineCall(NamedTuple):
     def kind(self) -> int:
         """A number that is another for each way of asking."""
         kept = self.keep_graph + 2 * self.create_graph
-        return kept + INPUTS * bool(self.inputs) + 8 * self.accumulates
+        return kept + INPUTS * bool(self.inputs) + ACCUMULATES * self.accumulates
 
     @property
     def word(self) -> str:
@@ -459,6 +472,89 @@ class Call:
     @record.setter
     def record(self, record: BackwardCall) -> None:
         self._record = record
+
+
+@dataclass(slots=True)
+class CallSite:
+    """A place of which ``reads`` calls were read since the hooks were lifted; ``left`` more may be
+    counted before another is read, and none from number ``alarm`` on. The last graph that was read
+    had so many ``nodes``, and this shape, if it is known.
+    """
+
+    place: Place
+    habit: Habit
+    reads: int = 0
+    left: int = 0
+    shape: Shape | None = None
+    nodes: int = 0
+    alarm: int = 0
+
+
+class Counted(NamedTuple):
+    """A guarded call of which only the numbers of its nodes were looked at, after so many ``steps``
+    of optimizers. It has what ``Call`` has of these.
+
+    The next node had the number ``start`` as it began, and ``sequence_nr`` as it ended, so many
+    seconds after the watch had begun.
+    """
+
+    number: int
+    steps: int
+    place: Place
+    habit: Habit
+    shape: Shape
+    of_new_shape: bool
+    numbers: Sequence[int]
+    fresh: int
+    extra: int
+    start: int
+    sequence_nr: int = 0
+    ended: float = 0.0
+
+    @property
+    def keep(self) -> bool:
+        """Whether it keeps the graph."""
+        return False
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """About how many tensors and bytes the graph saved."""
+        return self.habit.size
+
+    @property
+    def lowest(self) -> int:
+        """The lowest number of a node that is no leaf."""
+        return min(filter(None, self.numbers))
+
+    @property
+    def time(self) -> int:
+        """When it ended."""
+        return time_at(self.sequence_nr, self.number)
+
+    @property
+    def record(self) -> BackwardCall:
+        """What the recording gets."""
+        return self.call().record
+
+    def call(self) -> Call:
+        """Return it with all that a guarded call has."""
+        call = Call(self.number, self.place, keep=False, open=False, completed=True)
+        call.exact, call.plain, call.guarded = False, True, True
+        call.built, call.builds = self.fresh + self.extra, self.sequence_nr != self.start
+        call.roots, call.started = (self.numbers[0],), self.ended
+        call.began = time_at(self.start, self.number - 1)
+        for name in _OF_COUNTED:
+            setattr(call, name, getattr(self, name))
+        return call
+
+
+_OF_COUNTED = (
+    *("steps", "habit", "shape", "of_new_shape", "numbers", "fresh", "size", "lowest"),
+    *("time", "sequence_nr", "ended"),
+)
+
+Guarded: TypeAlias = Call | Counted
+"""A guarded call that has ended."""
 
 
 _OF_A_CALL = ("freed_tensors", "freed_bytes", "returned_bytes", "nodes_built", "nodes_destroyed")

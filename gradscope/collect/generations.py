@@ -1,5 +1,5 @@
-"""When backward calls ended, in numbers of nodes, which have that of their thread in them: so it is
-told of each between which calls it was built.
+"""When backward calls ended, in numbers of nodes, which have that of their thread in them, and what
+they ran: so it is told of a node between which calls it was built, and by which it was freed.
 """
 
 from __future__ import annotations
@@ -8,8 +8,12 @@ import itertools
 import threading
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
+from operator import attrgetter
 
+from gradscope.collect.calls import NODE, Call, Counted, Guarded, Shape, time_at
+from gradscope.collect.marks import Token
 from gradscope.collect.walk import Targets, dependencies_last
 from gradscope.program.sites import Place
 from gradscope.torch_private import NO_SEQUENCE_NR, next_sequence_nr
@@ -49,8 +53,6 @@ def name_of_thread() -> str | None:
 # Calls whose end is remembered, in 16 bytes each. Of the older half of more every second one is
 # forgotten: iterations of long ago are then told apart two by two, or four by four.
 _MOST = 100_000
-# What one node is of time: in its lower bits is twice the number of a call, of 134 million.
-_NODE = 1 << 28
 
 Boundary = tuple[int, Place | None]
 """The number at which a backward call ended, and the call's place."""
@@ -199,6 +201,20 @@ class Generations:
         self._begun = max(self._begun, number)  # one within it has a larger number
         self._built_before = self.built
 
+    def passed(self, calls: Sequence[Counted]) -> None:
+        """Backward calls of the watch's own thread have ended, each with no other meanwhile."""
+        own, last = self._own_thread, calls[-1]
+        own.go_on(own.next, len(self._places))
+        own.ended_at.extend(max(own.next, call.sequence_nr) for call in calls)
+        self._calls.extend(call.number for call in calls)
+        self._places += [call.place for call in calls]
+        self.built += max(0, last.sequence_nr - own.next)
+        own.next = max(own.next, last.sequence_nr)
+        self._begun = max(self._begun, last.number)
+        self.newest, self.latest, self._built_before = own.next, last.number, self.built
+        if len(self._places) > _MOST:
+            self._forget(_MOST // 2)
+
     def _forget(self, old: int) -> None:
         """Forget every second of so many old calls."""
         for thread in self._threads.values():
@@ -217,6 +233,11 @@ class Generations:
             now = next_sequence_nr()
             self._steps += 1
             self._stepped = (now if self._stepped is None else self._stepped[1], now)
+
+    @property
+    def last_step(self) -> int:
+        """The number of the next node when an optimizer last stepped."""
+        return 0 if self._stepped is None else self._stepped[1]
 
     def oldest_of(self, ended: int) -> int:
         """Return how old a graph may be that is no older than those before it; the last call like
@@ -281,12 +302,12 @@ class Generations:
 
     def time_at(self, number: int) -> int:
         """Return the time, now that this is the number of this thread's next node."""
-        return number * _NODE + 2 * self._begun
+        return time_at(number, self._begun)
 
     def time_of(self, number: int) -> int:
         """Return when a node was built, or the last time that this can have been."""
         thread, own = self._threads.get(number - number % OTHER), self._own_thread
-        time = (self.as_own(number) + 1) * _NODE
+        time = (self.as_own(number) + 1) * NODE
         if thread is None or thread is own:
             return time
         ended = self._ended(thread, number)
@@ -296,7 +317,7 @@ class Generations:
         """Return the same as this thread sees it: it built its own nodes in their order."""
         own = self.bits_of(this_thread.number)
         is_own = number - number % OTHER == own
-        return (number - own + 1) * _NODE if is_own else self.time_of(number)
+        return (number - own + 1) * NODE if is_own else self.time_of(number)
 
     def tell_threads(
         self, numbers: Sequence[int], known: Sequence[bool], targets: Targets
@@ -362,3 +383,147 @@ class Generations:
         earlier = (thread.at(i - 1), places[i - 1]) if i > thread.start else None
         later = (thread.at(i), places[i]) if i < len(places) else None
         return earlier, later
+
+
+# Guarded calls that are remembered, and nodes in them, to name the call that freed what another
+# one needs: nearly always one of the last. Beyond that, the older half is forgotten.
+_MOST_CALLS, _MOST_NUMBERS = 1_000, 250_000
+_MOST_MEANWHILE = 8  # calls since the last one at a place that are asked what they ran
+_MOST_ASKED = 256  # calls that are searched, one after the other, for the one that ran a node
+
+
+class Past:
+    """When the hooks were lifted, and the newest calls on recognized graphs, in the order of
+    time.
+    """
+
+    def __init__(self, generations: Generations) -> None:
+        self._generations = generations
+        self.counted: list[Counted] = []
+        """Calls that have ended since the others were remembered."""
+        self._taken: list[Counted] = []
+        self._calls: list[Guarded] = []
+        self._nodes = 0
+        self._toggles = array("Q")  # sequence numbers at which the hooks went and came, in turn
+
+    def toggle(self) -> None:
+        """Note that the hooks are lifted now, or put back."""
+        self.gather()
+        self._toggles.append(self._generations.own_next)
+
+    def was_lifted(self, sequence_nr: int) -> bool:
+        """Return whether the node with this number was built while the hooks were lifted."""
+        if sequence_nr >= OTHER:  # what it saved tells that
+            return False
+        return bool(self._toggles) and bisect_right(self._toggles, sequence_nr) % 2 == 1
+
+    def add(self, call: Call) -> None:
+        """Remember a call that has just ended, by the number at which it did."""
+        self.gather()
+        call.sequence_nr = self._generations.own_seen
+        self._keep([call])
+
+    def ran(self, numbers: list[int], calls: int, oldest: int) -> bool:
+        """Return whether a call may have run one of these nodes, of the newest of so many ``calls``
+        down to the one that had ended when number ``oldest`` came.
+        """
+        nodes = set(numbers)
+        meanwhile: Iterable[Guarded]
+        meanwhile = chain(reversed(self.counted), reversed(self._calls[-_MOST_MEANWHILE:]))
+        for call in islice(meanwhile, _MOST_MEANWHILE):
+            if call.sequence_nr <= oldest:
+                return False
+            if call.number != calls or not nodes.isdisjoint(call.numbers):
+                return True
+            calls -= 1
+        return True
+
+    def take(self) -> list[Counted]:
+        """Return the calls that were counted since this was asked last."""
+        self.gather()
+        taken, self._taken = self._taken, []
+        return taken
+
+    def gather(self) -> None:
+        """Remember the calls that were counted like all others."""
+        if self.counted:
+            counted = self.counted[:]
+            del self.counted[:]
+            self._generations.passed(counted)
+            self._taken += counted
+            self._keep(counted)
+
+    def _keep(self, calls: Sequence[Guarded]) -> None:
+        self._calls += calls
+        self._nodes += sum(len(call.numbers) for call in calls)
+        if len(self._calls) > _MOST_CALLS or self._nodes > _MOST_NUMBERS:
+            older = slice(len(self._calls) // 2)
+            self._nodes -= sum(len(each.numbers) for each in self._calls[older])
+            del self._calls[older]
+
+    def count_new(self, numbers: Sequence[int]) -> int:
+        """Count the nodes, leaves not among them, that are in no graph which the call before has
+        kept.
+        """
+        self.gather()
+        if not self._calls or not self._calls[-1].keep:
+            return len(numbers) - numbers.count(0)
+        return len({*numbers}.difference(self._calls[-1].numbers, (0,)))
+
+    def has_new_shape(self, since: int) -> bool:
+        """Return whether a call after the one of this number was on a graph like none before."""
+        self.gather()
+        return any(call.of_new_shape and call.number > since for call in self._calls)
+
+    def recall(self, token: Token) -> None:
+        """Fill in which call ran a node that was built without hooks, and where it was made."""
+        call = self.find(token.sequence_nr)
+        if call is None:
+            return
+        token.call = call
+        if call.of_new_shape:
+            return
+        index = call.numbers.index(token.sequence_nr)
+        token.place = call.shape.signature.places[index]
+        graph = call.shape.graph
+        if graph is not None:
+            token.graph, token.index = graph, index
+            node = graph.nodes[index] if index < len(graph.nodes) else None
+            if node is not None and node.module is not None:
+                token.module = (node.module, node.module_class or "")
+
+    def find(self, number: int) -> Call | None:
+        """Find the call that ran the node with this number.
+
+        It is one of those that ended after it was built, and had it in its graph: the last that
+        freed it, as each could read what it saved, or else the last that kept it.
+        """
+        self.gather()
+        found: Guarded | None = None
+        first = bisect_right(self._calls, number, key=attrgetter("sequence_nr"))
+        if number >= OTHER:  # of another thread it is not known when that was
+            first = max(0, len(self._calls) - _MOST_ASKED)
+        for call in self._calls[first : first + _MOST_ASKED]:
+            is_in = call.lowest <= number and number in call.numbers
+            if is_in and (found is None or found.keep or not call.keep):
+                found = call
+        if isinstance(found, Counted):
+            at = self._calls.index(found)
+            found = self._calls[at] = found.call()
+        return found
+
+    def who_freed(self, number: int) -> Call | None:
+        """Return the call that has most likely freed a node of long ago: the first that ended after
+        it was built.
+        """
+        after = self._generations.first_after(number)
+        if after is None:
+            return None
+        call = Call(*after, keep=False)
+        call.open, call.completed = False, True
+        return call
+
+    @property
+    def shapes(self) -> set[Shape]:
+        """The shapes of the last calls."""
+        return {call.shape for call in self._calls[-_MOST_ASKED:]}

@@ -11,16 +11,25 @@ The walk reads what the nodes saved, with no hooks and no marks.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect import slots
-from gradscope.collect.calls import COUNTS, INPUTS, Call, EngineCall, Habit, HabitKey, Reads, Shape
+from gradscope.collect.calls import (
+    COUNTS,
+    INPUTS,
+    Call,
+    CallSite,
+    Counted,
+    EngineCall,
+    Habit,
+    HabitKey,
+    Reads,
+    Shape,
+)
 from gradscope.collect.generations import OTHER, Generations
 from gradscope.collect.look import Look
 from gradscope.collect.marks import KEY, Census, Packed, Token, Weight
@@ -34,7 +43,7 @@ from gradscope.collect.nodes import (
 from gradscope.collect.walk import StackLimit
 from gradscope.program.sites import Place
 from gradscope.program.tensors import PLAIN, is_parameter
-from gradscope.torch_private import NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
+from gradscope.torch_private import ACCUMULATE_GRAD, NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
 
 # The largest graph that a fast walk recognizes, at about a microsecond a node. A call on a larger
 # one is inspected in full each time.
@@ -105,7 +114,7 @@ class Recognizer:
         if asked.inputs and asked.constant:
             return False
         oldest = self._generations.oldest_of(habit.ended)
-        read = self._read(roots, habit, oldest, lifted, guarded)
+        read = self._read(roots, habit, oldest, lifted, guarded=guarded)
         if read is None:
             return False
         seen, kinds, numbers, elsewhere, tensors, nbytes = read
@@ -125,10 +134,69 @@ class Recognizer:
         shape = self._known.get((habit, tuple(kinds)))
         call.of_new_shape = shape is None or shape.record is None
         call.shape = shape or known
-        call.size = habit.scaled(tensors, nbytes)
+        call.size = habit.size = habit.scaled(tensors, nbytes)
         call.guarded, call.exact = True, False
         call.numbers, call.lowest = array("Q", numbers), min(lowest, newest)
         return True
+
+    @staticmethod
+    def is_countable(habit: Habit) -> bool:
+        """Return whether the numbers of the nodes of such graphs tell that they are whole."""
+        return ACCUMULATE_GRAD is not None and _FUNCTION not in habit.reads.values()
+
+    def numbers_of(self, root: Node, shape: Shape, oldest: int) -> list[int] | None:
+        """Walk a graph as the full look does, and return the numbers of its nodes, 0 for leaves;
+        None if it has not this shape, or a node is older than ``oldest``.
+
+        This runs at every call of a steady loop, so it walks by itself, with local names.
+        """
+        numbers: list[int] = []
+        seen: set[Node] = set()
+        see, add = seen.add, numbers.append
+        stack = [root]
+        pop, push = stack.pop, stack.append
+        try:
+            for kind in shape.signature.kinds:
+                node = pop()
+                while node in seen:
+                    node = pop()
+                see(node)
+                if type(node) is not kind:
+                    return None
+                if kind is ACCUMULATE_GRAD:
+                    add(0)
+                    continue
+                number = node._sequence_nr()
+                if number < oldest:
+                    return None
+                add(number)
+                following = node.next_functions
+                if len(following) == 1:
+                    target = following[0][0]
+                    if target is not None:
+                        push(target)
+                else:
+                    for target, _ in reversed(following):
+                        if target is not None:
+                            push(target)
+        except IndexError:  # it has fewer nodes
+            return None
+        return numbers if seen.issuperset(stack) else None
+
+    def count(self, root: Node, habit: Habit, oldest: int) -> tuple[Shape, bool, list[int]] | None:
+        """Return the shape of a graph, or that of one like it, whether it is none that is known,
+        and its numbers, 0 for leaves; None if a node is older than ``oldest``, or if its like was
+        not met.
+        """
+        read = self._read([root], habit, oldest, 0, guarded=False, unread=True)
+        if read is None or habit.shape is None:
+            return None
+        _, kinds, numbers, *_ = read
+        if min(filter(None, numbers), default=oldest) < oldest:
+            return None
+        shape = self._known.get((habit, tuple(kinds)))
+        of_new_shape = shape is None or shape.record is None
+        return shape or habit.shape, of_new_shape, numbers
 
     def _count_fresh(self, numbers: Sequence[int], elsewhere: Iterable[int]) -> int:
         """Count the nodes that were built since the last call."""
@@ -238,9 +306,17 @@ class Recognizer:
         return found
 
     def _read(
-        self, roots: Sequence[Node], habit: Habit, oldest: int, lifted: int, guarded: bool
+        self,
+        roots: Sequence[Node],
+        habit: Habit,
+        oldest: int,
+        lifted: int,
+        *,
+        guarded: bool,
+        unread: bool = False,
     ) -> _Read | None:
-        """Walk a graph as the full look does, and read all that it saved.
+        """Walk a graph as the full look does, and read all that it saved, or nothing of that
+        (``unread``).
 
         None if a node of this thread that saves something is older than ``oldest`` or ``lifted``,
         if one cannot be read, or if its like was not met. Reading what was saved without hooks runs
@@ -289,7 +365,7 @@ class Recognizer:
                     for target, _ in reversed(following):
                         if target is not None:
                             push(target)
-                if not reads:
+                if not reads or unread:
                     continue
                 if number < youngest:
                     if not others:
@@ -474,6 +550,8 @@ class Lifting:
         """The sequence number at which the hooks were lifted last."""
         self.theirs_entered = False
         """Whether the program has entered hooks of its own since."""
+        self.sites: dict[tuple[int, int], CallSite] = {}
+        """Where calls are counted, by the identity of the code, and the instruction in it."""
         self._alive: dict[Habit, tuple[int, int]] = {}  # calls since, and graphs alive at the most
         self._counted = state.ledger.counts()
         self._alike = self._alike_nodes = self._guarded = 0
@@ -567,6 +645,14 @@ class Lifting:
             self._alike = max(0, _ALIKE_WITHOUT_STEPS - _WATCHED_AGAIN)
         return False
 
+    def after_counted(self, calls: Sequence[Counted]) -> None:
+        """Take note of calls of which only the numbers were looked at."""
+        self._guarded += len(calls)
+        self.leaves = self.leaves or any(
+            call.extra > 0 or call.sequence_nr != call.start for call in calls
+        )
+        self._census.destroyed += sum(call.fresh for call in calls)
+
     @staticmethod
     def _leaves_any(call: Call) -> bool:
         """Return whether nodes may live after a call that it has not freed."""
@@ -596,8 +682,14 @@ class Lifting:
     def before_theirs(self) -> None:
         """Learn that the program enters hooks of its own, which a walk must not run."""
         self.theirs_entered = True
+        self.read_next()
         if not SAVED_TENSORS_ARE_READABLE:
             self.leave()
+
+    def read_next(self) -> None:
+        """Have the next call at each place be read."""
+        for site in self.sites.values():
+            site.left = 0
 
     def block(self) -> None:
         """Never lift the hooks again: something runs that a bare walk cannot see.
@@ -605,6 +697,7 @@ class Lifting:
         They come back at the next backward call, as only their own thread can put them back.
         """
         self.blocked = True
+        self.read_next()
 
     def leave(self) -> None:
         """Put the hooks back between two calls: what was built since the first may live."""
@@ -617,6 +710,7 @@ class Lifting:
         if not self.on:  # a call within this one has done it
             return
         self.on = False
+        self.read_next()
         self._alike = self._alike_nodes = 0
         self._state.hooks.lower()
         self._past.toggle()
@@ -625,102 +719,3 @@ class Lifting:
             for place in shape.signature.places:
                 if place is not None:  # it ran in every iteration, so it has by now
                     place.last_sequence_nr = number
-
-
-# Guarded calls that are remembered, and nodes in them, to name the call that freed what another
-# one needs: nearly always one of the last. Beyond that, the older half is forgotten.
-_MOST_CALLS, _MOST_NUMBERS = 1_000, 250_000
-_MOST_ASKED = 256  # calls that are searched, one after the other, for the one that ran a node
-
-
-class Past:
-    """When the hooks were lifted, and the newest calls on recognized graphs, in the order of
-    time.
-    """
-
-    def __init__(self, generations: Generations) -> None:
-        self._generations = generations
-        self._calls: list[Call] = []
-        self._nodes = 0
-        self._toggles = array("Q")  # sequence numbers at which the hooks went and came, in turn
-
-    def toggle(self) -> None:
-        """Note that the hooks are lifted now, or put back."""
-        self._toggles.append(self._generations.own_next)
-
-    def was_lifted(self, sequence_nr: int) -> bool:
-        """Return whether the node with this number was built while the hooks were lifted."""
-        if sequence_nr >= OTHER:  # what it saved tells that
-            return False
-        return bool(self._toggles) and bisect_right(self._toggles, sequence_nr) % 2 == 1
-
-    def add(self, call: Call) -> None:
-        """Remember a call that has just ended, by the number at which it did."""
-        call.sequence_nr = self._generations.own_seen
-        self._calls.append(call)
-        self._nodes += len(call.numbers)
-        if len(self._calls) > _MOST_CALLS or self._nodes > _MOST_NUMBERS:
-            older = slice(len(self._calls) // 2)
-            self._nodes -= sum(len(each.numbers) for each in self._calls[older])
-            del self._calls[older]
-
-    def count_new(self, numbers: Sequence[int]) -> int:
-        """Count the nodes, leaves not among them, that are in no graph which the call before has
-        kept.
-        """
-        if not self._calls or not self._calls[-1].keep:
-            return len(numbers) - numbers.count(0)
-        return len({*numbers}.difference(self._calls[-1].numbers, (0,)))
-
-    def has_new_shape(self, since: int) -> bool:
-        """Return whether a call after the one of this number was on a graph like none before."""
-        return any(call.of_new_shape and call.number > since for call in self._calls)
-
-    def recall(self, token: Token) -> None:
-        """Fill in which call ran a node that was built without hooks, and where it was made."""
-        call = self.find(token.sequence_nr)
-        if call is None:
-            return
-        token.call = call
-        if call.of_new_shape:
-            return
-        index = call.numbers.index(token.sequence_nr)
-        token.place = call.shape.signature.places[index]
-        graph = call.shape.graph
-        if graph is not None:
-            token.graph, token.index = graph, index
-            node = graph.nodes[index] if index < len(graph.nodes) else None
-            if node is not None and node.module is not None:
-                token.module = (node.module, node.module_class or "")
-
-    def find(self, number: int) -> Call | None:
-        """Find the call that ran the node with this number.
-
-        It is one of those that ended after it was built, and had it in its graph: the last that
-        freed it, as each could read what it saved, or else the last that kept it.
-        """
-        found = None
-        first = bisect_right(self._calls, number, key=attrgetter("sequence_nr"))
-        if number >= OTHER:  # of another thread it is not known when that was
-            first = max(0, len(self._calls) - _MOST_ASKED)
-        for call in self._calls[first : first + _MOST_ASKED]:
-            is_in = call.lowest <= number and number in call.numbers
-            if is_in and (found is None or found.keep or not call.keep):
-                found = call
-        return found
-
-    def who_freed(self, number: int) -> Call | None:
-        """Return the call that has most likely freed a node of long ago: the first that ended after
-        it was built.
-        """
-        after = self._generations.first_after(number)
-        if after is None:
-            return None
-        call = Call(*after, keep=False)
-        call.open, call.completed = False, True
-        return call
-
-    @property
-    def shapes(self) -> set[Shape]:
-        """The shapes of the last calls."""
-        return {call.shape for call in self._calls[-_MOST_KNOWN:]}

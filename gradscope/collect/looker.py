@@ -56,6 +56,8 @@ class Looker:
 
         This runs at every backward call, so it is one loop of its own, with local names.
         """
+        self._past.gather()
+        self._state.lifting.read_next()  # its nodes are marked from now on
         look = Look()
         nodes, index, tokens = look.nodes, look.index, look.tokens
         kinds, places = look.kinds, look.places

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FrameType, ModuleType
 from typing import Any, Concatenate, ParamSpec, TypeAlias
 
-from gradscope.collect.calls import Call
+from gradscope.collect.calls import Call, Guarded
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
@@ -41,7 +41,7 @@ class Observer:
     ) -> Announced:
         """A backward call is about to run on the nodes of ``look``; ``frame`` makes the call."""
 
-    def guarded(self, calls: Sequence[Call], frame: FrameType | None) -> Announced:
+    def guarded(self, calls: Sequence[Guarded], frame: FrameType | None) -> Announced:
         """Guarded calls have ended; ``frame`` has made the last of them, if it has ended just
         now.
         """

@@ -10,9 +10,9 @@ from typing import Any
 from torch.autograd.graph import Node
 
 from gradscope.collect.calls import COUNTS, Call
-from gradscope.collect.generations import Generations
+from gradscope.collect.generations import Generations, Past
 from gradscope.collect.ledger import Ledger
-from gradscope.collect.lifting import Lifting, Past, Recognizer
+from gradscope.collect.lifting import Lifting, Recognizer
 from gradscope.collect.marks import Census, Packed, token_of
 from gradscope.collect.mutations import Mutations
 from gradscope.collect.nodes import kind_of, packs_in
@@ -92,7 +92,7 @@ class Overhead:
 
 # The first calls, which cost most, are all timed; of the others, one in 17: no divisor of the
 # iterations after which more is inspected (4, 6, 8, 12, 16 …).
-_TIMED_ALL, _TIMED_EACH = 34, 17
+_TIMED_ALL, TIMED_EACH = 34, 17
 _ENOUGH_TIMED = 200  # calls, for what they took to say something of the loop, not of its start
 # How much longer the program's own part takes, of the time that is taken from it: it runs with cold
 # caches, and nodes that Python has seen die more slowly. Measured in CPU time with MLPs of 2 to 8
@@ -111,11 +111,11 @@ class Cost:
         """Count the time since then, where it is one of those of which it is taken, and so many
         nodes that were built under hooks; so many calls have begun.
         """
-        if calls > _TIMED_ALL and calls % _TIMED_EACH:
+        if calls > _TIMED_ALL and calls % TIMED_EACH:
             return
         self._calls, self._last = calls, time.perf_counter()
         self._began = self._began or since
-        each = 1 if calls <= _TIMED_ALL else _TIMED_EACH
+        each = 1 if calls <= _TIMED_ALL else TIMED_EACH
         self._spent += each * (self._last - since + _PER_NODE * nodes)
 
     @property
@@ -150,6 +150,7 @@ class State:
         hooked: bool = False,
         budget: Overhead | None = None,
     ) -> None:
+        self.started, self.clock = time.perf_counter(), time.time()
         self.hooked = hooked
         self.budget = budget
         self.cost = Cost()
@@ -177,7 +178,6 @@ class State:
         self.alarms: dict[Place | None, range] = {}  # the calls that are worth a close look
         self.failed: tuple[int, BackwardCall | None] | None = None
         self.calls = self.guarded = self.steps = 0
-        self.started, self.clock = time.perf_counter(), time.time()
 
     @property
     def call(self) -> Call | None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import Tensor
 
 from gradscope.code.statements import Bound, bound_of, store_of
-from gradscope.collect.calls import Call
+from gradscope.collect.calls import Call, Counted, Guarded
 from gradscope.collect.free import free_memory
 from gradscope.collect.generations import this_thread
 from gradscope.collect.look import Look
@@ -154,7 +154,7 @@ class Growth(Observer):
         waits = record.create_graph and record.kind == "grad"
         self._creates |= record.create_graph and not waits
         self._go_on(run)
-        loop = self._loop(call, waits=waits)
+        loop = None if call.parent is not None else self._loop(call, waits=waits)
         if loop is not None:
             loop.waits |= waits
             loop.begin(call.number, call.steps - self._steps_before)
@@ -182,10 +182,16 @@ class Growth(Observer):
             return ()
         return self._scan_loop(loop, call.fresh, frame)
 
-    def guarded(self, calls: Sequence[Call], frame: FrameType | None) -> Iterable[Finding]:
+    def guarded(self, calls: Sequence[Guarded], frame: FrameType | None) -> Iterable[Finding]:
         """Do the same for calls on recognized graphs, of which only the last can be due."""
-        loop = None
-        for call in calls:
+        loop, is_quiet = None, not (self._between or self._unmet or self._emptied or self._waits)
+        for each in calls:
+            if is_quiet and isinstance(each, Counted):  # nothing is looked for in its graph
+                if (own := self._loop(each)) is not None:
+                    own.begin(each.number, each.steps - self._steps_before)
+                    own.end(each)
+                continue
+            call = each.call() if isinstance(each, Counted) else each
             if (record := call.shape.record) is not None:
                 self._begin(call, record, call.numbers, call.numbers)
             loop = self._end(call)
@@ -194,8 +200,13 @@ class Growth(Observer):
     def patience(self, place: Place | None) -> int:
         """As many calls as come before one is due for a scan."""
         loop = self._loops.get(place) if place is not None else None
-        waits = self._between or self._unmet or any(each.waits for each in self._loops.values())
+        waits = self._between or self._unmet or self._waits
         return 0 if loop is None or waits else min(MOST_UNTOLD, loop.calls_until_due)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether calls were made that may be steps within something larger."""
+        return any(loop.waits for loop in self._loops.values())
 
     def _end(self, call: Call) -> CallLoop | None:
         """End an iteration; return its loop if it is due for a scan."""
@@ -309,8 +320,8 @@ class Growth(Observer):
             if any(map(self._loops[place].built, run)):
                 del self._loops[place]
 
-    def _loop(self, call: Call, *, waits: bool = False) -> CallLoop | None:
-        if call.place is None or call.parent is not None or this_thread.number != self._thread:
+    def _loop(self, call: Guarded, *, waits: bool = False) -> CallLoop | None:
+        if call.place is None or this_thread.number != self._thread:
             return None
         loop = self._loops.get(call.place)
         steps = call.steps - self._steps_before

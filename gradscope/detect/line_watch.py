@@ -18,7 +18,7 @@ import torch
 from gradscope.code.bytecode import MISSING
 from gradscope.code.statements import data_lines
 from gradscope.collect.backward import Backward
-from gradscope.collect.calls import Call
+from gradscope.collect.calls import Call, Guarded
 from gradscope.collect.generations import this_thread
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
@@ -274,9 +274,11 @@ class LineWatch(Observer):
         self._go_on(call, frame, self._known + 1 if not is_new else 0)
         return ()
 
-    def guarded(self, calls: Sequence[Call], frame: FrameType | None) -> Iterable[Finding]:
+    def guarded(self, calls: Sequence[Guarded], frame: FrameType | None) -> Iterable[Finding]:
         """Do the same after calls on recognized graphs."""
-        self._go_on(calls[-1], frame, self._known + len(calls))
+        last = calls[-1]
+        call = last if isinstance(last, Call) else last.call()
+        self._go_on(call, frame, self._known + len(calls))
         return ()
 
     def _go_on(self, call: Call, frame: FrameType | None, known: int) -> None:

@@ -21,7 +21,7 @@ from torch.nn import Parameter
 
 from gradscope.code import source
 from gradscope.code.statements import data_lines, store_of
-from gradscope.collect.calls import Call
+from gradscope.collect.calls import Guarded
 from gradscope.collect.looker import memory, weight
 from gradscope.collect.marks import token_of
 from gradscope.collect.nodes import held, kind_of
@@ -614,7 +614,7 @@ class CallLoop:
         """At how many of these scans a cycle had been looked for in vain."""
         self.unheld: gs302.KeptAlive | None = None
         """What is known of graphs that live on, and are held by nothing that a scan has met."""
-        self._last: Call | None = None
+        self._last: Guarded | None = None
         self.done = False
 
     def begin(self, call: int, steps: int) -> None:
@@ -643,7 +643,7 @@ class CallLoop:
         site = None if self.record is None else self.record.site
         return site is not None and any(line.writes for line in data_lines(site.file).values())
 
-    def end(self, call: Call) -> None:
+    def end(self, call: Guarded) -> None:
         """End the call."""
         now, self._last = call.time, call
         if not self.starts:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import Module, Parameter
 
 from gradscope.code import source, statements
-from gradscope.collect.calls import Call
+from gradscope.collect.calls import Call, Guarded
 from gradscope.collect.look import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
@@ -74,6 +74,8 @@ _FEWEST_AGAIN = 2
 #         step(opt, mse_loss(experts[i % 2](x), y))
 _STEPS_TO_CHOOSE = 20
 _KINDS = "parameters", "gradients", "optimizer state"  # what memory holds beside graphs
+# Of the steps after those, one in so many is looked at, once nothing is waited for.
+_LOOKED_AT_EACH = 32
 _CONTAINERS = nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict
 
 
@@ -136,6 +138,8 @@ class _Optimizer:
         self.optimizer = weakref.ref(optimizer)
         self.kind = type(optimizer).__name__
         self.steps = 0
+        self.rests = 0
+        """How many more steps are only counted before one is looked at."""
         self.place: Place | None = None
         self.name: str | None = None
         self.names: dict[int, str] = {}
@@ -280,6 +284,15 @@ class Trained(Observer):
 
     # at steps
 
+    def passes(self, optimizer: Any) -> bool:
+        """Count a step, if it need not be looked at."""
+        known = self._optimizers.get(id(optimizer))
+        if known is None or not known.rests or known.optimizer() is not optimizer:
+            return False
+        known.rests -= 1
+        known.steps += 1
+        return True
+
     def stepping(self, optimizer: Any) -> None:
         """Note what an optimizer is about to step."""
         known = self._optimizers.get(id(optimizer))
@@ -308,6 +321,8 @@ class Trained(Observer):
             known.take()
         if known.steps <= _NAMED:
             self._weigh(optimizer)
+        is_settled = not (known.waiting or known.is_idle or self._losses.waits)
+        known.rests = _LOOKED_AT_EACH - 1 if is_settled and known.steps > _LOOKED_AT else 0
 
     def _weigh(self, optimizer: Any) -> None:
         """Note the bytes that its parameters take, and what comes with them."""
@@ -432,7 +447,7 @@ class Trained(Observer):
                 if line is not None:
                     self._silenced = line, name
 
-    def guarded(self, calls: Sequence[Call], frame: FrameType | None) -> None:
+    def guarded(self, calls: Sequence[Guarded], frame: FrameType | None) -> None:
         """Count calls that were not looked at in full."""
         self._losses.guarded(calls)
 

@@ -5,13 +5,14 @@ Nothing is read from a device, and of a guarded call it is only counted that the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
 
 from torch import Tensor
 from torch.nn import Parameter
 
-from gradscope.collect.calls import Call
+from gradscope.collect.calls import Call, Guarded
 from gradscope.model import (
     BackwardCall,
     CellState,
@@ -187,12 +188,12 @@ class Losses:
         if followed:
             self._open[call] = number, followed
 
-    def guarded(self, calls: Iterable[Call]) -> None:
+    def guarded(self, calls: Iterable[Guarded]) -> None:
         """Count calls that were not looked at."""
-        for call in calls:
-            number = self._numbers.get(call.place)
+        for place, count in Counter(call.place for call in calls).items():
+            number = self._numbers.get(place)
             if number is not None:
-                self._calls[number] += 1
+                self._calls[number] += count
 
     def after_call(self, call: Call) -> None:
         """Note the gradients that it has left."""
@@ -200,11 +201,16 @@ class Losses:
         for known in followed:
             known.take(number)
 
+    @property
+    def waits(self) -> bool:
+        """Whether a gradient is known of that no step has used yet."""
+        return bool(self._open or self._filled)
+
     def step(self, held: Collection[int], steps: int, *, guarded: bool) -> None:
         """Note which gradients a step uses, the ``steps``-th of an optimizer; some calls since the
         last one may have been ``guarded``.
         """
-        if not (self._open or self._filled):
+        if not self.waits:
             return
         for number, followed in self._open.values():  # a hook steps within the call
             for known in followed:

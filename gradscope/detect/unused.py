@@ -15,7 +15,7 @@ from operator import attrgetter
 from types import CodeType, FrameType
 
 from gradscope.code import source
-from gradscope.collect.calls import Call
+from gradscope.collect.calls import Call, Guarded
 from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.observers import Observer
@@ -98,7 +98,7 @@ class UnusedGraphs(Observer):
         self._met.update(token.route for token in look.tokens)
         self._around.add(self.watch.saving.routes.of(frame))
 
-    def guarded(self, calls: Sequence[Call], frame: FrameType | None) -> None:
+    def guarded(self, calls: Sequence[Guarded], frame: FrameType | None) -> None:
         """Note the same of recognized graphs."""
         new = [call.shape for call in calls if call.shape.number not in self._repeated]
         for shape in new:

@@ -211,11 +211,15 @@ Method = TypeVar("Method", bound=Callable[..., None])
 
 
 class EndedCall(Protocol):
-    """A call that has ended: its number, when that was, and the bytes held then."""
+    """A call that has ended: its number, and when that was."""
 
-    number: int
-    ended: float
-    live_bytes: int
+    @property
+    def number(self) -> int:
+        """The number."""
+
+    @property
+    def ended(self) -> float:
+        """The seconds since the watch began."""
 
 
 Further: TypeAlias = Callable[[Sequence[EndedCall]], None]
@@ -345,7 +349,7 @@ class RecordingWriter:
         last = calls[-1]
         with self.lock:
             row.number = min(row.number, *(call.number for call in calls))
-            row.add(last.number, last.ended, last.live_bytes, row.figures, len(calls))
+            row.add(last.number, last.ended, row.live_bytes, row.figures, len(calls))
             self._calls.changed.add(row.index)
             self._counted(row)
 

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gradscope
 from gradscope.api.scope import Scope
-from gradscope.collect import lifting
+from gradscope.collect import lifting, steady
 from gradscope.collect.lifting import Lifting
 from gradscope.model import Finding, Summary
 from gradscope.record.file import load
@@ -173,22 +173,14 @@ def run(source: str, lifted: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Sco
 
 def recognizing(text: str) -> tuple[Scope, dict[str, Any], int]:
     """Run a program in a watch: that, its variables, and how many calls were recognized."""
-    recognized = 0
-    original = Lifting.begin
-
-    def begin(self: Lifting, *args: Any) -> None:
-        nonlocal recognized
-        recognized += 1
-        original(self, *args)
-
     file = f"<{abs(hash(text))}.py>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     space: dict[str, Any] = {"__name__": "__main__", "__file__": file}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lifting, "begin", begin)
-        with gradscope.watch() as scope:
-            exec(compile(text, file, "exec"), space)
-    return scope, space, recognized
+    with gradscope.watch() as scope:
+        assert scope._session is not None
+        state = scope._session.state
+        exec(compile(text, file, "exec"), space)
+    return scope, space, state.guarded
 
 
 def told(finding: Finding) -> tuple[object, ...]:
@@ -351,6 +343,7 @@ def test_the_hooks_are_lifted_and_come_back() -> None:
 
 def test_every_so_often_a_few_calls_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifting, "_RENEWED", 40)
+    monkeypatch.setattr(steady, "_READ_FIRST", 1_000)
     loop = Loop()
     with gradscope.watch() as scope:
         on = []

@@ -518,8 +518,12 @@ class Counted(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
-        """About how many tensors and bytes the graph saved."""
-        return self.habit.size
+        """About how many tensors and bytes the graph saved: for a node as many as one like it."""
+        like = self.shape.record
+        if like is None:
+            return self.habit.size
+        share = len(self.numbers) / like.nodes
+        return round(share * like.saved_tensors), round(share * like.saved_bytes)
 
     @property
     def lowest(self) -> int:

@@ -289,6 +289,8 @@ class Trained(Observer):
         known = self._optimizers.get(id(optimizer))
         if known is None or not known.rests or known.optimizer() is not optimizer:
             return False
+        if self._losses.waits:  # a call that was looked at has come meanwhile
+            return False
         known.rests -= 1
         known.steps += 1
         return True

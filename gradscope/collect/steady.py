@@ -184,13 +184,18 @@ class Counting:
         """Make the call that runs one like all others: another has begun meanwhile."""
         if self._open is None or self._promoted is not None:
             return
-        state = self._state
+        state, outer = self._state, None
+        if state.generations.is_own:
+            entrances = (f for f in frames_from(sys._getframe()) if owner_of(f.f_code) == ENGINE)
+            outer = next(islice(entrances, 1, None), None)
+            if outer is None:  # it runs no more: a signal's handler has kept it from being ended
+                self._close()
+                return
         self._promoted = call = Counted(*self._open, ended=state.elapsed()).call()
         call.open, call.completed = True, False
         state.running[call] = None
-        if state.generations.is_own:
-            entrances = (f for f in frames_from(sys._getframe()) if owner_of(f.f_code) == ENGINE)
-            call.begin(None, [*islice(entrances, 2)][-1])
+        if outer is not None:
+            call.begin(None, outer)
 
     def _close(self) -> Call | None:
         promoted = self._promoted

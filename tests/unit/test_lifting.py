@@ -730,3 +730,54 @@ def test_a_call_within_a_guarded_one_puts_the_hooks_back_once() -> None:
         for more in [*[False] * 60, True, *[False] * 60, True]:
             step(more)
             assert len(state.past._toggles) % 2 == state.lifting.on
+
+
+def test_the_totals_of_counted_calls_are_those_of_graphs_of_their_shape() -> None:
+    """Of calls in one of which in eight a large graph runs, the one that is read may be any."""
+    small, large = nn.Linear(4, 4), nn.Sequential(*(nn.Linear(4, 4) for _ in range(10)))
+
+    def saved(count: int) -> int:
+        with gradscope.watch() as scope:
+            for i in range(count):
+                net = small if i % 8 else large
+                net(torch.randn(2, 4)).tanh().sum().backward()
+        return scope.summary.saved_bytes
+
+    assert saved(480) == pytest.approx(20 * saved(24), rel=0.05)
+
+
+def test_a_call_that_a_signal_has_ended_unseen_is_not_taken_to_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, end = Loop(), steady.Counting.end
+
+    def interrupted(self: steady.Counting) -> object:
+        monkeypatch.setattr(steady.Counting, "end", end)
+        raise KeyboardInterrupt
+
+    with gradscope.watch() as scope:
+        loop.iterate(100)
+        monkeypatch.setattr(steady.Counting, "end", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            loop.iterate(10)
+        loop.iterate(100)
+        state = known(scope._session).state
+        assert not state.running
+        with pytest.raises(RuntimeError, match="second time"):
+            loop.loss.backward()
+    assert [finding.code for finding in scope.findings] == ["GS101"]
+    assert {call.parent for call in scope.recording().calls} == {None}
+
+
+def test_a_step_that_a_new_call_leads_to_is_looked_at() -> None:
+    net, extra = nn.Linear(4, 1), nn.Linear(1, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.01)
+    with gradscope.watch() as scope:
+        for i in range(100):
+            y = net(torch.randn(2, 4))
+            if i == 70:
+                opt.add_param_group({"params": [*extra.parameters()]})
+            (extra(y).tanh() if i >= 70 else y).mean().backward()
+            opt.step()
+            opt.zero_grad()
+    assert "first_step=71" in repr(known(scope.summary.training).table)

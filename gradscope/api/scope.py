@@ -117,8 +117,8 @@ class Session:
         state.looks = Part.LOOKS not in off
         self.looker = Looker(state)
         self._backward = Backward(state, self.looker, hazards, self)
-        self._counted_after = -1
-        """The number of the last call before a step that is only counted."""
+        self._counted_step: tuple[int, int] | None = None
+        """An optimizer whose step is only counted, by identity, and the last call before it."""
         self.books, self.steady = self._backward.books, self._backward.steady
         self._lines = lines = LineWatch(state)
         later = FreedWatch(state, lines)
@@ -256,14 +256,14 @@ class Session:
         return not (lifting.leaves or (lifting.on and state.generations.has_built))
 
     def _before_step(self, optimizer: Any) -> None:
-        state, last = self.state, self.state.generations.newest
+        state, last, self._counted_step = self.state, self.state.generations.newest, None
         if (
             (state.lifting.sites and not state.lifting.leaves and next_sequence_nr() == last)
             and (len(self.scopes) == 1 and not state.ledger.live_tensors)
             and (not self._reducers.is_open and self.scopes[0].trained.passes(optimizer))
         ):  # in a steady loop most steps are only counted
             state.generations.stepped()
-            self._counted_after = state.calls
+            self._counted_step = id(optimizer), state.calls
             return
 
         def look() -> None:
@@ -283,8 +283,8 @@ class Session:
 
     def _after_step(self, optimizer: Any) -> None:
         self.state.steps += 1
-        if self._counted_after == self.state.calls:
-            self._counted_after = -1
+        begun, self._counted_step = self._counted_step, None
+        if begun == (id(optimizer), self.state.calls):
             return
         if self._is_passed():
             return

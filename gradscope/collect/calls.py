@@ -197,8 +197,6 @@ class Habit:
         """How many nodes at the most were built between two calls that their graphs have not."""
         self.alive = (0, 0)
         """How many saved tensors and nodes of other graphs lived at the most after a call."""
-        self.size = (0, 0)
-        """How many tensors and bytes the graph of the last call had saved that was read."""
         self.pace = 0
         """How many more nodes each call leaves by leaks that were told."""
         self.scale: tuple[float, float] | None = None
@@ -520,8 +518,7 @@ class Counted(NamedTuple):
     def size(self) -> tuple[int, int]:
         """About how many tensors and bytes the graph saved: for a node as many as one like it."""
         like = self.shape.record
-        if like is None:
-            return self.habit.size
+        assert like is not None
         share = len(self.numbers) / like.nodes
         return round(share * like.saved_tensors), round(share * like.saved_bytes)
 

@@ -134,7 +134,7 @@ class Recognizer:
         shape = self._known.get((habit, tuple(kinds)))
         call.of_new_shape = shape is None or shape.record is None
         call.shape = shape or known
-        call.size = habit.size = habit.scaled(tensors, nbytes)
+        call.size = habit.scaled(tensors, nbytes)
         call.guarded, call.exact = True, False
         call.numbers, call.lowest = array("Q", numbers), min(lowest, newest)
         return True
@@ -189,7 +189,7 @@ class Recognizer:
         not met.
         """
         read = self._read([root], habit, oldest, 0, guarded=False, unread=True)
-        if read is None or habit.shape is None:
+        if read is None or habit.shape is None or habit.shape.record is None:
             return None
         _, kinds, numbers, *_ = read
         if min(filter(None, numbers), default=oldest) < oldest:

@@ -159,7 +159,8 @@ class Books:
             self.regroup()
         for alike in groups.values():
             first, key = alike[0], _key(alike[0])
-            first.habit.guard(first.extra, first.size, len(alike))
+            tensors, nbytes = map(sum, zip(*(call.size for call in alike), strict=True))
+            first.habit.guard(first.extra, (tensors, nbytes), len(alike))
             if key not in self._rows:
                 self._rows[key] = self._sink.call(first.record, first.shape.number)
                 del alike[0]

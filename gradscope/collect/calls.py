@@ -141,10 +141,10 @@ class Account:
         self.counts: Sequence[int] = (0,) * len(COUNTS)
 
     def add(self, size: tuple[int, int], counts: Sequence[int] = (), *, calls: int = 1) -> None:
-        """Add so many calls."""
+        """Add so many calls, whose graphs saved so much together."""
         self.calls += calls
-        self.tensors += calls * size[0]
-        self.nbytes += calls * size[1]
+        self.tensors += size[0]
+        self.nbytes += size[1]
         if counts:
             self.counts = tuple(map(add, self.counts, counts))
 
@@ -241,7 +241,7 @@ class Habit:
             self._watched.of(call.extra).add(saved, counts)
 
     def guard(self, extra: int, size: tuple[int, int], calls: int = 1) -> None:
-        """Note calls of which the hooks did not see all, and what they did not see of each."""
+        """Note calls of which the hooks did not see all, and what they did not see together."""
         self._guarded.of(extra).add(size, calls=calls)
 
     @property

@@ -62,8 +62,6 @@ class Counting:
         self._state = state
         self._open: _Opened | None = None
         self._promoted: Call | None = None
-        self._last = 0.0
-        """When the last call had ended."""
         self._allowance: Allowance | None = None
 
     def allow(self, call: Call, most: int) -> None:
@@ -109,7 +107,7 @@ class Counting:
             (args[2] or args[3] or args[4] or len(outputs) != 1)
             or (type(outputs[0]) is not torch.Tensor or number >= site.alarm)
             or (state.running or self._open is not None or not generations.is_own)
-            or (self._last > self.until or sys.getprofile() is not None)
+            or (time.perf_counter() > self.until or sys.getprofile() is not None)
         ):
             return False
         with DisableTorchFunction():
@@ -166,8 +164,7 @@ class Counting:
         state, ended = self._state, next_sequence_nr()
         habit = opened[3]
         state.generations.newest = habit.ended = ended
-        self._last = now = time.perf_counter()
-        state.past.counted.append(Counted._make((*opened, ended, now - state.started)))
+        state.past.counted.append(Counted._make((*opened, ended, state.elapsed())))
         return None
 
     def cancel(self) -> Call | None:

@@ -756,7 +756,7 @@ def test_a_call_that_a_signal_has_ended_unseen_is_not_taken_to_run(
         raise KeyboardInterrupt
 
     with gradscope.watch() as scope:
-        loop.iterate(100)
+        loop.iterate(200)
         monkeypatch.setattr(steady.Counting, "end", interrupted)
         with pytest.raises(KeyboardInterrupt):
             loop.iterate(10)

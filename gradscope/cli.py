@@ -109,14 +109,6 @@ def _argument(help: str, metavar: str = "FILE", **more: Any) -> Any:  # noqa: A0
     return typer.Argument(help=help, metavar=metavar, **more)
 
 
-def _tensorboard(text: str) -> Path:
-    """Return the folder that ``--log`` names."""
-    tool, _, folder = text.partition(":")
-    if tool != "tensorboard" or not folder:
-        raise typer.BadParameter(f"{text!r} names no tool and folder; say tensorboard:DIR")
-    return Path(folder)
-
-
 def _signal(text: str) -> int:
     """Return the number of the signal that ``--dump-on`` names."""
     number = getattr(signal, f"SIG{text.upper().removeprefix('SIG')}", None)
@@ -138,7 +130,6 @@ _IGNORE = "Do not count findings of this code, or several: GS303,GS305; repeatab
 _QUIET = "The same as --format brief, and the default where CI=true: a line for each finding."
 _NO_REHEARSAL = "Do not run the program once more to find its fixes."
 _file = partial(_option, metavar="FILE")
-_figures = partial(_option, metavar="tensorboard:DIR", parser=_tensorboard)
 _on = partial(_option, metavar="SIGNAL", parser=_signal)
 _count = partial(_option, metavar="N", min=1)
 
@@ -181,7 +172,6 @@ def run(
     draw: Annotated[
         Path | None, _file("Draw the graph of the worst finding, or the last: .svg .png .pdf .dot")
     ] = None,
-    log: Annotated[Path | None, _figures("Write figures for TensorBoard, once a second.")] = None,
     metrics: Annotated[
         Path | None, _file("Write figures for Prometheus to this file, once a second.")
     ] = None,

@@ -38,7 +38,7 @@ from gradscope.launch.standby import is_possible, standing_by
 from gradscope.model import Finding, Outcome, Recording, Severity
 from gradscope.record.file import Store, amend, create, load_from
 from gradscope.record.processes import merged
-from gradscope.record.scalars import EventFile, MetricsFile
+from gradscope.record.scalars import MetricsFile
 from gradscope.render.text import begin_line, show_progress
 from gradscope.render.text.fixes import print_tried
 from gradscope.render.text.report import print_finding, print_report
@@ -65,7 +65,7 @@ _MOST_BUSY = 4.0
 USED_WRONGLY = 2
 
 _OPTIONS = (
-    "--format --quiet --verbose --output --save --html --draw --log --metrics --stop-after"
+    "--format --quiet --verbose --output --save --html --draw --metrics --stop-after"
     " --guard --no-hooks --budget --no-rehearsal --fail-on --ignore --baseline"
 )
 """What a user may have meant for gradscope where a program refuses it."""
@@ -80,16 +80,12 @@ def run(target: Target, settings: Settings) -> int:
     plan = ChildPlan.of(began, settings.save, settings.of_watch)
     header = replace(began, run=plan.run)
     children = Children(plan, header)
-    files = ("output", "save", "html", "draw", "log", "metrics")
+    files = ("output", "save", "html", "draw", "metrics")
     own: dict[str, Any] = {name: own_file(getattr(settings, name), header) for name in files}
     settings = replace(settings, **own)
     views = [] if settings.html is None else [page(settings.html, "--html")]
     views += [] if settings.draw is None else [image(settings.draw, "--draw")]
-    tools: dict[str, Any] = {
-        "--log": settings.log and EventFile(settings.log),
-        "--metrics": settings.metrics and MetricsFile(settings.metrics),
-    }
-    log = [tool for option, tool in tools.items() if tool and writable(tool.file, option)]
+    metrics = settings.metrics and MetricsFile(writable(settings.metrics, "--metrics"))
     # Made now, so that failing to write shows, and for the standby.
     store = None
     if settings.save is not None or is_possible():
@@ -103,7 +99,7 @@ def run(target: Target, settings: Settings) -> int:
             live = _Live(streams[0], stderr, settings.verbose) if is_text else None
             show = live.report if live else printer(settings.format)
             report = _Report(settings, suppressor, children, store, views, streams, live, show)
-            watch = partial(plan.watch, header, save=store, log=log)
+            watch = partial(plan.watch, header, save=store, log=metrics)
             start = partial(watch, on_finding=live.found if live else None, settings=suppressor)
             with standing_by(report.of_killed, report.files), children:
                 if settings.dump_on:
@@ -247,7 +243,7 @@ class _Report:
         if save is None and written and named is not None and "{" not in named.name:
             theirs = f"each process has its own file, {listed(file.name for file in files)}"
             notes.append(f"there is no {named}: {theirs}; `gradscope report {named}` joins them")
-        if written and (self.settings.log or self.settings.metrics):
+        if written and self.settings.metrics:
             notes.append("the figures that were logged are of this process, and of none it started")
         summary = replace(together.summary, notes=(*together.summary.notes, *notes))
         return replace(together, summary=summary), files if children.plan.is_kept else []
@@ -346,7 +342,7 @@ def _print_unwatched(
 
     Of one that has failed before, Python has told all, unless files are missing now.
     """
-    asked = (settings.save, settings.html, settings.draw, settings.log, settings.metrics)
+    asked = (settings.save, settings.html, settings.draw, settings.metrics)
     files = [str(file) for file in asked if file is not None]
     ended = recording.outcome
     is_failed = bool(ended.exit_status or ended.exception)

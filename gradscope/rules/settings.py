@@ -73,7 +73,6 @@ class Settings:
     save: Path | None = None
     html: Path | None = None
     draw: Path | None = None
-    log: Path | None = None
     metrics: Path | None = None
     stop_after: int | None = None
     guard: bool = False

@@ -43,28 +43,23 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_command_line_writes_both_files_and_the_program_is_the_same(script: Path) -> None:
+def test_the_command_line_writes_the_file_and_the_program_is_the_same(script: Path) -> None:
     plain = ran_well(sys.executable, script, cwd=script.parent)
-    options = ("--log", "tensorboard:runs", "--metrics", "train.prom")
-    done = gradscope("run", *options, script, cwd=script.parent, executable=sys.executable)
+    options = ("--metrics", "train.prom", script)
+    done = gradscope("run", *options, cwd=script.parent, executable=sys.executable)
     assert (done.stdout, done.returncode) == (plain.stdout, 0)
     assert not [line for line in done.stderr.splitlines() if line.startswith("note")]
     metrics = (script.parent / "train.prom").read_text()
     assert 'gradscope_backward_calls_total{run="train"} 5\n' in metrics
-    (events,) = (script.parent / "runs").iterdir()
-    assert events.name.startswith("events.out.tfevents.")
-    assert events.read_bytes().count(b"gradscope/live_bytes") == 2  # at the first call, and the end
-    assert {each.name for each in script.parent.iterdir()} == {
-        *("train.py", "elsewhere", "runs", "train.prom")
-    }
+    left = {each.name for each in script.parent.iterdir()}
+    assert left == {"train.py", "elsewhere", "train.prom"}
 
 
-def test_each_rank_has_its_own_files(script: Path) -> None:
-    options = ("--log", "tensorboard:runs", "--metrics", "train.prom")
+def test_each_rank_has_its_own_file(script: Path) -> None:
+    options = ("--metrics", "train.prom", script)
     ranked = {"RANK": "1", "WORLD_SIZE": "2"}
-    gradscope("run", *options, script, cwd=script.parent, executable=None, **ranked)
+    gradscope("run", *options, cwd=script.parent, executable=None, **ranked)
     assert 'run="train-1"' in (script.parent / "train-1.prom").read_text()
-    assert len(list((script.parent / "runs-1").iterdir())) == 1
 
 
 def test_a_note_says_that_processes_which_were_started_log_nothing(script: Path) -> None:
@@ -80,10 +75,6 @@ def test_a_note_says_that_processes_which_were_started_log_nothing(script: Path)
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--log", "runs"), "'--log': 'runs' names no tool and folder; say tensorboard:DIR; see"),
-        (("--log", "tensorboard:"), "say tensorboard:DIR"),
-        (("--log", "wandb:runs"), "say tensorboard:DIR"),
-        (("--log", "tensorboard:train.py"), "cannot use train.py: "),
         (("--metrics", "none/there.prom"), "cannot write "),
         (("--metrics", "."), "name another file with --metrics"),
     ],
@@ -92,11 +83,6 @@ def test_what_cannot_be_written_is_said_before_the_program_runs(
     script: Path, options: tuple[str, ...], says: str
 ) -> None:
     refused(gradscope("run", *options, "train.py", cwd=script.parent), says)
-
-
-def test_the_folder_may_be_this_one(script: Path) -> None:
-    gradscope("run", "--log", "tensorboard:.", script.name, cwd=script.parent)
-    assert len(list(script.parent.glob("events.out.tfevents.*"))) == 1
 
 
 def test_a_program_without_torch_leaves_no_figures(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import gradscope
 from gradscope.api import scope as scopes
 from gradscope.errors import GradscopeError
 from gradscope.record.file import load
-from gradscope.record.scalars import FIGURES, EventFile, MetricsFile, _checksum
+from gradscope.record.scalars import FIGURES, MetricsFile
 
 Told = list[tuple[str, float, int]]
 
@@ -131,13 +131,13 @@ def test_threads_may_hand_on_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         time.sleep(0.001)
         told.append((name, value, step))
 
-    tools = [slowly, MetricsFile(tmp_path / "train.prom"), EventFile(tmp_path)]
+    tools = [slowly, MetricsFile(tmp_path / "train.prom")]
     with gradscope.watch(log=tools) as scope, ThreadPoolExecutor(4) as threads:
         for each in [threads.submit(step) for _ in range(40)]:
             each.result()
     assert len(told) == 41 * len(FIGURES)
     assert not scope.recording().summary.notes
-    assert len(os.listdir(tmp_path)) == 2
+    assert os.listdir(tmp_path) == ["train.prom"]
 
 
 def test_a_watch_with_a_log_is_no_cycle() -> None:
@@ -300,60 +300,26 @@ def test_a_forked_child_tells_nothing(tmp_path: Path) -> None:
     assert set(file.read_text().split()) == {"True"}
 
 
-# the files that are written without any of the tools
+# what the tools read
 
 
-def test_the_checksum_is_that_of_the_standard() -> None:
-    crc = 0xE3069283  # RFC 3720, of "123456789"
-    masked = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-    assert _checksum(b"123456789") == masked.to_bytes(4, "little")
-
-
-def test_tensorboard_reads_the_events(tmp_path: Path) -> None:
-    accumulator: Any = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator",
-        reason="tensorboard is not installed",
-    )
-    folder = tmp_path / "new" / "runs"
-    with gradscope.watch(log=EventFile(folder)):
-        kept = step()
-    file = EventFile(folder)
-    file.add_scalar("größe", 2.0**40, 2**40)
-    read = accumulator.EventAccumulator(str(folder))
-    read.Reload()
-    assert set(read.Tags()["scalars"]) == {*FIGURES, "größe"}
-    assert [(each.step, each.value) for each in read.Scalars("gradscope/live_bytes")] == [
-        (1, 12)
-    ] * 2
-    assert [(each.step, each.value) for each in read.Scalars("größe")] == [(2**40, 2.0**40)]
-    assert abs(read.Scalars("größe")[0].wall_time - file.file.stat().st_mtime) < 60
-    assert kept
-
-
-def test_torchs_own_writer_takes_the_same(tmp_path: Path) -> None:
+def test_tensorboard_reads_what_torchs_writer_was_given(tmp_path: Path) -> None:
     accumulator: Any = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",
         reason="tensorboard is not installed",
     )
     tensorboard: Any = pytest.importorskip("torch.utils.tensorboard")
-    with tensorboard.SummaryWriter(tmp_path / "theirs") as writer:
-        tools = [writer, EventFile(tmp_path / "ours")]
-        with gradscope.watch(log=tools) as scope:
-            step()
-            step()
+    told: Told = []
+    writer = tensorboard.SummaryWriter(tmp_path)
+    with writer, gradscope.watch(log=[writer, taking(told)]) as scope:
+        step()
+        step()
     assert not scope.recording().summary.notes
-    read = [accumulator.EventAccumulator(str(tmp_path / name)) for name in ("theirs", "ours")]
-    for each in read:
-        each.Reload()
-    theirs, ours = [
-        {
-            name: [(event.step, event.value) for event in each.Scalars(name)]
-            for name in each.Tags()["scalars"]
-        }
-        for each in read
-    ]
-    assert theirs == ours
-    assert set(ours) == set(FIGURES)
+    read = accumulator.EventAccumulator(str(tmp_path))
+    read.Reload()
+    assert set(read.Tags()["scalars"]) == set(FIGURES)
+    events = [(name, each.value, each.step) for name in FIGURES for each in read.Scalars(name)]
+    assert sorted(events) == sorted(told)
 
 
 @pytest.mark.parametrize("name", ["train.prom", 'a "b" \\.prom'])
@@ -401,10 +367,8 @@ def test_a_reader_never_finds_half_of_the_metrics(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_gone_is_told_of(tmp_path: Path) -> None:
-    folder = tmp_path / "runs"
-    events = EventFile(folder)
-    folder.rmdir()
-    with gradscope.watch(log=events) as scope:
+    metrics = MetricsFile(tmp_path / "gone" / "train.prom")
+    with gradscope.watch(log=metrics) as scope:
         step()
     (note,) = scope.recording().summary.notes
-    assert str(events.file) in note
+    assert str(metrics.file) in note

@@ -165,7 +165,7 @@ class Books:
                 self._rows[key] = self._sink.call(first.record, first.shape.number)
                 del alike[0]
             for add in self._rows[key] if alike else ():
-                add(alike)
+                add([call.number for call in alike], alike[-1].ended)
         ledger.estimated_calls += len(calls)
         self._peak()
         self._sample(calls[-1], alike=True)

@@ -369,9 +369,8 @@ class Call:
     ``woken``: an alarm asks for a close look. ``word`` is its kind in the recording.
 
     A call on a graph that was recognized while the hooks are lifted is ``guarded``: ``numbers`` are
-    those of its nodes in depth-first order, 0 for leaves, and ``lowest`` is no higher than any of
-    them; the graph saved about ``size`` tensors and bytes, and if it is ``of_new_shape``, ``shape``
-    is that of a graph like it.
+    those of its nodes in depth-first order, 0 for leaves; the graph saved about ``size`` tensors
+    and bytes, and if it is ``of_new_shape``, ``shape`` is that of a graph like it.
     """
 
     number: int
@@ -409,7 +408,6 @@ class Call:
     guarded: bool = False
     of_new_shape: bool = False
     numbers: Sequence[int] = ()
-    lowest: int = 0
     size: tuple[int, int] = (0, 0)
     findings: Sequence[Finding] = ()
     started: float = 0.0
@@ -510,22 +508,12 @@ class Counted(NamedTuple):
     ended: float = 0.0
 
     @property
-    def keep(self) -> bool:
-        """Whether it keeps the graph."""
-        return False
-
-    @property
     def size(self) -> tuple[int, int]:
         """About how many tensors and bytes the graph saved: for a node as many as one like it."""
         like = self.shape.record
         assert like is not None
         share = len(self.numbers) / like.nodes
         return round(share * like.saved_tensors), round(share * like.saved_bytes)
-
-    @property
-    def lowest(self) -> int:
-        """The lowest number of a node that is no leaf."""
-        return min(filter(None, self.numbers))
 
     @property
     def time(self) -> int:
@@ -550,7 +538,7 @@ class Counted(NamedTuple):
 
 
 _OF_COUNTED = (
-    *("steps", "habit", "shape", "of_new_shape", "numbers", "fresh", "size", "lowest"),
+    *("steps", "habit", "shape", "of_new_shape", "numbers", "fresh", "size"),
     *("time", "sequence_nr", "ended"),
 )
 

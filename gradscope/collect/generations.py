@@ -466,9 +466,10 @@ class Past:
         kept.
         """
         self.gather()
-        if not self._calls or not self._calls[-1].keep:
+        last = self._calls[-1] if self._calls else None
+        if not isinstance(last, Call) or not last.keep:
             return len(numbers) - numbers.count(0)
-        return len({*numbers}.difference(self._calls[-1].numbers, (0,)))
+        return len({*numbers}.difference(last.numbers, (0,)))
 
     def has_new_shape(self, since: int) -> bool:
         """Return whether a call after the one of this number was on a graph like none before."""
@@ -499,17 +500,15 @@ class Past:
         freed it, as each could read what it saved, or else the last that kept it.
         """
         self.gather()
-        found: Guarded | None = None
+        found = None
         first = bisect_right(self._calls, number, key=attrgetter("sequence_nr"))
         if number >= OTHER:  # of another thread it is not known when that was
             first = max(0, len(self._calls) - _MOST_ASKED)
-        for call in self._calls[first : first + _MOST_ASKED]:
-            is_in = call.lowest <= number and number in call.numbers
-            if is_in and (found is None or found.keep or not call.keep):
-                found = call
-        if isinstance(found, Counted):
-            at = self._calls.index(found)
-            found = self._calls[at] = found.call()
+        for at, each in enumerate(self._calls[first : first + _MOST_ASKED], first):
+            if number in each.numbers:
+                call = self._calls[at] = each if isinstance(each, Call) else each.call()
+                if found is None or found.keep or not call.keep:
+                    found = call
         return found
 
     def who_freed(self, number: int) -> Call | None:

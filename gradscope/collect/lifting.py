@@ -136,7 +136,7 @@ class Recognizer:
         call.shape = shape or known
         call.size = habit.scaled(tensors, nbytes)
         call.guarded, call.exact = True, False
-        call.numbers, call.lowest = array("Q", numbers), min(lowest, newest)
+        call.numbers = array("Q", numbers)
         return True
 
     @staticmethod

@@ -67,9 +67,8 @@ class Counting:
     def allow(self, call: Call, most: int) -> None:
         """Let as many as ``most`` of the next calls at the place of a guarded one be counted."""
         state, place, lifting = self._state, call.place, self._state.lifting
-        if place is None or not lifting.on or lifting.blocked or lifting.theirs_entered:
-            return
-        if state.generations.others:
+        is_mixed = lifting.theirs_entered or bool(state.generations.others)
+        if place is None or is_mixed or not lifting.on or lifting.blocked:
             lifting.read_next()
             return
         key = id(place.code), place.offset
@@ -83,10 +82,9 @@ class Counting:
         site.shape = None if call.of_new_shape else call.shape
         is_plain = call.plain and call.shape.signature.asked == PLAIN_BACKWARD
         is_alone = call.parent is None and not call.within and len(call.roots) == 1
-        is_steady = is_plain and is_alone and not (call.woken or call.habit.pace)
-        may = self.is_asked_for and state.budget is None and Recognizer.is_countable(call.habit)
-        may = may and is_steady and site.reads >= _READ_FIRST
-        site.left = min(most, READ_EACH - 1) if may else 0
+        may = is_plain and is_alone and not (call.woken or call.habit.pace or state.budget)
+        may = may and self.is_asked_for and Recognizer.is_countable(call.habit)
+        site.left = min(most, READ_EACH - 1) if may and site.reads >= _READ_FIRST else 0
         alarms = state.alarms.get(place, range(0))
         site.alarm = next((number for number in alarms if number > state.calls), sys.maxsize)
 

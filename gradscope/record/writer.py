@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from threading import RLock
 from time import monotonic
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 from weakref import finalize
 
 from gradscope.errors import GradscopeError
@@ -210,20 +210,8 @@ AT_ONCE = 100
 Method = TypeVar("Method", bound=Callable[..., None])
 
 
-class EndedCall(Protocol):
-    """A call that has ended: its number, and when that was."""
-
-    @property
-    def number(self) -> int:
-        """The number."""
-
-    @property
-    def ended(self) -> float:
-        """The seconds since the watch began."""
-
-
-Further: TypeAlias = Callable[[Sequence[EndedCall]], None]
-"""Adds calls that have ended to the row of those like them."""
+Further: TypeAlias = Callable[[Sequence[int], float], None]
+"""Adds calls of these numbers to the row of those like them, of which the last has ended then."""
 
 
 def _while_open(method: Method) -> Method:
@@ -342,14 +330,13 @@ class RecordingWriter:
             self._counted(row)
             return partial(self._further, row)
 
-    def _further(self, row: FoldedCalls, calls: Sequence[EndedCall]) -> None:
+    def _further(self, row: FoldedCalls, calls: Sequence[int], ended: float) -> None:
         """Add calls to a row."""
         if self._store is not None and self.is_idle:
             return
-        last = calls[-1]
         with self.lock:
-            row.number = min(row.number, *(call.number for call in calls))
-            row.add(last.number, last.ended, row.live_bytes, row.figures, len(calls))
+            row.number = min(row.number, *calls)
+            row.add(calls[-1], ended, row.live_bytes, row.figures, len(calls))
             self._calls.changed.add(row.index)
             self._counted(row)
 

@@ -347,8 +347,8 @@ def test_what_counts_on_is_written_from_time_to_time_and_that_a_call_has_ended_a
     assert (found.calls[0].count, found.summary.notes) == (last - 1, ())
     assert add is not None
     now = writer_module.WRITE_EVERY
-    further: Any = [call_of(number) for number in range(last + 1, last + 10)]
-    add(further)
+    further = [call_of(number) for number in range(last + 1, last + 10)]
+    add([call.number for call in further], further[-1].ended)
     found = load(path)
     assert (found.calls[0].count, found.calls[0].last_number) == (last + 9, last + 9)
     writer.close()

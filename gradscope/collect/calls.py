@@ -527,18 +527,16 @@ class Counted(NamedTuple):
 
     def call(self) -> Call:
         """Return it with all that a guarded call has."""
-        call = Call(self.number, self.place, keep=False, open=False, completed=True)
-        call.exact, call.plain, call.guarded = False, True, True
+        known = {name: getattr(self, name) for name in _OF_COUNTED}
+        call = Call(keep=False, open=False, completed=True, exact=False, plain=True, **known)
         call.built, call.builds = self.fresh + self.extra, self.sequence_nr != self.start
-        call.roots, call.started = (self.numbers[0],), self.ended
+        call.roots, call.started, call.guarded = (self.numbers[0],), self.ended, True
         call.began = time_at(self.start, self.number - 1)
-        for name in _OF_COUNTED:
-            setattr(call, name, getattr(self, name))
         return call
 
 
 _OF_COUNTED = (
-    *("steps", "habit", "shape", "of_new_shape", "numbers", "fresh", "size"),
+    *("number", "place", "steps", "habit", "shape", "of_new_shape", "numbers", "fresh", "size"),
     *("time", "sequence_nr", "ended"),
 )
 

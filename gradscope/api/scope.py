@@ -235,6 +235,7 @@ class Session:
     def _ask_scopes(self) -> None:
         """Note what the watches in progress need."""
         self.steady.counting.is_asked_for = not any(each.needs_each_call for each in self.scopes)
+        self.books.has_file = any(each.writer.has_file for each in self.scopes)
 
     def close(self) -> None:
         """Take every hook out."""

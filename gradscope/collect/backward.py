@@ -137,7 +137,7 @@ class Books:
         self._state = state
         self._sink = sink
         self._rows: dict[Shape | Habit, Sequence[Further]] = {}
-        self._sampled = -1.0
+        self._sampled, self.has_file = -1.0, True
         self._built_before = self._destroyed_before = 0
 
     def call(self, call: Call, error: BaseException | None) -> BackwardCall:
@@ -172,10 +172,10 @@ class Books:
 
     def ends(self, call: Call) -> bool:
         """Note what a guarded call has left; return whether it may wait to be written: it has a
-        row, of no short run.
+        row, and a file, which outlives the process, is not of a short run.
         """
         self._sized(call)
-        return self._state.guarded > AT_ONCE and bool(self._rows.get(_key(call)))
+        return _key(call) in self._rows and (self._state.guarded > AT_ONCE or not self.has_file)
 
     def mark(self) -> None:
         """Note what there is when a call ends: the next one counts from there."""

@@ -257,6 +257,7 @@ class RecordingWriter:
         self._summary: Callable[[], Summary] | None = None
         self._begun: Callable[[], str] = str
         self._store = create(save) if isinstance(save, Path) else save
+        self.has_file = self._store is not None
         self.path = None if self._store is None else self._store.path
         if self._store is not None:
             # A program that runs its exit functions itself does not end the recording.

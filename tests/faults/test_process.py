@@ -72,7 +72,7 @@ def ended(
 
 def possible(lines: list[str], lag: float) -> range:
     """Return how many calls a recording may have whose program has printed these lines."""
-    ended = [float(line.split()[1]) for line in lines if line.count(" ") == 1]
+    ended = [float(line.split()[1]) for line in lines if len(line.split()) == 2]  # not cut off
     least = sum(time <= ended[-1] - lag for time in ended)
     return range(least, len(ended) + 2)  # one more may end before it is printed
 

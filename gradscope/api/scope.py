@@ -80,7 +80,6 @@ from gradscope.torch_private import (
     has_default_hooks,
     hide_package_from_compiler,
     is_compiling,
-    next_sequence_nr,
     rank_of_process,
 )
 from gradscope.units import counted
@@ -234,7 +233,7 @@ class Session:
 
     def _ask_scopes(self) -> None:
         """Note what the watches in progress need."""
-        self.steady.counting.is_asked_for = not any(each.needs_each_call for each in self.scopes)
+        self.steady.counting.is_allowed = not any(each.needs_each_call for each in self.scopes)
         self.books.has_file = any(each.writer.has_file for each in self.scopes)
 
     def close(self) -> None:
@@ -257,12 +256,10 @@ class Session:
         return not (lifting.leaves or (lifting.on and state.generations.has_built))
 
     def _before_step(self, optimizer: Any) -> None:
-        state, last, self._counted_step = self.state, self.state.generations.newest, None
-        if (
-            (state.lifting.sites and not state.lifting.leaves and next_sequence_nr() == last)
-            and (len(self.scopes) == 1 and not state.ledger.live_tensors)
-            and (not self._reducers.is_open and self.scopes[0].trained.passes(optimizer))
-        ):  # in a steady loop most steps are only counted
+        state, self._counted_step = self.state, None
+        is_steady = state.lifting.sites and len(self.scopes) == 1 and not self._reducers.is_open
+        if is_steady and self._is_idle() and self.scopes[0].trained.passes(optimizer):
+            # In a steady loop most steps are only counted.
             state.generations.stepped()
             self._counted_step = id(optimizer), state.calls
             return

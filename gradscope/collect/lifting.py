@@ -170,15 +170,9 @@ class Recognizer:
                 if number < oldest:
                     return None
                 add(number)
-                following = node.next_functions
-                if len(following) == 1:
-                    target = following[0][0]
+                for target, _ in reversed(node.next_functions):
                     if target is not None:
                         push(target)
-                else:
-                    for target, _ in reversed(following):
-                        if target is not None:
-                            push(target)
         except IndexError:  # it has fewer nodes
             return None
         return numbers if seen.issuperset(stack) else None
@@ -357,14 +351,9 @@ class Recognizer:
                 number = node._sequence_nr()
                 add_number(number)
                 following = node.next_functions
-                if len(following) == 1:
-                    target = following[0][0]
+                for target, _ in reversed(following):
                     if target is not None:
                         push(target)
-                else:
-                    for target, _ in reversed(following):
-                        if target is not None:
-                            push(target)
                 if not reads or unread:
                     continue
                 if number < youngest:

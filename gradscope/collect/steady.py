@@ -54,8 +54,8 @@ class Counting:
     """
 
     def __init__(self, state: State) -> None:
-        self.is_asked_for = True
-        """Whether nobody wants to be told of each call."""
+        self.is_allowed = True
+        """Whether no watch has to see each call."""
         self.until = 0.0
         """The time from which on calls are read, to be booked."""
         self.sites = state.lifting.sites
@@ -83,7 +83,7 @@ class Counting:
         is_plain = call.plain and call.shape.signature.asked == PLAIN_BACKWARD
         is_alone = call.parent is None and not call.within and len(call.roots) == 1
         may = is_plain and is_alone and not (call.woken or call.habit.pace or state.budget)
-        may = may and self.is_asked_for and Recognizer.is_countable(call.habit)
+        may = may and self.is_allowed and Recognizer.is_countable(call.habit)
         site.left = min(most, READ_EACH - 1) if may and site.reads >= _READ_FIRST else 0
         alarms = state.alarms.get(place, range(0))
         site.alarm = next((number for number in alarms if number > state.calls), sys.maxsize)

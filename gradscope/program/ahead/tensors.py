@@ -22,6 +22,7 @@ from gradscope.program.tensors import requires_grad
 from gradscope.torch_private import (
     OPERATOR_MODULES,
     VARIABLE_FUNCTIONS,
+    DisableTorchDispatch,
     DisableTorchFunction,
     function_modes,
 )
@@ -168,7 +169,7 @@ def _meta(tensor: Tensor) -> Any:
     """Return the shape of a live tensor on the meta device."""
     if not is_exactly(tensor, *PLAIN_TENSORS):
         return None
-    with DisableTorchFunction():
+    with DisableTorchDispatch(), DisableTorchFunction():
         try:
             return torch.empty_strided(
                 tuple(tensor.size()), tensor.stride(), dtype=tensor.dtype, device="meta"
@@ -206,7 +207,7 @@ def _twin_of(m: Machine, function: Any, given: v.Given, named: v.Named) -> v.Twi
             rest = {name: _got(each) for name, each in options.items()}
             if makes:
                 rest["device"] = "meta"
-            with DisableTorchFunction(), torch.no_grad():
+            with DisableTorchDispatch(), DisableTorchFunction(), torch.no_grad():
                 return function(*first, **rest)
         except Exception:  # whatever an operator raises on the meta device: the shape is not known
             return None

@@ -23,6 +23,10 @@ x = small(3, 3).requires_grad_()
 with Dispatch():
     loss = (x @ x).softmax(0).square().sum()
     loss.backward()
+with Dispatch():  # the code that follows is read ahead at the first call
+    lstm = torch.nn.LSTM(3, 3)
+    for _ in range(2):
+        lstm(x.unsqueeze(0))[0].sum().backward()
 with Functions():
     loss = (x * x).exp().sum()
     loss.backward()

@@ -170,7 +170,7 @@ def run(
     save: Annotated[Path | None, _file("Save the recording in this file.")] = None,
     html: Annotated[Path | None, _file("Write an interactive report to this file.")] = None,
     draw: Annotated[
-        Path | None, _file("Draw the graph of the worst finding, or the last: .svg .png .pdf .dot")
+        Path | None, _file("Draw the graph of the worst finding, or the last: .svg .png .dot")
     ] = None,
     metrics: Annotated[
         Path | None, _file("Write figures for Prometheus to this file, once a second.")
@@ -282,7 +282,7 @@ def diff(
 @app.command()
 def draw(
     file: RecordingArgument,
-    output: Annotated[Path, _file("Draw to this .svg, .png, .pdf or .dot file.", "--output", "-o")],
+    output: Annotated[Path, _file("Draw to this .svg, .png or .dot file.", "--output", "-o")],
     call: Annotated[int | None, _count("Draw the graph of backward call N.")] = None,
     focus: Annotated[
         str | None,
@@ -359,7 +359,7 @@ def why(
         bool, _option("Let the rehearsal write files and connect, as the program does.", "--yes")
     ] = False,
     picture: Annotated[
-        Path | None, _file("Draw the way to this .svg, .png, .pdf or .dot file.", "--picture")
+        Path | None, _file("Draw the way to this .svg, .png or .dot file.", "--picture")
     ] = None,
     format: FormatOption = Format.TEXT,  # noqa: A002
 ) -> Job:

@@ -194,7 +194,7 @@ def draw(
     """Draw the backward graph of one or more tensors in one picture, shared nodes drawn once.
 
     ``roots`` are tensors, ``GradientEdge`` objects, or graphs that ``snapshot`` gave; freed graphs
-    are drawn as well. ``file`` ends in .svg, .png, .pdf or .dot; without one the drawing shows
+    are drawn as well. ``file`` ends in .svg, .png or .dot; without one the drawing shows
     itself in a notebook. The options:
 
     * ``focus``: ``shared``, the name of a node, module, leaf or root, or what a fold shows behind

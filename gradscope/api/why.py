@@ -64,7 +64,7 @@ class Why:
         return self.text
 
     def draw(self, file: str | os.PathLike[str] | None = None) -> Drawing:
-        """Draw the ways, and the cut; the suffix of ``file`` says how: .svg, .png, .pdf or .dot.
+        """Draw the ways, and the cut; the suffix of ``file`` says how: .svg, .png or .dot.
 
         Raises GradscopeError where the ways are not known, or the file cannot be written.
         """

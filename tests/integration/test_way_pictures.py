@@ -277,6 +277,5 @@ def test_every_format_has_the_scissors(tmp_path: Path) -> None:
     assert "✂" not in "".join(filter(None, texts)), "the font does not have it"
     assert svg.count("translate(") == 2, "all of the picture, and the scissors"
     assert "✂ cut at line 8" in draw_way(ways, about, tmp_path / "way.dot").content.decode()
-    for suffix, begin in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
-        draw_way(ways, about, tmp_path / f"way.{suffix}")
-        assert (tmp_path / f"way.{suffix}").read_bytes().startswith(begin)
+    draw_way(ways, about, tmp_path / "way.png")
+    assert (tmp_path / "way.png").read_bytes().startswith(b"\x89PNG")

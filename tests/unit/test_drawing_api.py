@@ -124,7 +124,7 @@ def test_dot_text_is_what_a_dot_file_has(tmp_path: Path) -> None:
         ((), {}, "no tensor given"),
         ((torch.ones(2),), {}, "no backward graph"),
         (("loss",), {}, "a str"),
-        ((two_losses(),), {"file": "graph.bmp"}, ".svg, .png, .pdf, .dot"),
+        ((two_losses(),), {"file": "graph.bmp"}, ".svg, .png, .dot"),
         ((two_losses(),), {"file": "missing/graph.svg"}, "missing/graph.svg"),
         ((Graph((), (), ()),), {}, "nothing to draw"),
     ],

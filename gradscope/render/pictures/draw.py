@@ -5,13 +5,10 @@ Of a recording it chooses which belong in one picture, and as of which moment.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import NamedTuple
@@ -293,7 +290,7 @@ def _png(picture: Picture) -> tuple[bytes, list[str]]:
     scene = to_svg(picture)
     longest = _LONGEST_SIDE / max(scene.width, scene.height)
     zoom = min(_SHARPNESS, longest, (_MOST_PIXELS / (scene.width * scene.height)) ** 0.5)
-    note = f"the PNG is drawn at {zoom:.0%} of its size: use .svg or .pdf to read all of it"
+    note = f"the PNG is drawn at {zoom:.0%} of its size: use .svg to read all of it"
     with as_file(_FONT) as path:
         data = resvg_py.svg_to_bytes(
             svg_string=scene.svg,
@@ -307,30 +304,9 @@ def _png(picture: Picture) -> tuple[bytes, list[str]]:
     return bytes(data), [note] if zoom < 1 else []
 
 
-def _pdf(picture: Picture) -> tuple[bytes, list[str]]:
-    """Return one page, as large as the picture, whose text can be searched and copied."""
-    scene = to_svg(picture)
-    with ExitStack() as restoring, as_file(_FONT) as font:
-        # What a PDF leaves out, as missing glyphs, is no warning in the user's log.
-        for logger in map(logging.getLogger, ("fpdf", "fontTools")):
-            restoring.callback(logger.setLevel, logger.level)
-            logger.setLevel(logging.ERROR)
-        from fpdf import FPDF
-        from fpdf.svg import SVGObject
-
-        document = FPDF(unit="pt", format=(scene.width, scene.height))
-        document.set_title(escaped(picture.title))
-        document.set_creation_date(datetime.fromtimestamp(0, UTC))  # same picture, same bytes
-        document.add_font(FAMILY, fname=font)
-        document.add_page()
-        SVGObject(scene.svg.encode()).draw_to_page(document)
-        return bytes(document.output()), []
-
-
 ENCODERS: dict[str, Callable[[Picture], tuple[bytes, list[str]]]] = {
     ".svg": lambda picture: (to_svg(picture).svg.encode(), []),
     ".png": _png,
-    ".pdf": _pdf,
     ".dot": lambda picture: (to_dot(picture).encode(), []),
 }
 """Each returns the file's content, and notes on what was changed to make it possible."""

@@ -251,9 +251,9 @@ class Session:
     def _is_idle(self) -> bool:
         """Return whether no graph is alive that a step could change."""
         state, lifting = self.state, self.state.lifting
-        if state.ledger.live_tensors or not state.hooked:
+        if not state.hooked or state.ledger.live_tensors or lifting.leaves or lifting.pending:
             return False
-        return not (lifting.leaves or (lifting.on and state.generations.has_built))
+        return not (lifting.on and state.generations.has_built)
 
     def _before_step(self, optimizer: Any) -> None:
         state, self._counted_step = self.state, None

@@ -405,11 +405,13 @@ class Past:
         self._calls: list[Guarded] = []
         self._nodes = 0
         self._toggles = array("Q")  # sequence numbers at which the hooks went and came, in turn
+        self._toggled_at = 0  # the last call that had begun at the last of these
 
-    def toggle(self) -> None:
-        """Note that the hooks are lifted now, or put back."""
+    def toggle(self, calls: int) -> None:
+        """Note that the hooks are lifted now, or put back; so many calls have begun."""
         self.gather()
         self._toggles.append(self._generations.own_next)
+        self._toggled_at = calls
 
     def was_lifted(self, sequence_nr: int) -> bool:
         """Return whether the node with this number was built while the hooks were lifted."""
@@ -425,8 +427,10 @@ class Past:
 
     def ran(self, numbers: list[int], calls: int, oldest: int) -> bool:
         """Return whether a call may have run one of these nodes, of the newest of so many ``calls``
-        down to the one that had ended when number ``oldest`` came.
+        down to the one that had ended when number ``oldest`` came, or since the hooks were lifted.
         """
+        if min(numbers) < self._toggles[-1]:
+            return True
         nodes = set(numbers)
         meanwhile: Iterable[Guarded]
         meanwhile = chain(reversed(self.counted), reversed(self._calls[-_MOST_MEANWHILE:]))
@@ -436,7 +440,7 @@ class Past:
             if call.number != calls or not nodes.isdisjoint(call.numbers):
                 return True
             calls -= 1
-        return True
+        return calls > self._toggled_at
 
     def take(self) -> list[Counted]:
         """Return the calls that were counted since this was asked last."""

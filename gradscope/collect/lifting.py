@@ -528,6 +528,8 @@ class Lifting:
         self.on = False
         self.leaves = False
         """Nodes may live that were built without hooks and that no call has run and freed."""
+        self.pending = 0
+        """How many such nodes there are that a call may still run, where that is known."""
         self._may_leave = False
         """Whether only the next call tells that, as the hooks came back before it."""
         self.blocked = not state.hooked
@@ -588,7 +590,7 @@ class Lifting:
             self.theirs_entered = False
             self._guarded = 0
             self._alive.clear()
-            self._past.toggle()
+            self._past.toggle(self._state.calls)
 
     def _count(self, call: Call) -> None:
         """Note what was counted with a call that was watched, since the one before."""
@@ -614,12 +616,12 @@ class Lifting:
         """Remember the call, and put the hooks back if it was not like those that were watched;
         return whether more nodes live than after those.
         """
+        self._note_left(call)
         self._past.add(call)
         self._guarded += 1
         ledger, extra = self._ledger, call.built - call.fresh
         if ledger.live_bytes + call.size[1] > ledger.highest_bytes:  # its graph was alive at least
             ledger.highest_bytes = ledger.live_bytes + call.size[1]
-        self.leaves = self.leaves or self._leaves_any(call)
         if call.habit.pace:
             call.habit.go_on()
         if self._has_outgrown(call):
@@ -629,7 +631,7 @@ class Lifting:
             self._put_back()
         elif extra > call.habit.extra * _TOLERANCE:
             self._odd(call)
-        elif self._guarded >= _RENEWED:
+        elif self._guarded >= _RENEWED * (1 + bool(self.pending)):
             self._put_back()
             self._alike = max(0, _ALIKE_WITHOUT_STEPS - _WATCHED_AGAIN)
         return False
@@ -637,16 +639,28 @@ class Lifting:
     def after_counted(self, calls: Sequence[Counted]) -> None:
         """Take note of calls of which only the numbers were looked at."""
         self._guarded += len(calls)
-        self.leaves = self.leaves or any(
-            call.extra > 0 or call.sequence_nr != call.start for call in calls
-        )
-        self._census.destroyed += sum(call.fresh for call in calls)
+        self.leaves = self.leaves or any(call.sequence_nr != call.start for call in calls)
+        self._census.destroyed += sum(len(call.numbers) - call.numbers.count(0) for call in calls)
+
+    def _note_left(self, call: Call) -> None:
+        """Note the nodes that a guarded call has left, and those left by others that it has run."""
+        newest = call.sequence_nr - call.built  # when the call before had ended
+        older = [number for number in call.numbers if 0 < number < newest]
+        is_alone = call.parent is None and not call.within and self._runs_all(call)
+        if not is_alone or (older and self._past.ran(older, call.number - 1, min(older))):
+            self.leaves = self.leaves or self._leaves_any(call)
+        else:
+            self.pending += call.built - call.fresh - len(older)
+
+    def _leaves_any(self, call: Call) -> bool:
+        """Return whether nodes may live after a call that it has not freed."""
+        return call.built > call.fresh or not self._runs_all(call)
 
     @staticmethod
-    def _leaves_any(call: Call) -> bool:
-        """Return whether nodes may live after a call that it has not freed."""
-        all_run = call.completed and not (call.keep or call.shape.signature.asked & INPUTS)
-        return call.built > call.fresh or not all_run or call.builds
+    def _runs_all(call: Call) -> bool:
+        """Return whether a call has run and freed its whole graph, and built nothing."""
+        is_partial = call.keep or call.shape.signature.asked & INPUTS
+        return call.completed and not (is_partial or call.builds)
 
     # what ends it
 
@@ -702,7 +716,7 @@ class Lifting:
         self.read_next()
         self._alike = self._alike_nodes = 0
         self._state.hooks.lower()
-        self._past.toggle()
+        self._past.toggle(self._state.calls)
         number = self._generations.own_next
         for shape in self._past.shapes:
             for place in shape.signature.places:

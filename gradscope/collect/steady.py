@@ -61,6 +61,7 @@ class Counting:
         self.sites = state.lifting.sites
         self._state = state
         self._open: _Opened | None = None
+        self._pending = 0  # nodes that the call which runs leaves, less those left that it runs
         self._promoted: Call | None = None
         self._allowance: Allowance | None = None
 
@@ -121,17 +122,19 @@ class Counting:
         if walked is None:
             return False
         shape, of_new_shape, numbers = walked
+        older: Sequence[int] = ()
         if oldest < newest:
             older = [number for number in numbers if 0 < number < newest]
             if older and state.past.ran(older, number - 1, oldest):
                 return False
         began = next_sequence_nr()
-        fresh = len(numbers) - numbers.count(0)
+        fresh = len(numbers) - numbers.count(0) - len(older)
         extra = began - newest - fresh
         if extra > habit.extra:
             return False
         if len(numbers) >= MANY:
             self._allowance = Allowance(2 * len(numbers))
+        self._pending = extra - len(older)
         site.left -= 1
         state.calls = number
         state.guarded += 1
@@ -162,6 +165,7 @@ class Counting:
         state, ended = self._state, next_sequence_nr()
         habit = opened[3]
         state.generations.newest = habit.ended = ended
+        state.lifting.pending += self._pending
         state.past.counted.append(Counted._make((*opened, ended, state.elapsed())))
         return None
 

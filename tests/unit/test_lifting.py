@@ -441,6 +441,26 @@ def test_a_step_is_looked_at_only_where_a_graph_may_be_alive(lifted: tuple[Loop,
     assert kept.grad_fn is not None
 
 
+@pytest.mark.parametrize("iterations", [60, 301])  # read, and counted
+def test_a_step_is_not_looked_at_once_a_call_has_run_what_others_have_left(iterations: int) -> None:
+    maker, judge = nn.Linear(3, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    idle = []
+
+    def iterate() -> None:
+        for _ in itertools.repeat(None, iterations):
+            made = maker(torch.randn(2, 3))
+            judge(made.detach()).mean().backward()
+            idle.append(session._is_idle())
+            judge(made).mean().backward()
+            idle.append(session._is_idle())
+
+    with gradscope.watch() as scope:
+        session = known(scope._session)
+        as_a_module(iterate)
+        assert lifting_of(scope).on
+    assert idle[-4:] == [False, True, False, True]
+
+
 def test_a_step_is_looked_at_where_a_call_has_run_only_a_part() -> None:
     first, second = nn.Parameter(torch.rand(3)), nn.Parameter(torch.rand(3))
     optimizer = torch.optim.SGD([first, second], lr=0.01)

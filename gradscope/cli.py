@@ -20,11 +20,11 @@ from typer.main import get_command
 from gradscope.commands import help as help_command
 from gradscope.commands import report as report_command
 from gradscope.commands.outputs import attempted, tell
+from gradscope.formatting import size_of
 from gradscope.launch.interpreter import RECORDED, Command, program_of
 from gradscope.record import __version__
 from gradscope.render.pictures import Options
 from gradscope.rules.settings import DEFAULTS, FailOn, Format, Settings, settings_at
-from gradscope.units import size_of
 
 Job = Callable[[], int]
 """What a command line asks for, done outside of the parser and its handling of exceptions."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from gradscope.units import escaped
+from gradscope.formatting import escaped
 
 _MISSING: Any = object()
 

@@ -14,10 +14,10 @@ from gradscope.api.watch import room, watch
 from gradscope.api.why import why
 from gradscope.collect.walk import Walker
 from gradscope.errors import GradscopeError
+from gradscope.formatting import counted, listed, nbytes
 from gradscope.model import Severity
 from gradscope.program.tensors import leaves_of, parameters_of
 from gradscope.torch_private import DisableTorchFunction
-from gradscope.units import counted, listed, nbytes
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -35,6 +35,7 @@ from gradscope.collect.state import State
 from gradscope.collect.walk import Following, Walker, may_have_gradient, root_node
 from gradscope.detect import hazards
 from gradscope.errors import GradscopeError
+from gradscope.formatting import escaped, listed
 from gradscope.model import Graph, Hazards, Node, NodeState, Root, SavedState, SavedTensors, Site
 from gradscope.model.graph import Change, Changes, Listing, Printed
 from gradscope.model.paths import Path
@@ -50,7 +51,6 @@ from gradscope.render.pictures import DrawOptions, Options, dot
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.draw import Drawing, draw_graphs
 from gradscope.torch_private import DisableTorchFunction
-from gradscope.units import escaped, listed
 
 
 def snapshot(*roots: torch.Tensor | GradientEdge) -> Graph:

@@ -35,6 +35,7 @@ from gradscope.detect.reducers import Reducers
 from gradscope.detect.trained import Trained
 from gradscope.detect.unused import UnusedGraphs, Waste
 from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
+from gradscope.formatting import counted
 from gradscope.hooks import (
     DefaultHookFunctions,
     Handle,
@@ -82,7 +83,6 @@ from gradscope.torch_private import (
     is_compiling,
     rank_of_process,
 )
-from gradscope.units import counted
 
 if TYPE_CHECKING:
     from gradscope.render.pictures import DrawOptions

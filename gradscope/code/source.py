@@ -19,8 +19,8 @@ from itertools import islice
 from types import CodeType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from gradscope.formatting import firsts
 from gradscope.model import Site
-from gradscope.units import firsts
 
 
 def cell_of(file: str) -> str:

@@ -20,11 +20,11 @@ from gradscope.collect.notes import Notes
 from gradscope.collect.observers import Observers
 from gradscope.collect.saving import DefaultHooks, Saving
 from gradscope.collect.walk import StackLimit
+from gradscope.formatting import counted
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.names import Names
 from gradscope.program.sites import Place
 from gradscope.torch_private import CALL, NO_SEQUENCE_NR, carried, next_sequence_nr
-from gradscope.units import counted
 
 # Predictions of the last calls that are kept, to see whether one of them comes true in an error.
 _MOST_FORETOLD = 100

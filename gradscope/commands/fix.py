@@ -14,13 +14,13 @@ from rich.console import Console
 
 from gradscope.commands.outputs import console_on, print_line, printer
 from gradscope.errors import GradscopeError
+from gradscope.formatting import counted
 from gradscope.launch.improvement import Workshop, improved, started, told
 from gradscope.launch.runner import die_of_interrupt
 from gradscope.model import Finding, Recording
 from gradscope.render.text import begin_line, show_progress
 from gradscope.render.wording import fix_command
 from gradscope.rules.settings import Format, Settings, Suppressor
-from gradscope.units import counted
 
 if TYPE_CHECKING:
     from gradscope.fixing.plan import Plan

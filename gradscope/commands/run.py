@@ -29,6 +29,7 @@ from gradscope.commands.outputs import (
 )
 from gradscope.errors import GradscopeError
 from gradscope.fixing.constructs import with_edits
+from gradscope.formatting import counted, listed
 from gradscope.launch.children import ChildPlan, Children, own_file
 from gradscope.launch.dump import answer
 from gradscope.launch.improvement import Workshop, improved, untried
@@ -44,7 +45,6 @@ from gradscope.render.text.fixes import print_tried
 from gradscope.render.text.report import print_finding, print_report
 from gradscope.render.wording import fix_command
 from gradscope.rules.settings import Format, Settings, Suppressor, write_baseline
-from gradscope.units import counted, listed
 
 # All that a report needs is imported before the program runs, which may leave no path to import it
 # from.

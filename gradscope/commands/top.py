@@ -19,6 +19,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from gradscope.commands.outputs import console_on, print_line
+from gradscope.formatting import counted, gathered, nbytes
 from gradscope.model import BackwardCall, Sample
 from gradscope.record.processes import load_run
 from gradscope.render.memory import GroupBy, growing
@@ -34,7 +35,6 @@ from gradscope.render.text import (
 )
 from gradscope.render.text.report import print_list, print_memory, print_processes, tally
 from gradscope.rules.settings import Settings, Suppressor
-from gradscope.units import counted, gathered, nbytes
 
 try:
     import termios

@@ -10,11 +10,11 @@ from typing import Any
 
 from gradscope.commands.outputs import console_on, image, print_line
 from gradscope.errors import GradscopeError, meant
+from gradscope.formatting import counted, lines_told, listed
 from gradscope.render.machine import plain
 from gradscope.render.text import begin_line, show_progress, write_text
 from gradscope.render.wording import fix_command
 from gradscope.rules.settings import DEFAULTS, Format, Settings
-from gradscope.units import counted, lines_told, listed
 
 # Engine calls up to which a program is followed if its first steps do not show what is asked for;
 # the timeout mostly ends it earlier.

@@ -35,6 +35,7 @@ from gradscope.detect.suspects import (
     Unmet,
     follow,
 )
+from gradscope.formatting import gathered
 from gradscope.model import BackwardCall, Finding, Severity, Site, Trend
 from gradscope.model.paths import Path
 from gradscope.program.containers import closure_of
@@ -45,7 +46,6 @@ from gradscope.program.undisturbed import Untraced
 from gradscope.rules import gs301, gs302, gs304
 from gradscope.rules.base import NODE_BYTES, Grown
 from gradscope.torch_private import DisableTorchFunction
-from gradscope.units import gathered
 
 # Scans that are made however long they take, so that no clock changes what is found: those of one
 # loop up to iteration 12,288. Later ones have to be cheap.

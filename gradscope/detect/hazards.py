@@ -36,6 +36,7 @@ from gradscope.detect import asking, recomputed
 from gradscope.detect.node_facts import built_at, needs_saved, node_at
 from gradscope.detect.suspects import LAST
 from gradscope.detect.unused import UnusedGraphs, Waste
+from gradscope.formatting import common_module, followers_last
 from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor
 from gradscope.model.paths import Path
 from gradscope.program.containers import look_at
@@ -60,7 +61,6 @@ from gradscope.torch_private import (
     FunctionNode,
     has_donated_buffers,
 )
-from gradscope.units import common_module, followers_last
 
 # Freed nodes that a finding lists, for the picture and the JSON report: the text names some, and
 # the line of the first that has one.

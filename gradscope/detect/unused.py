@@ -22,11 +22,11 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.growth import Growth
 from gradscope.detect.trained import Trained
+from gradscope.formatting import gathered
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.ahead.frames import SUSPENDED
 from gradscope.program.sites import Place, Route, site_of
 from gradscope.rules import gs303, gs305
-from gradscope.units import gathered
 
 # How often a graph must be built for nothing at one place, or kept by one line. Once or twice may
 # be a check before training: `print(net(x).shape)`.

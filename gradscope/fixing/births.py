@@ -18,6 +18,7 @@ from gradscope.fixing.plan import Plan, alone, none_held, plan
 from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program
 from gradscope.fixing.verify import LEAST_CALLS
 from gradscope.fixing.ways import Arrival, Cut, Ways, spot_of
+from gradscope.formatting import counted, gathered, lines_told
 from gradscope.model import (
     Applicability,
     CellState,
@@ -33,7 +34,6 @@ from gradscope.model import (
     TrainingTable,
 )
 from gradscope.rules.base import table_rows
-from gradscope.units import counted, gathered, lines_told
 
 # Fixes of one finding that are tried: each takes a run of the program and a rehearsal.
 _MOST_TRIED = 5

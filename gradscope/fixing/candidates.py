@@ -43,8 +43,8 @@ from gradscope.fixing.marks import Span, waits
 from gradscope.fixing.patch import Pieces, all_of, block_with, together, written
 from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
 from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, OTHER, STALE, TARGET, WhatIf
+from gradscope.formatting import gathered, lines_told, listed
 from gradscope.model import Edit, Finding, Fix, FixKind
-from gradscope.units import gathered, lines_told, listed
 
 _Kept: TypeAlias = tuple[str, Sequence[ast.AST], Pieces]
 """What has computed a value that is kept, with its file, and the edit that computes it anew."""

@@ -9,9 +9,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
+from gradscope.formatting import counted, reached
 from gradscope.model import Site
 from gradscope.rules.base import told
-from gradscope.units import counted, reached
 
 
 class CutReason(StrEnum):

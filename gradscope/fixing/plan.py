@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Patch, Source, apply, bare, read, same_lines, shown_lines, split
+from gradscope.formatting import counted, firsts, gathered, listed
 from gradscope.model import Edit, Finding, Fix, Recording, Severity
-from gradscope.units import counted, firsts, gathered, listed
 
 ADVICE = "is for advice, which is followed only if asked for: name it with --finding or --pick"
 CODE = "<string>"

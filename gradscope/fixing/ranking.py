@@ -21,8 +21,8 @@ from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program, Run, Start, start_process
 from gradscope.fixing.trials import CONSTANT, MOST, OTHER, STALE, TARGET, UNSPOILT
 from gradscope.fixing.verify import Verdict, compared, default_calls
+from gradscope.formatting import firsts, gathered, listed
 from gradscope.model import Applicability, Finding, Fix, FixKind, Proof, Recording
-from gradscope.units import firsts, gathered, listed
 
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
 _LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})

@@ -26,8 +26,8 @@ from gradscope.fixing.patch import (
     written,
 )
 from gradscope.fixing.ways import Cut, Ways, is_switch, switching_decorator
+from gradscope.formatting import common_module
 from gradscope.model import Applicability, Fix, FixKind, Site
-from gradscope.units import common_module
 
 _LEAVING = ("item", "tolist", "numpy")
 _COPYING = ("tensor", "as_tensor", "asarray", "FloatTensor", "Tensor", "from_numpy")

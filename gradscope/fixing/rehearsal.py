@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from gradscope.code.statements import makes_leaves
 from gradscope.fixing.marks import Span
 from gradscope.fixing.origins import Rehearsed
-from gradscope.units import gathered, reached
+from gradscope.formatting import gathered, reached
 
 Spot: TypeAlias = tuple[str, int]
 """A file and a line in it."""

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 from gradscope.code import source
 from gradscope.fixing import patch
 from gradscope.fixing.rehearsal import Event, Line, Record, Simulation, Spot
-from gradscope.units import firsts, gathered
+from gradscope.formatting import firsts, gathered
 
 Key: TypeAlias = tuple[int, int, str]
 """A leaf, the same in two runs of a program: its optimizer, and its position there. That of a leaf

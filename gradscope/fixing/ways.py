@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from gradscope.code import source
 from gradscope.fixing.origins import CutReason, EngineUse, Mode, ModeKind, Origins, Route
+from gradscope.formatting import gathered, reached
 from gradscope.model import Related, Site
-from gradscope.units import gathered, reached
 
 _DATA = ("", "tensor", "as_tensor", "asarray", "from_numpy")
 """How a tensor is made of what torch has no part in."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gradscope.units import counted, nbytes
+from gradscope.formatting import counted, nbytes
 
 # Graphs, and holders of each, that are printed: those of a leak are alike.
 _MOST_GRAPHS, _MOST_HOLDERS = 10, 3

@@ -33,6 +33,7 @@ from gradscope.collect.walk import root_node
 from gradscope.fixing.marks import ADD, BEGIN, HEAD, MARK, RENEW, Marker, Span
 from gradscope.fixing.rehearsal import Event, Kind, Record
 from gradscope.fixing.runs import Job
+from gradscope.formatting import gathered
 from gradscope.hooks import (
     DefaultHookFunctions,
     Pair,
@@ -58,7 +59,6 @@ from gradscope.program.tensors import (
     storage_of,
 )
 from gradscope.torch_private import DisableTorchFunction, innermost_transform
-from gradscope.units import gathered
 
 # Engine calls that are rehearsed after the first that would fail: some iterations, also of
 # several losses each, show what an edit does to later ones. All their graphs are kept.

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from gradscope.formatting import working_directory
 from gradscope.model.finding import Failure, Finding, by_weight
 from gradscope.model.graph import Graph, Printed, Root, Site
-from gradscope.units import working_directory
 
 
 class CellState(StrEnum):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
+from gradscope.formatting import duration, nbytes, rounded
 from gradscope.model.graph import Listing, Printed, Site
-from gradscope.units import duration, nbytes, rounded
 
 _BY_HAND = ("GS401", "GS603", "GS604")
 """Of these no edit is known: what to do is said in words alone."""

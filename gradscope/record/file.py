@@ -33,6 +33,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args, get_origin, ge
 
 import gradscope.model as model
 from gradscope.errors import GradscopeError
+from gradscope.formatting import counted, nbytes
 from gradscope.model import (
     BackwardCall,
     Finding,
@@ -44,7 +45,6 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record import __version__
-from gradscope.units import counted, nbytes
 
 try:
     import fcntl

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gradscope.errors import GradscopeError
+from gradscope.formatting import counted, listed
 from gradscope.model import (
     BackwardCall,
     Cause,
@@ -24,7 +25,6 @@ from gradscope.model import (
     Training,
 )
 from gradscope.record.file import HEAD, head_of, load
-from gradscope.units import counted, listed
 
 _LARGEST = ("live_bytes", "peak_saved_bytes", "cost")
 """Totals that are of one moment or a share: of several processes the largest counts."""

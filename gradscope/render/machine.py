@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_from_bytes
 
+from gradscope.formatting import escaped, gathered, short_path, working_directory
 from gradscope.model import SCHEMA, Edit, Finding, Fix, Process, Recording, Root, Severity, Site
 from gradscope.render.memory import GroupBy, by, fit, largest, name_of
 from gradscope.render.wording import (
@@ -33,7 +34,6 @@ from gradscope.render.wording import (
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
 from gradscope.rules.settings import Format
-from gradscope.units import escaped, gathered, short_path, working_directory
 
 LeftOut = Mapping[type, Set[str]]
 """The fields that a view does not show."""

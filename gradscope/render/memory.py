@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
+from gradscope.formatting import common_module
 from gradscope.model import BackwardCall, Graph, Node, Recording, SavedTensor, Site, Trend, outlook
 from gradscope.rules.gs401 import Checkpoint, Memory, checkpoint
-from gradscope.units import common_module
 
 NO_MODULE, NO_LINE = "(no module)", "(unknown line)"
 K = TypeVar("K", str, tuple[Any, ...])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from gradscope.formatting import counted, listed, short_path
 from gradscope.model import (
     Applicability,
     Failure,
@@ -18,7 +19,6 @@ from gradscope.model import (
     Training,
     outlook,
 )
-from gradscope.units import counted, listed, short_path
 
 _MOST_SAVED = 4  # saved tensors in a sentence: more are counted
 SAFETIES = {

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from gradscope.formatting import counted, gathered, listed, nbytes
 from gradscope.model import TrainingCell, TrainingRow
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity, Trend
 from gradscope.model.graph import Node, SavedTensor, Site, activation_bytes
-from gradscope.units import counted, gathered, listed, nbytes
 
 _ELEMENT = re.compile(r"(\[\d+\])+$")
 

@@ -74,11 +74,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from gradscope.formatting import counted, listed, nbytes
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, Related, Severity
 from gradscope.model.graph import Node, Site, activation_bytes
 from gradscope.rules.base import Situation, built, called, head, is_grad, met, rule
-from gradscope.units import counted, listed, nbytes
 
 RULE = rule(
     __doc__, "GS102", "shared-graph-about-to-be-freed", Severity.WARNING, Certainty.PREDICTED

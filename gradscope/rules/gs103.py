@@ -68,9 +68,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gradscope.formatting import listed
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, Related, Severity, Site
 from gradscope.rules.base import Situation, built, called, is_grad, met, rule
-from gradscope.units import listed
 
 RULE = rule(__doc__, "GS103", "forward-on-freed-graph", Severity.WARNING, Certainty.PREDICTED)
 

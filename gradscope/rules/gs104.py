@@ -70,11 +70,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gradscope.formatting import counted, listed, nbytes
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, activation_bytes
 from gradscope.rules.base import rule
-from gradscope.units import counted, listed, nbytes
 
 RULE = rule(
     __doc__, "GS104", "compiled-graph-cannot-be-retained", Severity.ERROR, Certainty.CERTAIN

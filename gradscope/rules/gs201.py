@@ -69,11 +69,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from gradscope.formatting import counted
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, Related, Severity
 from gradscope.model.graph import Node, SavedTensor, Site
 from gradscope.rules.base import Situation, head, met, rule
-from gradscope.units import counted
 
 RULE = rule(__doc__, "GS201", "saved-tensor-modified-in-place", Severity.ERROR, Certainty.CERTAIN)
 

@@ -97,10 +97,10 @@ from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
+from gradscope.formatting import counted, lines_told, listed
 from gradscope.model import Certainty, Finding, Fix, Related, Severity, Site
 from gradscope.rules.base import Situation, met, rule
 from gradscope.rules.gs102 import unless_certain
-from gradscope.units import counted, lines_told, listed
 
 RULE = rule(__doc__, "GS202", "saved-tensor-will-be-stale", Severity.WARNING, Certainty.PREDICTED)
 

@@ -58,9 +58,9 @@ less than 1 % of what graphs held at the peak is counted under "not told".
 
 from __future__ import annotations
 
+from gradscope.formatting import counted, nbytes
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.rules.base import called, rule
-from gradscope.units import counted, nbytes
 
 RULE = rule(__doc__, "GS303", "retain-graph-not-needed", Severity.ADVICE, Certainty.OBSERVED)
 

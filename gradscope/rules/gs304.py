@@ -89,9 +89,9 @@ enough to go unseen.
 
 from __future__ import annotations
 
+from gradscope.formatting import counted
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import at, rule
-from gradscope.units import counted
 
 RULE = rule(__doc__, "GS304", "reference-cycle-keeps-graph", Severity.WARNING, Certainty.OBSERVED)
 

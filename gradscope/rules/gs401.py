@@ -87,9 +87,9 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from gradscope.formatting import counted, gathered, nbytes
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import rule
-from gradscope.units import counted, gathered, nbytes
 
 RULE = rule(__doc__, "GS401", "out-of-memory", Severity.ERROR, Certainty.OBSERVED)
 

@@ -73,9 +73,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gradscope.formatting import listed, short_path
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import head, is_grad, rule
-from gradscope.units import listed, short_path
 
 RULE = rule(__doc__, "GS501", "backward-without-graph", Severity.ERROR, Certainty.CERTAIN)
 

@@ -75,9 +75,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from gradscope.formatting import counted, nbytes
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import rule, told
-from gradscope.units import counted, nbytes
 
 RULE = rule(__doc__, "GS503", "gradient-never-used", Severity.WARNING, Certainty.OBSERVED)
 

@@ -83,9 +83,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from gradscope.formatting import listed
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import rule
-from gradscope.units import listed
 
 RULE = rule(__doc__, "GS601", "checkpoint-recomputes-otherwise", Severity.ERROR, Certainty.CERTAIN)
 

@@ -84,9 +84,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from gradscope.formatting import counted
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import called, on_rank, rule, share, told
-from gradscope.units import counted
 
 RULE = rule(__doc__, "GS603", "reduction-not-finished", Severity.ERROR, Certainty.PREDICTED)
 

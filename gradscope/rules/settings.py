@@ -20,9 +20,16 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from gradscope.errors import GradscopeError, meant
+from gradscope.formatting import (
+    Sources,
+    counted,
+    line_at,
+    short_path,
+    source_lines,
+    working_directory,
+)
 from gradscope.model import Finding, Recording, Severity, Suppression, SuppressionKind
 from gradscope.rules import by_code
-from gradscope.units import Sources, counted, line_at, short_path, source_lines, working_directory
 
 
 class FailOn(StrEnum):

@@ -15,11 +15,11 @@ import torch
 
 from gradscope import watch
 from gradscope.code.statements import data_lines, store_of
+from gradscope.formatting import nbytes
 from gradscope.model import BackwardCall, Finding, Severity, Site, paths
 from gradscope.model.paths import FrameOf, Origin, Step
 from gradscope.rules import gs301, gs302, gs303, gs304, gs305
 from gradscope.rules.base import NODE_BYTES, Grown, Rule
-from gradscope.units import nbytes
 from tests import examples, known
 from tests.rules.saying import findings_of as found_in
 

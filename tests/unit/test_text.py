@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gradscope.commands.outputs import console_on, printer
+from gradscope.formatting import counted, listed, nbytes
 from gradscope.model import (
     BackwardCall,
     Certainty,
@@ -40,7 +41,6 @@ from gradscope.render.text import SafeConsole, begin_line, cut, plain, show_prog
 from gradscope.render.text.report import print_finding, print_report
 from gradscope.render.text.tables import MOST_ROWS
 from gradscope.rules.settings import Format
-from gradscope.units import counted, listed, nbytes
 from tests import known
 
 

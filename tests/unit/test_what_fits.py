@@ -16,12 +16,12 @@ from typer.main import get_command
 
 import gradscope
 from gradscope.cli import UsageError, app
+from gradscope.formatting import size_of
 from gradscope.model import Recording
 from gradscope.record.processes import merged
 from gradscope.render.machine import to_json
 from gradscope.render.memory import fit
 from gradscope.render.text.report import print_fit
-from gradscope.units import size_of
 from tests import known
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

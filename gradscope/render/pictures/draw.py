@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from gradscope.errors import GradscopeError
+from gradscope.formatting import counted, escaped, firsts, listed
 from gradscope.model import (
     BackwardCall,
     Certainty,
@@ -33,7 +34,6 @@ from gradscope.render.pictures import DEFAULTS, UNMARKED, Marking, Options, Pict
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.dot import LayoutError, Line, head_of, lay_out, lines_of, to_dot
 from gradscope.render.pictures.folding import COMFORTABLE
-from gradscope.units import counted, escaped, firsts, listed
 
 MOST_CALLS = 4  # more graphs than these in one picture show less, not more
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from gradscope.formatting import Sources, counted, firsts, line_at, listed, nbytes, source_lines
 from gradscope.model import (
     Cause,
     Certainty,
@@ -73,7 +74,6 @@ from gradscope.render.wording import (
     untrained,
 )
 from gradscope.rules.gs604 import CROSSES
-from gradscope.units import Sources, counted, firsts, line_at, listed, nbytes, source_lines
 
 _QUOTED = re.compile(r"`[^`]+`")
 _COSTLY = 0.15  # of a loop's time: where the watch took more, the report says how it takes less

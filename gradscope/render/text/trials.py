@@ -13,8 +13,8 @@ from gradscope.fixing.rehearsal import Line, Spot
 from gradscope.fixing.runs import LINES_OF_OUTPUT, LossLog, Run, text_at, told_place
 from gradscope.fixing.training import Comparison, Difference, TrainingChange, owners
 from gradscope.fixing.verify import NEVER_CAME, Tried, Verdict, Verification
+from gradscope.formatting import counted, gathered, nbytes, short_path
 from gradscope.render.text import plain, print_lines, print_message, shorten, wrapped
-from gradscope.units import counted, gathered, nbytes, short_path
 
 _MOST_TEXT = 40  # characters of code within a sentence: a longer one is named by its line
 _MORE_TIME = "give it more time (--timeout)"

@@ -1,4 +1,4 @@
-"""Numbers, places and foreign texts as people see them: bytes, durations, paths, escapes."""
+"""Formats numbers, paths and foreign text for people, and orders and groups what they read."""
 
 from __future__ import annotations
 

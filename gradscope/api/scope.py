@@ -69,7 +69,7 @@ from gradscope.program.sites import forget_codes, place_in, site_of, user_frame
 from gradscope.program.tensors import TensorRef, is_held_leaf
 from gradscope.program.undisturbed import Uncollected, Untraced, unprofiled
 from gradscope.program.variables import turn_off
-from gradscope.record.scalars import EVERY, FIGURES, Sink
+from gradscope.record.loggers import EVERY, FIGURES, Sink
 from gradscope.record.writer import Further, RecordingWriter, begun
 from gradscope.render.wording import whole_message
 from gradscope.rules import gs603, gs604

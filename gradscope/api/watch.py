@@ -23,7 +23,7 @@ from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.program.undisturbed import unprofiled
 from gradscope.record import __version__
 from gradscope.record.file import Store
-from gradscope.record.scalars import sinks_of
+from gradscope.record.loggers import sinks_of
 from gradscope.record.writer import RecordingWriter
 from gradscope.rules.settings import Suppressor, percent, settings_at
 

@@ -38,8 +38,8 @@ from gradscope.launch.runner import Ended, die_of_interrupt, run_program
 from gradscope.launch.standby import is_possible, standing_by
 from gradscope.model import Finding, Outcome, Recording, Severity
 from gradscope.record.file import Store, amend, create, load_from
+from gradscope.record.loggers import MetricsFile
 from gradscope.record.processes import merged
-from gradscope.record.scalars import MetricsFile
 from gradscope.render.text import begin_line, show_progress
 from gradscope.render.text.fixes import print_tried
 from gradscope.render.text.report import print_finding, print_report

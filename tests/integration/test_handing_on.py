@@ -98,7 +98,7 @@ TRAIN = """
 import json, os, sys
 import torch
 import gradscope
-from gradscope.record.scalars import FIGURES
+from gradscope.record.loggers import FIGURES
 
 def train(after=lambda: None):
     weight = torch.ones(3, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Exports the metrics of a watch to the program's own loggers, and to a file for Prometheus.
+"""Exports the metrics of a watch to TensorBoard, Prometheus and other loggers.
 
 This module writes that file itself: importing a library before the program does would change the
 program.

@@ -19,14 +19,14 @@ from gradscope.code import source
 from gradscope.collect.following import Following, followed
 from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
+from gradscope.fixing.gradient_paths import Arrival, Cut, Row, Ways
 from gradscope.fixing.origins import EngineUse, Leaf
-from gradscope.fixing.ways import Arrival, Cut, Row, Ways
 from gradscope.model import Site
 from gradscope.program.names import parameters_in
 from gradscope.program.sites import place_in, user_frames
 from gradscope.program.tensors import describe, leaves_of
 from gradscope.render.pictures.draw import Drawing
-from gradscope.render.pictures.ways import draw_way
+from gradscope.render.pictures.why import draw_way
 from gradscope.render.text import console_in_memory, written_on
 from gradscope.render.text.why import print_answer, print_call
 from gradscope.rules.base import told

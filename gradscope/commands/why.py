@@ -31,8 +31,8 @@ def why(
     """Say why a gradient does or does not arrive at what a name means, or why the call at a line
     has no graph. Return 0 if one arrives, or is not wanted; else 1.
     """
+    from gradscope.fixing.gradient_paths import Ways
     from gradscope.fixing.runs import Bounds, Program
-    from gradscope.fixing.ways import Ways
     from gradscope.launch.interpreter import header_of
 
     if line is not None and name is not None:
@@ -87,7 +87,7 @@ def _of_call(ways: Any, file: str, line: int, settings: Settings) -> int:
 
 
 def _of_name(ways: Any, file: str, name: str, settings: Settings, fixing: str) -> int:
-    from gradscope.fixing.ways import Arrival
+    from gradscope.fixing.gradient_paths import Arrival
     from gradscope.render.text.why import print_answer
 
     leaves = ways.named(name)
@@ -120,7 +120,7 @@ def _of_name(ways: Any, file: str, name: str, settings: Settings, fixing: str) -
 
 
 def _draw(ways: Any, about: Any, settings: Settings) -> None:
-    from gradscope.render.pictures.ways import draw_way
+    from gradscope.render.pictures.why import draw_way
 
     if settings.draw is not None:
         draw_way(ways, about, settings.draw)

@@ -13,11 +13,11 @@ from gradscope.code import source
 from gradscope.code.statements import stored_names
 from gradscope.errors import GradscopeError
 from gradscope.fixing import reconnecting
+from gradscope.fixing.gradient_paths import Arrival, Cut, Ways, spot_of
 from gradscope.fixing.origins import CutReason, EngineUse, Origins
 from gradscope.fixing.plan import Plan, alone, none_held, plan
 from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program
 from gradscope.fixing.verify import LEAST_CALLS
-from gradscope.fixing.ways import Arrival, Cut, Ways, spot_of
 from gradscope.formatting import counted, gathered, lines_told
 from gradscope.model import (
     Applicability,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from gradscope.code import source
 from gradscope.code.statements import stored_names
 from gradscope.fixing.edits import computed_at, moved, not_reentrant, with_flag, with_followers
+from gradscope.fixing.gradient_paths import Cut, Ways, is_switch, switching_decorator
 from gradscope.fixing.marks import Span
 from gradscope.fixing.origins import CutReason, ModeKind, Origins, Stepper
 from gradscope.fixing.patch import (
@@ -25,7 +26,6 @@ from gradscope.fixing.patch import (
     under,
     written,
 )
-from gradscope.fixing.ways import Cut, Ways, is_switch, switching_decorator
 from gradscope.formatting import common_module
 from gradscope.model import Applicability, Fix, FixKind, Site
 

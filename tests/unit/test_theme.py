@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.style import Style as RichStyle
 
-from gradscope.fixing.ways import LineState
+from gradscope.fixing.gradient_paths import LineState
 from gradscope.formatting import visible
 from gradscope.model import NodeState, SavedState, Severity
 from gradscope.render.theme import (

@@ -8,8 +8,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from gradscope.fixing.gradient_paths import Answer, Arrival, Cut, LineState, Row, Ways
 from gradscope.fixing.origins import EngineUse
-from gradscope.fixing.ways import Answer, Arrival, Cut, LineState, Row, Ways
 from gradscope.formatting import counted, lines_told, listed
 from gradscope.model import Site
 from gradscope.render.text import plain, print_lines, prose, shorten, source_line, wrapped

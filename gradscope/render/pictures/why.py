@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from textwrap import wrap
 
 from gradscope.code import source
+from gradscope.fixing.gradient_paths import Answer, Arrival, LineState, Ways, spot_of
 from gradscope.fixing.origins import EngineUse
-from gradscope.fixing.ways import Answer, Arrival, LineState, Ways, spot_of
 from gradscope.formatting import counted
 from gradscope.model import Site
 from gradscope.render.pictures import Arrow, Box, BoxRow, Cluster, Picture

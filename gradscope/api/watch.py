@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from gradscope.api.scope import Asked, Scope, Session
-from gradscope.collect.following import FAILED, Following, followed
 from gradscope.collect.notes import Notes
+from gradscope.collect.tensor_tracer import FAILED, Following, followed
 from gradscope.collect.walk import MOST_NODES, StackLimit
 from gradscope.errors import GradscopeError, Handle
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity

@@ -16,7 +16,7 @@ from torch.nn import Module
 
 from gradscope.api.watch import room
 from gradscope.code import source
-from gradscope.collect.following import Following, followed
+from gradscope.collect.tensor_tracer import Following, followed
 from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
 from gradscope.fixing.gradient_paths import Arrival, Cut, Row, Ways

@@ -39,7 +39,7 @@ from gradscope.fixing.edits import (
     with_none,
     without_graph,
 )
-from gradscope.fixing.marks import Span, waits
+from gradscope.fixing.instrumentation import Span, waits
 from gradscope.fixing.patch import Pieces, all_of, block_with, together, written
 from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
 from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, OTHER, STALE, TARGET, WhatIf

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from gradscope.code import source, statements
 from gradscope.code.source import FUNCTIONS
 from gradscope.code.statements import stored_names
-from gradscope.fixing.marks import Span
+from gradscope.fixing.instrumentation import Span
 from gradscope.fixing.patch import (
     Piece,
     Pieces,

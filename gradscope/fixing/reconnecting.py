@@ -11,7 +11,7 @@ from gradscope.code import source
 from gradscope.code.statements import stored_names
 from gradscope.fixing.edits import computed_at, moved, not_reentrant, with_flag, with_followers
 from gradscope.fixing.gradient_paths import Cut, Ways, is_switch, switching_decorator
-from gradscope.fixing.marks import Span
+from gradscope.fixing.instrumentation import Span
 from gradscope.fixing.origins import CutReason, ModeKind, Origins, Stepper
 from gradscope.fixing.patch import (
     Piece,

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 from gradscope.code.statements import makes_leaves
-from gradscope.fixing.marks import Span
+from gradscope.fixing.instrumentation import Span
 from gradscope.fixing.origins import Rehearsed
 from gradscope.formatting import gathered, reached
 

@@ -203,7 +203,7 @@ class Program(NamedTuple):
 
         Raise GradscopeError if it cannot be run, or shows nothing.
         """
-        return self._recorded("rehearsing", bounds, changes)  # type: ignore[no-any-return]
+        return self._recorded("rehearsal_run", bounds, changes)  # type: ignore[no-any-return]
 
     def follow(self, bounds: Bounds, changes: Sequence[Patch] = ()) -> Origins:
         """Run it with changes to its sources up to the second step of each optimizer, and so many
@@ -211,7 +211,7 @@ class Program(NamedTuple):
 
         Raise GradscopeError if it cannot be run, or shows nothing.
         """
-        return self._recorded("origins", bounds, changes)  # type: ignore[no-any-return]
+        return self._recorded("origins_run", bounds, changes)  # type: ignore[no-any-return]
 
     def _recorded(self, module: str, bounds: Bounds, changes: Sequence[Patch]) -> Any:
         self.check()

@@ -38,7 +38,7 @@ serve({1!r})
 _FAILED = "the search for a fix failed in gradscope, please report it"
 _COMPILER = "torch._dynamo"
 """What torch imports with the first optimizer takes as long as torch itself."""
-_PARTS = ("api.watch", "launch.guard", "launch.origins", "launch.rehearsing", "launch.trial")
+_PARTS = ("api.watch", "launch.guard", "launch.origins_run", "launch.rehearsal_run", "launch.trial")
 """What the copies need, imported once for all of them."""
 
 

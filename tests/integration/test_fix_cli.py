@@ -26,7 +26,7 @@ from tests import known
 from tests.command import ENVIRONMENT, ROOT, command, ran_well, refused
 from tests.command import gradscope as run_gradscope
 from tests.integration.test_branches import HEAD, NOT_TAKEN
-from tests.integration.test_rehearsing import rehearsed
+from tests.integration.test_rehearsal_run import rehearsed
 
 CASES = ROOT / "tests" / "cases"
 

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from gradscope.collect.calls import EngineCall
 from gradscope.collect.notes import Notes
-from gradscope.collect.numbers import origins_of, traced
+from gradscope.collect.traced_numbers import origins_of, traced
 from gradscope.collect.walk import Walker, root_node
 from gradscope.fixing.origins import (
     Birth,

@@ -30,7 +30,7 @@ from gradscope.collect.calls import EngineCall
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.slots import readable
 from gradscope.collect.walk import root_node
-from gradscope.fixing.marks import ADD, BEGIN, HEAD, MARK, RENEW, Marker, Span
+from gradscope.fixing.instrumentation import ADD, BEGIN, HEAD, MARK, RENEW, Marker, Span
 from gradscope.fixing.rehearsal import Event, Kind, Record
 from gradscope.fixing.runs import Job
 from gradscope.formatting import gathered

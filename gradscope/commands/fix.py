@@ -45,7 +45,7 @@ def _fix(
     from gradscope.fixing.runs import Bounds
     from gradscope.fixing.verify import default_calls
     from gradscope.render.text.fixes import print_changes, print_plan
-    from gradscope.render.text.trials import print_trial
+    from gradscope.render.text.verification import print_trial
 
     console = console_on(sys.stdout)
     is_text = settings.format is Format.TEXT

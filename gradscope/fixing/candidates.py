@@ -42,7 +42,7 @@ from gradscope.fixing.edits import (
 from gradscope.fixing.instrumentation import Span, waits
 from gradscope.fixing.patch import Pieces, all_of, block_with, together, written
 from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
-from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, OTHER, STALE, TARGET, WhatIf
+from gradscope.fixing.what_if import CHANGES, CONSTANT, MOST, OTHER, STALE, TARGET, WhatIf
 from gradscope.formatting import gathered, lines_told, listed
 from gradscope.model import Edit, Finding, Fix, FixKind
 

@@ -19,8 +19,8 @@ from gradscope.fixing.patch import all_of, read
 from gradscope.fixing.plan import Candidate, Proposal, alone, none_held, plan
 from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program, Run, Start, start_process
-from gradscope.fixing.trials import CONSTANT, MOST, OTHER, STALE, TARGET, UNSPOILT
 from gradscope.fixing.verify import Verdict, compared, default_calls
+from gradscope.fixing.what_if import CONSTANT, MOST, OTHER, STALE, TARGET, UNSPOILT
 from gradscope.formatting import firsts, gathered, listed
 from gradscope.model import Applicability, Finding, Fix, FixKind, Proof, Recording
 

@@ -27,7 +27,7 @@ from torch.autograd.graph import Node as AutogradNode
 from gradscope.api.watch import current, room
 from gradscope.code.source import cell_of, shell_of_ipython
 from gradscope.collect.calls import EngineCall
-from gradscope.collect.looker import Looker
+from gradscope.collect.inspector import Looker
 from gradscope.collect.marks import Packed
 from gradscope.collect.nodes import are_whole, held, kind_of
 from gradscope.collect.snapshot import picture

@@ -18,7 +18,7 @@ from gradscope.collect import facts
 from gradscope.collect.backward import Backward, came_out_of_a_call
 from gradscope.collect.calls import Call
 from gradscope.collect.facts import Part
-from gradscope.collect.looker import Looker
+from gradscope.collect.inspector import Looker
 from gradscope.collect.notes import Notes, came_by_signal, take
 from gradscope.collect.observers import Observer
 from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack

@@ -19,9 +19,9 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call, EngineCall, Guarded, Habit, Shape, Shapes, finished
 from gradscope.collect.generations import name_of_thread
+from gradscope.collect.inspection import Look
+from gradscope.collect.inspector import Looker
 from gradscope.collect.ledger import LOOKS
-from gradscope.collect.look import Look
-from gradscope.collect.looker import Looker
 from gradscope.collect.notes import postponed, raise_postponed, raised_by_program
 from gradscope.collect.observers import Observer
 from gradscope.collect.saving import Saving

@@ -90,7 +90,7 @@ def engine_is_bound_in_two_modules() -> bool:
     return all(callable(module._engine_run_backward) for module in modules)
 
 
-@_fact(_LOOKS, "collect/marks.py", "collect/looker.py")
+@_fact(_LOOKS, "collect/marks.py", "collect/inspector.py")
 def metadata_lives_with_the_node() -> bool:
     """Check that node.metadata is a dict that lives and dies with the C++ node."""
     mark = {torch.empty(0, device="cpu")}
@@ -125,7 +125,7 @@ def saved_attribute_raises_when_stale() -> bool:
     return _raises(lambda: getattr(node, private.SAVED + "other"), "modified by an inplace")
 
 
-@_fact(_LOOKS, "collect/looker.py", "detect/suspects.py")
+@_fact(_LOOKS, "collect/inspector.py", "detect/suspects.py")
 def leaf_nodes_have_the_largest_number() -> bool:
     """Check that the nodes of leaves all have the largest sequence number."""
     node: Any = _leaf().exp().grad_fn
@@ -141,7 +141,7 @@ def views_name_their_base() -> bool:
     return bool(view._is_view()) and view._base is tensor and not tensor._is_view()
 
 
-@_fact(_LOOKS, "collect/saving.py", "collect/looker.py", "collect/mutations.py")
+@_fact(_LOOKS, "collect/saving.py", "collect/inspector.py", "collect/mutations.py")
 def versions_count_changes() -> bool:
     """Check that a tensor and its detached aliases share a version counter."""
     tensor = torch.ones(2, device="cpu")

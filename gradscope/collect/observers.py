@@ -7,7 +7,7 @@ from types import FrameType, ModuleType
 from typing import Any, Concatenate, ParamSpec, TypeAlias
 
 from gradscope.collect.calls import Call, Guarded
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.model import BackwardCall, Finding

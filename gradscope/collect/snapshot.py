@@ -14,8 +14,8 @@ from torch.autograd.graph import Node
 
 import gradscope.model as model
 from gradscope.collect.calls import Shape, Shapes
+from gradscope.collect.inspection import Look
 from gradscope.collect.ledger import Entry, Storages
-from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token, are_made, token_of
 from gradscope.collect.nodes import (
     held,

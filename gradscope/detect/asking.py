@@ -13,7 +13,7 @@ import torch
 from gradscope.code import source, statements
 from gradscope.collect.backward import Evidence
 from gradscope.collect.calls import Call, EngineCall
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Finding, Site

@@ -18,7 +18,7 @@ import torch
 
 from gradscope.code import source
 from gradscope.code.statements import store_of
-from gradscope.collect.looker import Looker
+from gradscope.collect.inspector import Looker
 from gradscope.collect.state import State
 from gradscope.detect.hazards import way_of
 from gradscope.detect.node_facts import built_at

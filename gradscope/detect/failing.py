@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gradscope.code import source, statements
 from gradscope.collect.calls import EngineCall
-from gradscope.collect.look import Look
-from gradscope.collect.looker import Looker
+from gradscope.collect.inspection import Look
+from gradscope.collect.inspector import Looker
 from gradscope.collect.nodes import kind_of
 from gradscope.collect.state import State
 from gradscope.detect.hazards import run_order, way_of

@@ -17,7 +17,7 @@ from torch.autograd.graph import Node
 from gradscope.code import source
 from gradscope.code.statements import store_of
 from gradscope.collect.calls import Call
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.marks import Packed, Token, token_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State

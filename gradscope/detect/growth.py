@@ -19,7 +19,7 @@ from gradscope.code.statements import Bound, bound_of, store_of
 from gradscope.collect.calls import Call, Counted, Guarded
 from gradscope.collect.free import free_memory
 from gradscope.collect.generations import this_thread
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import State
 from gradscope.detect.suspects import (

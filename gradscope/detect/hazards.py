@@ -23,8 +23,8 @@ from gradscope.code.statements import store_of
 from gradscope.collect.backward import Evidence, came_out_of_a_call
 from gradscope.collect.calls import Call, EngineCall
 from gradscope.collect.generations import OTHER
-from gradscope.collect.look import Look
-from gradscope.collect.looker import Looker, weight
+from gradscope.collect.inspection import Look
+from gradscope.collect.inspector import Looker, weight
 from gradscope.collect.marks import Stale, token_of
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.observers import Observer

@@ -12,7 +12,7 @@ from typing import Any
 
 from gradscope.code.bytecode import MISSING, flow_of
 from gradscope.collect.generations import OTHER, Generations
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.mutations import node_site
 from gradscope.collect.nodes import kind_of
 from gradscope.model import Graph, Node, NodeState, Site

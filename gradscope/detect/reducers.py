@@ -15,7 +15,7 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from gradscope.collect.calls import Call
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.marks import token_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State

@@ -22,7 +22,7 @@ from torch.nn import Parameter
 from gradscope.code import source
 from gradscope.code.statements import data_lines, store_of
 from gradscope.collect.calls import Guarded
-from gradscope.collect.looker import memory, weight
+from gradscope.collect.inspector import memory, weight
 from gradscope.collect.marks import token_of
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.state import State

@@ -22,7 +22,7 @@ from torch.nn import Module, Parameter
 
 from gradscope.code import source, statements
 from gradscope.collect.calls import Call, Guarded
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.asking import script

@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 
 from gradscope.code import source
 from gradscope.collect.calls import Call, Guarded
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State

@@ -14,7 +14,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.calls import BEFORE_WATCH, EngineCall
 from gradscope.collect.generations import OTHER
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Packs, Stale, Token, Weight
 from gradscope.collect.nodes import (
     CLONE,

@@ -38,7 +38,7 @@ from gradscope.errors import GradscopeError
 from gradscope.formatting import escaped, listed
 from gradscope.model import Graph, Hazards, Node, NodeState, Root, SavedState, SavedTensors, Site
 from gradscope.model.graph import Change, Changes, Listing, Printed
-from gradscope.model.paths import Path
+from gradscope.model.variable_paths import Path
 from gradscope.program.containers import derives
 from gradscope.program.names import Names, names_in
 from gradscope.program.reach import ON_DEMAND, Walk, paths_by_referrers, tensors_with_graph
@@ -46,10 +46,10 @@ from gradscope.program.sites import USER, owner_of, user_frames
 from gradscope.program.tensors import describe, held_node, node_of, storage_of, values_of
 from gradscope.program.undisturbed import Uncollected
 from gradscope.program.variables import frames_of_threads, variables
-from gradscope.render.forms import table
 from gradscope.render.pictures import DrawOptions, Options, dot
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.draw import Drawing, draw_graphs
+from gradscope.render.printing import table
 from gradscope.torch_private import DisableTorchFunction
 
 

@@ -25,12 +25,12 @@ from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.slots import begin_watch, foreign
 from gradscope.collect.state import Overhead, State
 from gradscope.detect import crossing, failing, hazards
-from gradscope.detect.asking import Materialized
+from gradscope.detect.call_arguments import Materialized
+from gradscope.detect.checkpoint_mismatch import Recomputings
 from gradscope.detect.foresight import Foresight, FreedWatch
 from gradscope.detect.growth import Growth
 from gradscope.detect.inplace import InPlace
 from gradscope.detect.line_watch import LineWatch
-from gradscope.detect.recomputed import Recomputings
 from gradscope.detect.reducers import Reducers
 from gradscope.detect.trained import Trained
 from gradscope.detect.unused import UnusedGraphs, Waste

@@ -28,7 +28,7 @@ from gradscope.model import (
     SuppressionKind,
 )
 from gradscope.record.file import dumps, loads
-from gradscope.render.forms import findings_text
+from gradscope.render.printing import findings_text
 from gradscope.render.text import console_in_memory, written_on
 from gradscope.render.text.report import print_list, tally
 from gradscope.render.wording import LOOKED_FOR

@@ -24,7 +24,7 @@ from gradscope.detect.hazards import way_of
 from gradscope.detect.node_facts import built_at
 from gradscope.detect.suspects import LAST
 from gradscope.model import Finding, Site
-from gradscope.model.paths import Origin, Path
+from gradscope.model.variable_paths import Origin, Path
 from gradscope.program.containers import class_name, class_namespace, is_a, module_file
 from gradscope.program.names import names_in, variable_of
 from gradscope.program.reach import Walk, steps_down

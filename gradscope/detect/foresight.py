@@ -39,7 +39,7 @@ from gradscope.detect.reading import (
     tensors_of,
 )
 from gradscope.model import BackwardCall, Finding, Site
-from gradscope.model.paths import Origin, Path
+from gradscope.model.variable_paths import Origin, Path
 from gradscope.program.ahead.questions import hooks_of, start_after, start_at_call, start_before
 from gradscope.program.sites import Place, place_in, site_of, user_frames
 from gradscope.program.tensors import held_node, leaves_of, parameters_of, storage_of

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import Tensor
 
 from gradscope.code.statements import Bound, bound_of, store_of
+from gradscope.collect.available_memory import free_memory
 from gradscope.collect.calls import Call, Counted, Guarded
-from gradscope.collect.free import free_memory
 from gradscope.collect.generations import this_thread
 from gradscope.collect.inspection import Look
 from gradscope.collect.observers import MOST_UNTOLD, Observer
@@ -37,7 +37,7 @@ from gradscope.detect.suspects import (
 )
 from gradscope.formatting import gathered
 from gradscope.model import BackwardCall, Finding, Severity, Site, Trend
-from gradscope.model.paths import Path
+from gradscope.model.variable_paths import Path
 from gradscope.program.containers import closure_of
 from gradscope.program.reach import contexts, tracked
 from gradscope.program.sites import Place, user_frames

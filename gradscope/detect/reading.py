@@ -20,7 +20,7 @@ from torch import Tensor
 from gradscope.code import source
 from gradscope.code.bytecode import MISSING, site_at
 from gradscope.model import Site
-from gradscope.model.paths import Path
+from gradscope.model.variable_paths import Path
 from gradscope.program.ahead.frames import Frame
 from gradscope.program.ahead.machine import Machine, Question
 from gradscope.program.ahead.questions import FromFrames, explore, in_words

@@ -27,7 +27,7 @@ from gradscope.collect.marks import token_of
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Holding, Site
-from gradscope.model.paths import Origin, Path, Step
+from gradscope.model.variable_paths import Origin, Path, Step
 from gradscope.program.reach import (
     Limits,
     Walk,

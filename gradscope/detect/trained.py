@@ -25,7 +25,7 @@ from gradscope.collect.calls import Call, Guarded
 from gradscope.collect.inspection import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
-from gradscope.detect.asking import script
+from gradscope.detect.call_arguments import script
 from gradscope.detect.trains import ENOUGH_STEPS, Losses
 from gradscope.model import BackwardCall, Finding, Site, Training, TrainingOptimizer, TrainingTable
 from gradscope.program.containers import is_exactly

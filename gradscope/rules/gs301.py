@@ -72,7 +72,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
-from gradscope.model.paths import Path
+from gradscope.model.variable_paths import Path
 from gradscope.rules.base import Grown, head, place, rule
 
 RULE = rule(

@@ -94,7 +94,7 @@ from typing import NamedTuple
 
 from gradscope.formatting import listed
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
-from gradscope.model.paths import Path
+from gradscope.model.variable_paths import Path
 from gradscope.rules.base import Grown, at, rule
 
 RULE = rule(__doc__, "GS302", "graph-kept-alive", Severity.WARNING, Certainty.OBSERVED)

@@ -16,8 +16,8 @@ import torch
 from gradscope import watch
 from gradscope.code.statements import data_lines, store_of
 from gradscope.formatting import nbytes
-from gradscope.model import BackwardCall, Finding, Severity, Site, paths
-from gradscope.model.paths import FrameOf, Origin, Step
+from gradscope.model import BackwardCall, Finding, Severity, Site, variable_paths
+from gradscope.model.variable_paths import FrameOf, Origin, Step
 from gradscope.rules import gs301, gs302, gs303, gs304, gs305
 from gradscope.rules.base import NODE_BYTES, Grown, Rule
 from tests import examples, known
@@ -423,12 +423,17 @@ def test_nothing_of_the_program_is_kept(tmp_path: Path) -> None:
 FRAME = Origin("local", "train", "train.py", 1)
 CARRIED = gs301.Carried(
     CALL,
-    paths.Path.of(FRAME, "self", [Step("attribute", "h")]),
+    variable_paths.Path.of(FRAME, "self", [Step("attribute", "h")]),
     STORED,
     Grown(8, 480, 81920, 60.0, 10240.0),
 )
 KEPT = gs302.KeptAlive(
-    CALL, paths.Path.of(FRAME, "losses", []), STORED, Grown(8, 80, 0, 10.0, 0.0), True, True
+    CALL,
+    variable_paths.Path.of(FRAME, "losses", []),
+    STORED,
+    Grown(8, 80, 0, 10.0, 0.0),
+    True,
+    True,
 )
 
 
@@ -463,14 +468,16 @@ def test_gs301_says_that_gradients_are_wrong_where_weights_change_unseen() -> No
         (KEPT._replace(call=None, is_container=False), "no_grad"),
         (
             KEPT._replace(
-                holder=paths.Path.of(
+                holder=variable_paths.Path.of(
                     FRAME, "e", [Step("frame", FrameOf("f", "train.py", 2, "train.py:3"))]
                 ),
             ),
             "other",
         ),
         (
-            KEPT._replace(holder=paths.Path.of(FRAME, "w", [Step("hook", "_backward_hooks")])),
+            KEPT._replace(
+                holder=variable_paths.Path.of(FRAME, "w", [Step("hook", "_backward_hooks")])
+            ),
             "other",
         ),
     ],
@@ -565,7 +572,7 @@ def test_the_line_that_stores_a_name(
     file.write_text(STORES, encoding="utf-8")
     held = [Step("item", ast.literal_eval(key)) for key in re.findall(r"\[(.*?)\]", text)]
     steps = (Step("attribute", attribute), *held) if attribute else ()
-    name = paths.Path(text, root, Origin("global", "<module>", str(file), 1), steps)
+    name = variable_paths.Path(text, root, Origin("global", "<module>", str(file), 1), steps)
     found, _ = store_of((name,), container=container)
     assert known(found).line == line
 
@@ -574,8 +581,11 @@ def test_a_name_that_nothing_stores_and_a_file_that_cannot_be_read(tmp_path: Pat
     file = tmp_path / "stores.py"
     file.write_text(STORES, encoding="utf-8")
     origin = Origin("global", "<module>", str(file), 1)
-    assert store_of((paths.Path("other", "other", origin),))[0] is None
-    assert store_of((paths.Path("total", "total", replace(origin, file="<string>")),))[0] is None
+    assert store_of((variable_paths.Path("other", "other", origin),))[0] is None
+    assert (
+        store_of((variable_paths.Path("total", "total", replace(origin, file="<string>")),))[0]
+        is None
+    )
 
 
 def test_a_file_s_writes_through_data(tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record.processes import are_of_one_run, files_of, merged
-from gradscope.render.forms import report_text
 from gradscope.render.html import page_data, to_html
 from gradscope.render.machine import to_json
+from gradscope.render.printing import report_text
 
 LEAK = small_finding("GS302", SITE, severity=Severity.WARNING, graph=1)
 

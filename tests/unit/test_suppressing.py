@@ -19,8 +19,8 @@ from gradscope.model import (
     Site,
     Summary,
 )
-from gradscope.render.forms import report_text
 from gradscope.render.machine import writer
+from gradscope.render.printing import report_text
 from gradscope.rules.settings import (
     DEFAULTS,
     FailOn,

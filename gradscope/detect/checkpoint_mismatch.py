@@ -11,9 +11,9 @@ from typing import Any
 
 from gradscope.collect.backward import Evidence
 from gradscope.collect.calls import Call
+from gradscope.collect.checkpoints import Divergence, Saved
 from gradscope.collect.generations import this_thread
 from gradscope.collect.observers import Observer
-from gradscope.collect.recomputing import Divergence, Saved
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import USER, Place, owner_of, site_of

@@ -32,7 +32,7 @@ from gradscope.detect.growth import Growth
 from gradscope.detect.inplace import InPlace
 from gradscope.detect.line_watch import LineWatch
 from gradscope.detect.reducers import Reducers
-from gradscope.detect.trained import Trained
+from gradscope.detect.untrained import Trained
 from gradscope.detect.unused import UnusedGraphs, Waste
 from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
 from gradscope.formatting import counted

@@ -243,7 +243,7 @@ def functions_know_their_nodes() -> bool:
     return known and named and len(private.read_saved_by_function(node)) == 1
 
 
-@_fact((Part.STEPS,), "hooks.py", "collect/mutations.py", "detect/trained.py")
+@_fact((Part.STEPS,), "hooks.py", "collect/mutations.py", "detect/untrained.py")
 def steps_have_global_hooks() -> bool:
     """Check that every optimizer's step runs the global hooks."""
     hooks.on_optimizer_step(lambda optimizer: None, lambda optimizer: None).close()

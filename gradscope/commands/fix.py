@@ -15,7 +15,7 @@ from rich.console import Console
 from gradscope.commands.outputs import console_on, print_line, printer
 from gradscope.errors import GradscopeError
 from gradscope.formatting import counted
-from gradscope.launch.improvement import Workshop, improved, started, told
+from gradscope.launch.fork_server import Workshop, improved, started, told
 from gradscope.launch.runner import die_of_interrupt
 from gradscope.model import Finding, Recording
 from gradscope.render.text import begin_line, show_progress

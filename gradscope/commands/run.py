@@ -31,11 +31,11 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing.constructs import with_edits
 from gradscope.formatting import counted, listed
 from gradscope.launch.children import ChildPlan, Children, own_file
+from gradscope.launch.crash_reporter import is_possible, standing_by
 from gradscope.launch.dump import answer
-from gradscope.launch.improvement import Workshop, improved, untried
+from gradscope.launch.fork_server import Workshop, improved, untried
 from gradscope.launch.interpreter import Target, header_of
 from gradscope.launch.runner import Ended, die_of_interrupt, run_program
-from gradscope.launch.standby import is_possible, standing_by
 from gradscope.model import Finding, Outcome, Recording, Severity
 from gradscope.record.file import Store, amend, create, load_from
 from gradscope.record.loggers import MetricsFile

@@ -24,8 +24,7 @@ from gradscope.collect.state import State
 from gradscope.collect.walk import Walker, dependencies_last, reachable
 from gradscope.detect.inplace import StaleGraphs
 from gradscope.detect.line_watch import LineWatch
-from gradscope.detect.node_facts import built_at, node_at, will_free
-from gradscope.detect.reading import (
+from gradscope.detect.lookahead import (
     MOST_MADE,
     MOST_NAMED,
     MOST_NODES,
@@ -38,6 +37,7 @@ from gradscope.detect.reading import (
     foretell,
     tensors_of,
 )
+from gradscope.detect.node_facts import built_at, node_at, will_free
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.model.variable_paths import Origin, Path
 from gradscope.program.ahead.questions import hooks_of, start_after, start_at_call, start_before

@@ -21,7 +21,7 @@ from gradscope.collect.marks import Packed
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.growth import Growth
-from gradscope.detect.trained import Trained
+from gradscope.detect.untrained import Trained
 from gradscope.formatting import gathered
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.ahead.frames import SUSPENDED

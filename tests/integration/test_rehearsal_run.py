@@ -15,7 +15,7 @@ import pytest
 from gradscope.errors import GradscopeError
 from gradscope.fixing.rehearsal import Simulation
 from gradscope.fixing.runs import Bounds, Program
-from gradscope.launch.improvement import Workshop, started
+from gradscope.launch.fork_server import Workshop, started
 from gradscope.launch.interpreter import header_of
 from tests.command import ROOT, gradscope, ran_well
 from tests.zygote import python

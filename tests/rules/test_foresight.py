@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.detect.reading import Foretold, Schedule
+from gradscope.detect.lookahead import Foretold, Schedule
 from gradscope.model import (
     BackwardCall,
     Certainty,

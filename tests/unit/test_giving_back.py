@@ -41,7 +41,7 @@ ALLOWED = {
         "tempfile.tempdir = folder",
         "os.environ |= dict.fromkeys(('TMPDIR', *_CACHES), folder)",
     },
-    "launch/improvement.py": {"os.environ.clear()", "os.environ.update(environment)"},
+    "launch/fork_server.py": {"os.environ.clear()", "os.environ.update(environment)"},
     "launch/rehearsal_run.py": {
         "vars(builtins).update(noted | {ADD: rehearsal.add, HEAD: rehearsal.head})",
         "vars(builtins)['compile'] = compile_source",

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradscope.formatting import escaped
-from gradscope.launch.improvement import untried
+from gradscope.launch.fork_server import untried
 from gradscope.model import (
     Edit,
     Failure,

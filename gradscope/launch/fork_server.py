@@ -31,7 +31,7 @@ _PACKAGES = str(Path(__file__).resolve().parents[2])
 _START = """\
 import sys
 sys.path[: not sys.flags.safe_path] = [{0!r}]
-from gradscope.launch.improvement import serve
+from gradscope.launch.fork_server import serve
 serve({1!r})
 """
 """In the place of the first folder of ``sys.path``, where the program's own comes next."""

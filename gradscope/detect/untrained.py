@@ -26,7 +26,7 @@ from gradscope.collect.inspection import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.call_arguments import script
-from gradscope.detect.trains import ENOUGH_STEPS, Losses
+from gradscope.detect.training_table import ENOUGH_STEPS, Losses
 from gradscope.model import BackwardCall, Finding, Site, Training, TrainingOptimizer, TrainingTable
 from gradscope.program.containers import is_exactly
 from gradscope.program.names import names_in, parameters_in, within

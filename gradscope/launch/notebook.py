@@ -76,7 +76,7 @@ class Extension:
         %%gradscope [OPTIONS]     watch one cell, and show its report
 
         --guard             raise an error before the engine would
-        --no-hooks          install no saved-tensor hooks, and see less
+        --no-hooks          install no hooks; inspect graphs only at backward calls
         --ways              follow each tensor, so that gradscope.why(x) knows where a way is cut
         --save FILE         write the recording to a file
         --ignore CODES      do not count these findings: GS303,GS305

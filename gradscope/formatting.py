@@ -94,11 +94,11 @@ def size_of(text: str) -> int:
     """
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([kmgt]?)(i?b)?", text.strip(), re.IGNORECASE)
     if found is None or not (found[2] or found[3]) or (not found[2] and "i" in found[3].lower()):
-        raise ValueError(f"{text!r} is no size; say 24GiB, 24GB or 800MiB")
+        raise ValueError(f"{text!r} is not a size; use 24GiB, 24GB or 800MiB")
     step: int = 1000 if found[2] and (found[3] or "").lower() == "b" else _STEP
     size = int(float(found[1]) * step ** " kmgt".index(found[2].lower() or " "))
     if not size:
-        raise ValueError(f"nothing fits in {text!r}; say 24GiB, 24GB or 800MiB")
+        raise ValueError(f"nothing fits in {text!r}; use 24GiB, 24GB or 800MiB")
     return size
 
 

@@ -61,7 +61,7 @@ _SAMPLE_EVERY = 0.01
 # Kinds of guarded calls whose rows are remembered. When there are more, all are forgotten, and
 # each row is looked up again when a call of its kind comes.
 _MOST_ROWS = 64
-_PASSED = "this call was not looked at, as the budget was spent"
+_PASSED = "this call was not inspected because the budget was spent"
 _COUNTED = f"of calls that are alike, one in {READ_EACH} is read"
 _LEAST = 0.02  # seconds of a budget that is left: about as much as reading the code ahead takes
 

@@ -29,9 +29,9 @@ class Part(StrEnum):
     """A part of gradscope that can be turned off alone; the value says what is lost with it."""
 
     WATCH = "nothing is watched"
-    LOOKS = "graphs are not looked at: only backward calls and their errors are told"
-    HOOKS = "no saved-tensor hooks: graphs are looked at only when a backward call is made"
-    VARIABLES = "variables have no names, and nothing is foretold"
+    LOOKS = "graphs are not inspected: only backward calls and their errors are reported"
+    HOOKS = "no saved-tensor hooks: graphs are inspected only when a backward call is made"
+    VARIABLES = "variables are not named, and nothing is predicted"
     STEPS = "the steps of optimizers are not seen"
     LINES = "lines are not watched: GS103 and GS202 come later or not at all"
 
@@ -278,7 +278,7 @@ def note(failed: tuple[Fact, ...]) -> str:
     """Return the line that the report has on facts that do not hold."""
     lost = "; ".join(part.value for part in Part if part in parts_off(failed))
     untrue = ", and ".join(f'"{fact.statement}"' for fact in failed)
-    return f"with torch {torch.__version__} it is not so that {untrue}: {lost}"
+    return f"with torch {torch.__version__} this does not hold: {untrue}; {lost}"
 
 
 def parts_off(facts: tuple[Fact, ...]) -> frozenset[Part]:

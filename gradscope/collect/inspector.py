@@ -77,8 +77,8 @@ class Looker:
                 if i >= room:
                     look.left = len(stack) + 1
                     self._ledger.notes.add(
-                        f"a graph was not looked at beyond {i:,} nodes: "
-                        "looking further could overflow the stack when it is destroyed"
+                        f"graph inspection stopped at {i:,} nodes: "
+                        "visiting more could overflow the stack when the graph is destroyed"
                     )
                     break
             index[node] = i

@@ -86,7 +86,7 @@ class Overhead:
     def notes(self) -> tuple[str, ...]:
         """What the report says of it."""
         calls = counted(self.passed, "backward call")
-        note = f"{calls} not looked at (budget {self.percent:g} %): the totals leave them out"
+        note = f"{calls} not inspected (budget {self.percent:g} %); the totals exclude them"
         return (note,) if self.passed else ()
 
 

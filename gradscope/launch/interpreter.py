@@ -144,7 +144,7 @@ def program_of(name: str, args: Sequence[str]) -> Target | Command:
     """Return what a user wants to run who names a script, a launcher on the PATH, or Python: a
     Command where another Python, or one with options, has to run gradscope.
 
-    Raise GradscopeError if that is no Python program.
+    Raise GradscopeError if that is not a Python program.
     """
     import shutil
 
@@ -177,7 +177,7 @@ def program_of(name: str, args: Sequence[str]) -> Target | Command:
     other = _python_of(on_path)
     if not other:
         put = "put `gradscope run` before the Python program that it starts"
-        raise GradscopeError(f"{name} is no Python program; {put}")
+        raise GradscopeError(f"{name} is not a Python program; {put}")
     return Command(other, [on_path, *args])
 
 

@@ -88,7 +88,7 @@ class Extension:
         match shlex.split(line):
             case []:
                 if self._all_cells.scope is None:
-                    print("no watch is on: %gradscope on")  # noqa: T201 - as magics answer
+                    print("no watch is active; start one with %gradscope on")  # noqa: T201 - as magics answer
                 return self._all_cells.scope
             case ["on", *options]:
                 self._all_cells.on(options)

@@ -246,8 +246,8 @@ class Outcome:
         if self.running or self.exit_status is None:
             return self.running or "the run was stopped before it could finish"
         if self.exit_status >= 0:
-            how = f"left with status {self.exit_status} and not by Python's own end"
-            return f"the run {how} (os._exit, or another program in its place)"
+            how = f"exited with status {self.exit_status} without a normal Python shutdown"
+            return f"the run {how} (os._exit, or exec of another program)"
         try:
             name = signal.Signals(-self.exit_status).name
         except ValueError:

@@ -476,7 +476,7 @@ class Log:
             yield f"the recording is damaged: {lost} of it cannot be read, the rest is shown"
         for table, count in (+self._left_out).items():
             what = counted(count, _NAMES.get(table, table.removesuffix("s")))
-            yield f"{what} of the recording cannot be read, or are too large, and are left out"
+            yield f"skipped {what} of the recording: unreadable or too large"
 
     def _first(self, table: str, read: Callable[[bytes], T]) -> T | None:
         return next((value for _, value in self._all(table, read)), None)

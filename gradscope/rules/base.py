@@ -141,8 +141,8 @@ class Grown(NamedTuple):
             return held
         each = counted(round(self.nodes_each), "node")
         more = round(self.nodes_each * NODE_BYTES + self.nbytes_each)
-        added = f"{each}, {nbytes(more)} in all," if self.counts_bytes else each
-        return f"{held}; {added} more with each iteration"
+        added = f"{each}, {nbytes(more)} in all" if self.counts_bytes else each
+        return f"{held}; each iteration adds {added}"
 
 
 def called(call: BackwardCall) -> str:

@@ -167,7 +167,7 @@ def finding_meanwhile(facts: FreedGraph) -> Finding:
         f"another {'thread' if apart else 'call'} freed the graph while backward ran",
         facts.call,
         site=head(facts.call, *facts.made),
-        label="began with a whole graph, and lost a part of it meanwhile",
+        label="the graph was intact when this call began, and was partly freed while it ran",
         related=notes,
         nodes=facts.nodes,
         fixes=(Fix(FixKind.REORDER, f"{order}, or add the losses and call backward once"),),
@@ -194,9 +194,9 @@ def finding_of_read(
     if freed_by is not None:
         message = f"freed by {called(freed_by)}, which ran without retain_graph=True"
         notes.append(Related("freed_by", freed_by.site, message))
-    earlier = "look at saved tensors before the backward call, or pass retain_graph=True to it"
+    earlier = "read saved tensors before the backward call, or pass retain_graph=True to it"
     found = RULE.finding(
-        "read of a saved tensor that was freed",
+        "saved tensor read after it was freed",
         site=site,
         after=after,
         label=f"reads what {node or 'a node'} saved, already freed",
@@ -221,7 +221,7 @@ def _related(facts: FreedGraph, freed_bytes: int) -> Iterator[Related]:
     subject = "the graph" if facts.same_root else part
     yield from built(facts.made, f"{subject} was built here{once}: {what}", f"and here{once}")
     if by is None:
-        unseen = "by a call that was not looked at" if facts.freed_unseen else _BEFORE
+        unseen = "by a call that gradscope did not inspect" if facts.freed_unseen else _BEFORE
         yield Related("freed_by", None, f"it was freed {unseen}")
     else:
         again = ", an earlier run of this line" if same_line else ""

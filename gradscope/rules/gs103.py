@@ -104,7 +104,7 @@ def finding(facts: ForwardOnFreed) -> Finding:
         "the forward pass continues from a freed graph",
         site=facts.read,
         after=facts.after,
-        label=f"builds on the graph of `{facts.holder}`, of which {names} is freed",
+        label=f"builds on the graph of `{facts.holder}`, where {names} is already freed",
         related=(
             *built(facts.made, f"the freed part was built here: {names}"),
             Related("freed_by", facts.freed_by.site, freed),

@@ -115,6 +115,6 @@ def _fixes(call: BackwardCall, keeps: int) -> Iterator[Fix]:
         return
     price = f" (costs up to {nbytes(keeps)})" if keeps else ""
     off = f"set {SETTING} = False before the compiled function is first called{price}"
-    yield Fix(FixKind.DONATED_BUFFER_OFF, f"leave retain_graph=True out, or {off}")
-    again = "call the compiled function again for the later backward call, in place of keeping this"
+    yield Fix(FixKind.DONATED_BUFFER_OFF, f"remove retain_graph=True, or {off}")
+    again = "call the compiled function again for the later backward call instead of retaining this"
     yield Fix(FixKind.RECOMPUTE, f"{again} graph", effects=("it runs twice",))

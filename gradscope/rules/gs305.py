@@ -93,5 +93,5 @@ def finding(
         label=f"{nbytes(size)} saved{dropped if times else ''}; never run backward",
         related=() if built is None else (Related("created", built, message),),
         bytes=size,
-        fixes=(Fix(FixKind.NO_GRAD, f"{run}; nothing then trains through it"),),
+        fixes=(Fix(FixKind.NO_GRAD, f"{run}; no gradient then flows through it"),),
     )

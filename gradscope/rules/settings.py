@@ -195,7 +195,7 @@ def percent(value: Any) -> float:
     with suppress(TypeError, ValueError):
         if 0 < float(value) <= 100:
             return float(value)
-    raise ValueError(f"{value!r} is no budget in percent: say a number above 0, at most 100")
+    raise ValueError(f"invalid budget {value!r}: use a percentage above 0, up to 100")
 
 
 _KEYS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
@@ -325,5 +325,5 @@ def read_baseline(file: Path) -> frozenset[KnownFinding]:
         raise GradscopeError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError):
         raise GradscopeError(
-            f"{file} is no baseline of this gradscope; write it again with --write-baseline"
+            f"{file} is not a baseline this version can read; recreate it with --write-baseline"
         ) from None

@@ -115,7 +115,7 @@ def test_a_holder_keeps_all_that_is_reached_from_it_once_for_each_storage(
     assert run.bytes == int(found[1]) * (nodes * NODE_BYTES + tensors) + once
     more = nbytes(nodes * NODE_BYTES + tensors)
     message = run.related[0].message
-    assert message.endswith(f"; {nodes} nodes, {more} in all, more with each iteration")
+    assert message.endswith(f"; each iteration adds {nodes} nodes, {more} in all")
     assert "`kept` holds" in message
 
 
@@ -159,11 +159,11 @@ def test_what_was_there_before_the_watch_is_not_what_iterations_add(
     """
     names: dict[str, list[Finding]] = {}
     exec(textwrap.dedent(script), names)
-    (said,) = (note.message for note in names["findings"][0].related if "more with" in note.message)
+    (said,) = (note.message for note in names["findings"][0].related if "iteration adds" in note.message)
     each = 6 if "append" in kept else 7  # with that of the sum
     tensors = 2560 + 4 * ("append" in kept)  # the outputs themselves, or only the last total
     more = nbytes(each * NODE_BYTES + tensors)
-    assert said.endswith(f"; {each} nodes, {more} in all, more with each iteration")
+    assert said.endswith(f"; each iteration adds {each} nodes, {more} in all")
 
 
 @pytest.mark.full(but=1)
@@ -374,7 +374,7 @@ def test_what_holds_graphs_is_to_be_stored_detached(
     line = 1 + REPLAYED[: REPLAYED.index("{stored}\n")].count("\n")
     what = "the tensors (`done`) of what" if "Step" in stored else "what"
     words = f"detach() {what} is stored in `memory` at example.py:{line}; "
-    assert finding.fixes[0].message == f"{words}nothing then trains through it"
+    assert finding.fixes[0].message == f"{words}no gradient then flows through it"
     cured = REPLAYED.format(stored=detached)
     assert findings_of(cured, tmp_path) == []
 
@@ -445,12 +445,12 @@ def test_gs301_names_the_carrier_its_size_and_its_growth() -> None:
         ("linked_by", STORED),
     ]
     assert (
-        "480 nodes (240 KiB) and 80 KiB of tensors; 60 nodes, 40 KiB in all, more with each iteration"
+        "480 nodes (240 KiB) and 80 KiB of tensors; each iteration adds 60 nodes, 40 KiB in all"
         in finding.related[0].message
     )
     assert finding.fix is not None
     assert "`self.h` where it is handed on (train.py:9)" in finding.fix.message
-    assert "no gradient then goes back" in finding.fix.message
+    assert "gradients then stop at the start" in finding.fix.message
 
 
 def test_gs301_says_that_gradients_are_wrong_where_weights_change_unseen() -> None:

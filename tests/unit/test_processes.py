@@ -298,7 +298,7 @@ def test_a_launcher_on_the_path_is_the_script_that_it_is(
     file = str(bin / "launcher")
     match expected:
         case None:
-            with pytest.raises(GradscopeError, match="launcher is no Python program; put"):
+            with pytest.raises(GradscopeError, match="launcher is not a Python program; put"):
                 program_of("launcher", ["-n", "2"])
             return
         case Command(python, program):

@@ -93,7 +93,7 @@ def _candidate(candidate: Candidate, proposal: Proposal, console: Console) -> No
         _note(word, "bold cyan", text, console)
     problem = proposal.problem if is_chosen else candidate.problem
     if not fix.edits:
-        _note("note", "bold cyan", "no edit is known that does this: make it by hand", console)
+        _note("note", "bold cyan", "no automatic edit is available: do it by hand", console)
     elif problem:
         _note("note", "bold cyan", f"this fix {problem}", console)
 

@@ -141,8 +141,8 @@ def why(verdict: Verdict, proposals: Sequence[Proposal] = ()) -> str:
             if verdict.before.is_rank and not verdict.before.calls:
                 none = "the program made no backward call as the only rank of a launcher"
                 return f"{none}; what starts its ranks itself is tried in its first process alone"
-            gone = f"the {proposal.hazard} did not show this time without the fix either"
-            return f"{gone}, so its absence says nothing"
+            gone = f"the {proposal.hazard} did not occur this time without the fix either"
+            return f"{gone}, so its absence with the fix proves nothing"
         if verdict.left(proposal) is not None:
             return f"{proposal.named} is still there"
     if verdict.comparison is None:

@@ -1,4 +1,4 @@
-"""The command line: parses it, calls one command, prints what is wrong with it."""
+"""Parses the command line, calls one command, and prints what is wrong with the line."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def top(
     baseline: BaselineOption = None,
 ) -> Job:
     """
-    Show a running program's backward calls, memory and findings so far.
+    Show a running program's backward calls, memory and findings.
 
     In a terminal, press q to quit. Otherwise, it prints one line per refresh until the run ends.
     """
@@ -330,7 +330,7 @@ def fix(
     baseline: BaselineOption = None,
 ) -> Job:
     """
-    Show fixes for the findings of a recording or script, as a diff.
+    Show the fixes for a recording or a script, as a diff.
 
     gradscope reruns the program to search for fixes, and stops that rerun before it would change a
     file (see --yes). With --verify or --write, the exit status is 1 if the fix did not hold.
@@ -362,7 +362,7 @@ def why(
     format: FormatOption = Format.TEXT,  # noqa: A002
 ) -> Job:
     """
-    Say whether a gradient reaches a parameter, or where it is cut off.
+    Say whether a gradient reaches a parameter, or where it is cut.
 
     The answer lists the lines on its path. gradscope reruns the script up to the second step of
     each optimizer, and stops that rerun before it would change a file. The exit status is 0 if a

@@ -1,4 +1,4 @@
-"""The exceptions that gradscope raises itself, and how what is not its own is given back."""
+"""Defines the exceptions that gradscope raises, and how changes outside it are undone."""
 
 from __future__ import annotations
 

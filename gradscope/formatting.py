@@ -161,7 +161,7 @@ def working_directory() -> str:
 
 
 def gathered(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Return things by their keys, all in the order of their first sight."""
+    """Group things by key, in order of first appearance."""
     found: dict[K, list[T]] = {}
     for thing in things:
         found.setdefault(key(thing), []).append(thing)
@@ -169,7 +169,7 @@ def gathered(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def firsts(things: Iterable[T], key: Callable[[T], K]) -> dict[K, T]:
-    """Return the first thing of each key, in the order of their first sight."""
+    """Return the first thing of each key, in order of first appearance."""
     return {each: found[0] for each, found in gathered(things, key).items()}
 
 

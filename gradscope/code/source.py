@@ -105,7 +105,7 @@ _ALL_IGNORED = ("ignore", None, Warning, None, 0)
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Parse or compile the program's text without a word: Python warned of it when it began.
+    """Parse or compile the program's text without warnings: Python showed them when it started.
 
     ``warnings.catch_warnings`` would make Python show again what it has shown once.
     """

@@ -1,4 +1,4 @@
-"""The choke point: looks at every backward call before the engine runs it, and books it
+"""Intercepts every backward call: inspects its graph before the engine runs, and records the call
 afterwards.
 """
 
@@ -79,7 +79,7 @@ def came_out_of_a_call(error: BaseException) -> bool:
 
 
 class Evidence(NamedTuple):
-    """One backward call: the look at its graph, and its picture if there is one.
+    """One backward call: the inspection of its graph, and the graph's snapshot if there is one.
 
     It holds nodes and tensors, so it must not outlive the judgement.
     """
@@ -131,7 +131,7 @@ class Sink(Protocol):
 
 
 class Books:
-    """Writes what calls found, freed and kept, and from time to time the memory that is held."""
+    """Records what calls found, freed and kept, and from time to time the memory that is held."""
 
     def __init__(self, state: State, sink: Sink) -> None:
         self._state = state
@@ -228,7 +228,7 @@ def _key(call: Guarded) -> Shape | Habit:
 
 
 class Backward:
-    """Numbers the backward calls of a watch, and books what each found, freed and kept."""
+    """Numbers the backward calls of a watch, and records what each found, freed and kept."""
 
     def __init__(self, state: State, looker: Looker, judge: Judge, sink: Sink) -> None:
         self._state = state

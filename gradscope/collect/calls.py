@@ -72,7 +72,7 @@ NO_SHAPE = Shape(0, Signature())
 
 
 class Shapes:
-    """All shapes that were met; the oldest are forgotten first."""
+    """All known shapes; the oldest are forgotten first."""
 
     def __init__(self) -> None:
         self._shapes: dict[Signature, Shape] = {}
@@ -149,8 +149,8 @@ class Account:
             self.counts = tuple(map(add, self.counts, counts))
 
     def of_as_many(self, other: Account) -> Iterator[int]:
-        """Return what would have been counted with other calls: per tensor and byte as much. What
-        was saved beside, by graphs that no call ran through, has nothing to do with their size.
+        """Estimate the counts for the ``other`` calls, in proportion to their tensors and bytes.
+        What graphs saved that no call ran through has nothing to do with their size.
         """
         calls = other.calls / self.calls
         for name, counted in zip(COUNTS, self.counts, strict=True):
@@ -180,8 +180,8 @@ _UNKNOWN_YET = -1  # of nodes built beside a graph: no number of them
 
 
 class Habit:
-    """The calls of one kind at one place: which kinds of nodes their graphs have, and what is
-    counted with such a call.
+    """The pattern of calls of one kind at one place: the kinds of nodes in their graphs, and what
+    such a call counts.
     """
 
     def __init__(self) -> None:
@@ -574,5 +574,5 @@ def record_of(call: Call) -> BackwardCall:
 
 
 BEFORE_WATCH = Call(0, None, keep=False)
-"""Stands for a backward call that ran before the watch began, or was not looked at."""
+"""Stands for a backward call that ran before the watch began, or was not inspected."""
 BEFORE_WATCH.open = False

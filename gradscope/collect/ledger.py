@@ -1,5 +1,5 @@
-"""Counts saved tensors and their bytes from the moment they are saved until the graph lets go of
-them, and says of which storages a graph is the only owner, by the counts of torch and Python.
+"""Counts saved tensors and their bytes from saving to release, and finds the storages that only the
+graph owns, from the reference counts of torch and Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures nodes as plain data, where time allows; keeps no node, tensor or frame past the look."""
+"""Takes snapshots of nodes as plain data, if time allows; keeps no node, tensor or frame after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one watch knows, shared by those who collect and those who detect."""
+"""Holds what one watch knows; collecting and detecting share it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _LEAST_TOLD, _LEAST_SHARE = 1_000_000, 0.01
 
 
 class Overhead:
-    """Keeps what a watch costs within a share of the time since it began: a call that comes when it
-    is spent is not looked at.
+    """Keeps the overhead of a watch within a share of the time since it began: once that is spent,
+    calls are not inspected.
 
     ``passed`` counts those calls, and ``within`` those in progress; ``ended`` is the number of the
     next node when the last one ended, ``before_clock`` how many come before the clock is asked.
@@ -62,7 +62,7 @@ class Overhead:
         return self.percent / 100 * (time.perf_counter() - self._started) - self._spent
 
     def rest(self) -> None:
-        """Let as many calls pass as may come, at the pace of the last, until there is some left."""
+        """Skip as many calls as will come, at the recent rate, until the budget has recovered."""
         (before, passed), self._asked = self._asked, (time.perf_counter(), self.passed)
         pace = (self._asked[0] - before) / (self.passed - passed or 1)
         wait = -self.left / self.percent * 100

@@ -1,6 +1,6 @@
-"""Notes where each tensor comes from, operation by operation, while code runs.
+"""Records where each tensor comes from, operation by operation, while code runs.
 
-What it notes is described in ``fixing/origins.py``, which reads it.
+``fixing/origins.py`` describes and reads the record.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class _Given(NamedTuple):
 
 
 class _Local(threading.local):
-    """What a thread is at."""
+    """The state of one thread."""
 
     def __init__(self) -> None:
         self.mode = -1

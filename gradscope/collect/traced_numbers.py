@@ -1,6 +1,6 @@
-"""Numbers and arrays that have left torch in a rehearsal, and know the values that they came from.
+"""Traces numbers and arrays that have left torch in a rehearsal back to the values they came from.
 
-What is computed from them knows it as well, as far as it is computed by Python or by numpy.
+Results know their values too, if Python or numpy computes them.
 """
 
 from __future__ import annotations

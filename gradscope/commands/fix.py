@@ -1,4 +1,4 @@
-"""`gradscope fix`: show the fixes of a recording, try them out, write them."""
+"""`gradscope fix`: show the fixes of a recording, verify them, apply them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from gradscope.record import __version__
 
 
 class Grade(StrEnum):
-    """How something that was checked is; only ``FAILS`` makes the exit status 1."""
+    """The result of a check; only ``FAILS`` makes the exit status 1."""
 
     OK = "ok"
     LESS = "less"
@@ -23,7 +23,7 @@ class Grade(StrEnum):
 
 
 class Check(NamedTuple):
-    """Something that was checked: what it is, how it is, and what to do about it."""
+    """Something that was checked: its name, its state, and what to do about it."""
 
     name: str
     state: Grade

@@ -1,4 +1,4 @@
-"""The files and streams that a report goes to, and the formats in which it is written."""
+"""Writes reports to files and streams, in each format."""
 
 from __future__ import annotations
 

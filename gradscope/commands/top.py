@@ -94,7 +94,7 @@ def _none(seconds: float) -> str:
 
 
 class _View:
-    """What is shown of a run: in which order, by what memory is grouped, and whether it stays.
+    """How a run is shown: its order, how memory is grouped, and whether the view stays.
 
     It is read when a key is obeyed; the first may be none.
     """

@@ -1,4 +1,4 @@
-"""`gradscope why`: does a gradient arrive at a parameter, by which lines, and where it is cut."""
+"""`gradscope why`: whether a gradient reaches a parameter, by which lines, or where it is cut."""
 
 from __future__ import annotations
 

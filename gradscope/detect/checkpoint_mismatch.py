@@ -1,4 +1,4 @@
-"""Tells of checkpoints whose second run differs: before torch does, after its error, or where it
+"""Reports checkpoints whose second run differs: before torch does, after its error, or if torch
 says nothing.
 """
 
@@ -28,7 +28,7 @@ _FEWER = re.compile(r"during recomputation: (\d+)")
 
 
 class Recomputings(Observer):
-    """Announces GS601 where both runs were looked at."""
+    """Announces GS601 if both runs were inspected."""
 
     def __init__(self, watch: State) -> None:
         self._watch = watch

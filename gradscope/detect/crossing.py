@@ -1,5 +1,5 @@
-"""Says of a tensor with a graph that is copied, or sent to another process, what leads to it, which
-line stored it, and where its graph was made.
+"""Explains why a tensor that is copied or sent to another process has a graph: what leads to it,
+which line stored it, and where its graph was made.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Says of an exception that came out of autograd, and that no finding explains, where it arose: at
-which node of a backward call, as anomaly mode would, or which line is behind what torch refuses.
+"""Locates an exception that came out of autograd and that no finding explains: the node of a
+backward call, as anomaly mode would, or the line behind what torch refuses.
 """
 
 from __future__ import annotations

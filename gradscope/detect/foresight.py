@@ -1,5 +1,5 @@
-"""GS102, GS103 and GS202: asks at each call and step whether it breaks what the code will still run
-backward, and where that could not be told, looks for lines that build on a freed graph.
+"""GS102, GS103 and GS202: predicts at each call and step whether it breaks what the code will still
+run backward; where that is not known, waits for lines that build on a freed graph.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Announces what grows from iteration to iteration: carried graphs, holders of old ones, cycles."""
+"""Reports what grows from iteration to iteration: carried graphs, holders of old ones, cycles."""
 
 from __future__ import annotations
 
@@ -628,7 +628,7 @@ def _finding(facts: _Facts) -> Finding:
 
 
 class _Held(NamedTuple):
-    """A holder, and what is said of it."""
+    """A holder, and the words about it."""
 
     key: Key
     facts: _Facts

@@ -1,5 +1,5 @@
-"""Judges the look at a graph (freed nodes, stale tensors, donated buffers): the certain
-findings.
+"""Makes the certain findings from the inspection of a graph: freed nodes, stale tensors, donated
+buffers.
 """
 
 from __future__ import annotations
@@ -388,7 +388,7 @@ def explain_memory(
 
 
 class Survived(Observer):
-    """Tells once of memory that ran out where the program has caught the error and goes on."""
+    """Reports once that the program caught an out-of-memory error and continued."""
 
     def __init__(self, explain: Callable[..., Finding | None]) -> None:
         self._explain = explain

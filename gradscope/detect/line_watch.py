@@ -94,7 +94,7 @@ class Versions:
 
 
 class MemoryBefore:
-    """Checksums of saved tensors before a statement runs; it holds none of the tensors."""
+    """Checksums of saved tensors before a statement runs, without the tensors themselves."""
 
     def __init__(self, code: CodeType, packs: list[Packed]) -> None:
         self.code = code

@@ -1,4 +1,4 @@
-"""Says of the nodes of a look where each was built, and whether it needs what it saved to run."""
+"""Finds where each inspected node was built, and whether it needs what it saved to run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Follows which parameters get gradients, and what the steps of optimizers do with them: GS502 to
-GS504, and who trains what.
+"""Tracks which parameters get gradients, and what optimizer steps do with them: GS502 to GS504,
+and who trains what.
 
 Nothing is read from a device: whether a gradient is there, is the same tensor and has the same
 version is known to the CPU. Values are compared on the CPU alone, and of suspects alone.

@@ -247,7 +247,7 @@ class _Kept:
 
 
 class Waste(Observer):
-    """Announces GS303, from the saved tensors that were dropped."""
+    """Announces GS303, based on the saved tensors that were dropped."""
 
     def __init__(self, watch: State, growth: Growth) -> None:
         self.watch = watch
@@ -321,7 +321,7 @@ class Waste(Observer):
                 yield gs303.finding(of_site[-1].record, len(sizes), max(sizes))
 
     def kept_by(self, call: Call | None) -> BackwardCall | None:
-        """Return the record of a call that kept its graph, if none of those that its line kept was
+        """Return the record of a call that retained its graph, if no graph retained at its line was
         run again.
         """
         site = site_of(call.place) if call is not None and call.keep else None

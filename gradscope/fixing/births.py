@@ -1,4 +1,4 @@
-"""Tells of findings about missing gradients where the way was cut, and tries what would mend it."""
+"""Adds to findings about missing gradients where the path was cut, and tries fixes for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds by simulation what mends a hazard of a rehearsal, and writes it as edits."""
+"""Finds by simulation the changes that mend a hazard of a rehearsal, and writes them as edits."""
 
 from __future__ import annotations
 

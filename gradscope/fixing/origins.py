@@ -1,4 +1,4 @@
-"""What a rehearsal recorded of where each tensor comes from, and where its way was cut."""
+"""Holds what a rehearsal recorded: where each tensor comes from, and where its path was cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders what can be done about a finding: by what happens when the program is run with it."""
+"""Ranks the fixes of a finding by what happens when the program runs with each."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _MOST_ALIKE = 2
 #         ...
 #     print(torch.stack(losses).mean())
 class Rank(NamedTuple):
-    """What became of a program with a fix: the less, the better."""
+    """How the program ran with a fix; lower is better."""
 
     left: int
     """Findings that it does not mend, and others do."""

@@ -1,4 +1,4 @@
-"""Writes the edits that take a cut out of the way from a loss to parameters."""
+"""Writes the edits that remove a cut from the path between a loss and parameters."""
 
 from __future__ import annotations
 

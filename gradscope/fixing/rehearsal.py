@@ -1,4 +1,4 @@
-"""What a rehearsal recorded, and what would happen there with places cut or graphs kept."""
+"""Holds the trace of a rehearsal, and simulates it with tensors detached or graphs retained."""
 
 from __future__ import annotations
 

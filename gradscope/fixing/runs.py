@@ -1,4 +1,4 @@
-"""Runs a recorded program once more, with or without changes, in a process of its own."""
+"""Reruns a recorded program, with or without changes, in a separate process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MOST_CALLS = 10_000
 
 
 class ChildProcess(Protocol):
-    """What of ``subprocess.Popen`` is used here."""
+    """The part of ``subprocess.Popen`` that is used here."""
 
     pid: int
 
@@ -65,7 +65,7 @@ environment, and the open file for what is printed.
 
 
 class Bounds(NamedTuple):
-    """Where a run ends: after so many backward calls, or after so many seconds."""
+    """The limits of a run: a number of backward calls, and of seconds."""
 
     calls: int
     seconds: float

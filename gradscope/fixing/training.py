@@ -1,4 +1,4 @@
-"""Compares what two rehearsals trained: what a fix takes away, and what it brings in."""
+"""Compares what two rehearsals trained: what a fix removes, and what it adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says what would become of a rehearsal with a change: what it mends, and what it harms."""
+"""Simulates changes on a rehearsal, and says what each mends and what it harms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers a signal: prints what the program does, and which graphs it holds."""
+"""Prints, at a signal, what the program is doing and which graphs it holds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Runs a program again for what is tried out: each time in a copy of one process, a workshop, that
-has imported torch once.
+"""Reruns a program to try out fixes, each time in a fork of one process, the workshop, which has
+imported torch once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The extension of IPython: ``%load_ext gradscope``, then ``%gradscope on`` or ``%%gradscope``."""
+"""Extends IPython: ``%load_ext gradscope``, then ``%gradscope on`` or ``%%gradscope``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a program once more, in a process of its own, to see where each tensor comes from.
+"""Reruns a program in a separate process, to record where each tensor comes from.
 
 It ends at the second step of each optimizer.
 """

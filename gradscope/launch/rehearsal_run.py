@@ -1,6 +1,6 @@
-"""Runs a program once more with every place marked and nothing freed, in a process of its own.
+"""Reruns a program in a separate process, with every place marked and nothing freed.
 
-What it writes down is described in ``fixing/rehearsal.py``, which reads it.
+``fixing/rehearsal.py`` describes and reads what it writes.
 """
 
 from __future__ import annotations

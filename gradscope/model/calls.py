@@ -34,7 +34,7 @@ class CellState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrainingCell:
-    """What the calls of one loss are to a module.
+    """How the calls of one loss train a module.
 
     ``optimizer`` is the number of the one that holds the parameters. ``first_step`` is the first
     of its steps that used such a gradient, where that came late, else 0. ``site`` is the line that
@@ -288,7 +288,7 @@ class Summary(Printed):
 
     ``predicted`` failures are the warnings that a backward call will fail, of which ``came_true``
     did. ``left_out`` findings had too few bytes to be reported. ``estimated_calls`` were guarded:
-    what they saved and freed was not counted, but is reckoned by the calls that were watched.
+    what they saved and freed is not counted, but estimated from fully inspected calls.
     ``uncounted_nodes`` were built after the last call, and what they saved is in no figure.
     ``exact``: there is none of either. ``nodes_unmet`` were built and met by no call: whether they
     live is not known. ``nodes_before`` were met and built before the watch: they are not among
@@ -366,7 +366,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Recording(Printed):
-    """A whole run, as every view reads it: calls folded, graphs by number, findings by weight.
+    """A whole run, as every view reads it: calls folded, graphs by number, findings by severity.
 
     That of several processes has them as ``processes``, each with its own timeline; here is that of
     the first.

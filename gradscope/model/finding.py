@@ -28,7 +28,7 @@ class Severity(StrEnum):
 
 
 class Certainty(StrEnum):
-    """Whether the engine raises now, will if the code runs on as it is, or was seen to."""
+    """Whether the engine raises now, will if the program goes on unchanged, or it was observed."""
 
     CERTAIN = "certain"
     PREDICTED = "predicted"
@@ -253,11 +253,11 @@ class Finding(Printed):
     """One problem, announced once per cause; ``count`` is how often it was met.
 
     ``nodes`` and ``saved`` name what is concerned (``AddmmBackward0``; ``self f32[8, 32]``).
-    ``missed`` marks an error of the engine that gradscope did not announce before: a fault of
+    ``missed`` marks an error of the engine that gradscope did not report before: a bug in
     gradscope, shown as such. ``silent``: the backward call that it predicts raises nothing, and
     computes a wrong gradient. Of a prediction that a call will fail, ``came_true`` says that the
-    call did, and ``withdrawn`` why it did not. ``alternatives`` are what else could be done than
-    ``fix``, the better first. ``suppression`` is set for a view, not in a recording. ``processes``
+    call did, and ``withdrawn`` why it did not. ``alternatives`` are the other
+    fixes, best first. ``suppression`` is set for a view, not in a recording. ``processes``
     are those that met it, of several. ``untried`` says why no fix is shown that was tried.
     ``parameters`` are those that it is about, as the program knows them
     (``model.encoder.0.weight``), and ``step`` is the optimizer's step that shows it, wherever

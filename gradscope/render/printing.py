@@ -1,5 +1,5 @@
-"""How a graph, a finding, a backward call and a report show themselves: plain text where they are
-printed, coloured text and pictures in a notebook.
+"""Prints graphs, findings, backward calls and reports: as plain text, or in a notebook as coloured
+text and pictures.
 """
 
 from __future__ import annotations

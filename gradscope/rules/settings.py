@@ -1,4 +1,4 @@
-"""Which findings count, by `[tool.gradscope]` in pyproject.toml, options, comments and a baseline.
+"""Decides which findings count, by pyproject.toml, options, comments and a baseline.
 
 A baseline has the findings that a project has already, so that only new ones count. A finding is
 known there by its code, its file and the text of its line, so that lines may move.

@@ -42,7 +42,7 @@ ENDS = {
     "threading.Thread(target=os.abort).start(); time.sleep(9)": (-signal.SIGABRT, "by SIGABRT"),
     "if os.fork():\n    os._exit(3)\nos.closerange(0, 3)\ntime.sleep(1)": (
         3,
-        "with status 3 and not",
+        "with status 3 without",
     ),
 }
 

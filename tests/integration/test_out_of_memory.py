@@ -286,7 +286,10 @@ def test_what_an_accelerator_raises_out_of_a_watch_is_explained() -> None:
     told = [related.message for related in finding.related]
     assert "torch could not allocate 20 MiB here" in told
     assert any("by TanhBackward0" in text for text in told)
-    assert "dropping one of the 1,024 samples (first dimension) saves 16.2 KiB" in finding.fixes[-1].message
+    assert (
+        "dropping one of the 1,024 samples (first dimension) saves 16.2 KiB"
+        in finding.fixes[-1].message
+    )
 
 
 def test_what_went_with_an_expression_is_counted() -> None:

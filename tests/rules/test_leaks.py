@@ -159,7 +159,7 @@ def test_what_was_there_before_the_watch_is_not_what_iterations_add(
     """
     names: dict[str, list[Finding]] = {}
     exec(textwrap.dedent(script), names)
-    (said,) = (note.message for note in names["findings"][0].related if "iteration adds" in note.message)
+    (said,) = (note.message for note in names["findings"][0].related if " adds " in note.message)
     each = 6 if "append" in kept else 7  # with that of the sum
     tensors = 2560 + 4 * ("append" in kept)  # the outputs themselves, or only the last total
     more = nbytes(each * NODE_BYTES + tensors)

@@ -369,8 +369,8 @@ def draw_recording(
 ) -> Drawing:
     """Draw the graph that a backward call met, and those of earlier calls that share its nodes.
 
-    Without ``call`` it is the one of the gravest finding, or else the last. The focus may also be
-    ``finding``.
+    Without ``call``, draw the graph of the most severe finding, or else of the last call. The focus
+    may also be ``finding``.
     """
     chosen = select(recording, call, of_finding=options.focus == "finding")
     standing = next((each for each in recording.findings if not each.suppression), None)

@@ -148,11 +148,11 @@ def line_at(lines: Sequence[str], number: int) -> str:
 
 def short_path(file: str) -> str:
     """Return a file's path, from the working directory on if it lies in it."""
-    here = working_directory()
+    here = current_dir()
     return file.removeprefix(here + os.sep) if here else file
 
 
-def working_directory() -> str:
+def current_dir() -> str:
     """Return the path of the working directory; nothing where it was deleted."""
     try:
         return os.getcwd()

@@ -18,9 +18,7 @@ _UNARY = ("neg", "pos", "abs")
 _MOST_KEPT = 10_000
 
 _bare: dict[int, tuple[object, tuple[int, ...]]] = {}
-"""What ``float(x)`` gave, which Python makes a plain number: by its identity, as long as it is
-kept.
-"""
+"""The plain numbers that ``float(x)`` gave, by identity, with the values that they came from."""
 
 
 _owned: dict[int, tuple[weakref.ref[Any], tuple[int, ...]]] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from gradscope.formatting import working_directory
+from gradscope.formatting import current_dir
 from gradscope.model.finding import Failure, Finding, by_weight
 from gradscope.model.graph import Graph, Printed, Root, Site
 
@@ -204,7 +204,7 @@ class Header:
             argv=tuple(argv),
             started=time.time(),
             hooks=hooks,
-            cwd=working_directory(),
+            cwd=current_dir(),
             rank=number_given("RANK"),
             ranks=number_given("WORLD_SIZE") or 1,
             pid=os.getpid(),

@@ -61,9 +61,7 @@ _KINDS = [kind for kind in vars(model).values() if isinstance(kind, type)]
 _CLASSES = [kind for kind in _KINDS if is_dataclass(kind)]
 
 LAYOUT = {kind.__name__: {field.name: field.type for field in fields(kind)} for kind in _CLASSES}
-"""The fields of every dataclass of the model with their types, in the order in which they are
-written.
-"""
+"""The fields of every dataclass of the model with their types, in the order of writing."""
 
 _WORDS = {kind.__name__: [word.value for word in kind] for kind in _KINDS if issubclass(kind, Enum)}
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_from_bytes
 
-from gradscope.formatting import escaped, gathered, short_path, working_directory
+from gradscope.formatting import current_dir, escaped, gathered, short_path
 from gradscope.model import SCHEMA, Edit, Finding, Fix, Process, Recording, Root, Severity, Site
 from gradscope.render.memory import GroupBy, by, fit, largest, name_of
 from gradscope.render.wording import (
@@ -150,7 +150,7 @@ _PRECISIONS = {"certain": "very-high", "predicted": "high", "observed": "high"}
 
 def to_sarif(recording: Recording) -> str:
     """Return the findings of a run as a SARIF log."""
-    rules, here = list(map(_rule, ALL_RULES)), working_directory()
+    rules, here = list(map(_rule, ALL_RULES)), current_dir()
     folder = Path(here).as_uri() + "/" if here else "file:///"
     driver = {"name": "gradscope", "version": recording.header.gradscope, "rules": rules}
     run: dict[str, Any] = {

@@ -20,14 +20,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from gradscope.errors import GradscopeError, meant
-from gradscope.formatting import (
-    Sources,
-    counted,
-    line_at,
-    short_path,
-    source_lines,
-    working_directory,
-)
+from gradscope.formatting import Sources, counted, current_dir, line_at, short_path, source_lines
 from gradscope.model import Finding, Recording, Severity, Suppression, SuppressionKind
 from gradscope.rules import by_code
 
@@ -132,7 +125,7 @@ def settings_at(folder: Path | None = None) -> Settings:
 
     Raise GradscopeError where they are wrong.
     """
-    project = _of_project(folder or Path(working_directory()))
+    project = _of_project(folder or Path(current_dir()))
     named = os.environ.get("GRADSCOPE_BUDGET")
     try:
         return replace(project, budget=percent(named)) if named else project

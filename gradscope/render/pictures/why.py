@@ -27,8 +27,7 @@ _OF_LEAVES |= {Arrival.FROZEN: LineState.BARE}
 
 
 Key = tuple[str, str, int]
-"""What a box is: what a line does, its file and its number; else ``loss`` or ``leaves``, and which.
-"""
+"""What a box is: a line's effect, file and number; else ``loss`` or ``leaves``, and which."""
 
 
 def draw_way(

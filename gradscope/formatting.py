@@ -90,7 +90,7 @@ def rounded(number: float) -> str:
 
 def size_of(text: str) -> int:
     """Return the bytes that ``24GiB``, ``24 GB`` or ``1.5g`` stand for; raise ValueError for what
-    is no size.
+    is not a size.
     """
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([kmgt]?)(i?b)?", text.strip(), re.IGNORECASE)
     if found is None or not (found[2] or found[3]) or (not found[2] and "i" in found[3].lower()):

@@ -406,7 +406,7 @@ class _Tag:
 
 
 class Life(Printed):
-    """The nodes of one graph, and what has become of them; it keeps no part of the graph alive.
+    """The nodes of one graph, and their present state; it keeps no part of the graph alive.
 
     Print it to see which nodes were destroyed, and what was freed of those that are still there.
     """
@@ -472,7 +472,7 @@ def follow(*roots: torch.Tensor) -> Life:
 
     Works with or without a watch, and keeps nothing alive: each node gets a mark that dies with it.
 
-    Raises GradscopeError for what is no tensor with a graph, and for more than 20,000 nodes.
+    Raises GradscopeError if a root is not a tensor with a graph, or for more than 20,000 nodes.
 
     Example::
 
@@ -545,7 +545,7 @@ def holders(tensor: torch.Tensor, *, graph: bool = False) -> Holders:
 
     Works anywhere, with no watch.
 
-    Raises GradscopeError for what is no tensor.
+    Raises GradscopeError if ``tensor`` is not a tensor.
     """
     if not derives(type(tensor), torch.Tensor):
         given = f"gradscope.holders() takes a tensor, not {type(tensor).__name__}"

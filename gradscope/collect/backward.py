@@ -103,7 +103,7 @@ class Judge(Protocol):
 
 
 class Sink(Protocol):
-    """Where a watch writes what it sees."""
+    """Takes what a watch records."""
 
     def number(self, signature: Any, site: Site | None) -> int | None:
         """Return the number of the graph written for this signature."""

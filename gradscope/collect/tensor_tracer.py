@@ -682,7 +682,7 @@ class Following(TorchFunctionMode):
         return bool(met) and (bool(self._calls) or self.is_computed(self.number_of(met[0])))
 
     def is_computed(self, number: int) -> bool:
-        """Return whether a value is no leaf, and was computed from something."""
+        """Return whether a value is not a leaf, and was computed from something."""
         origin = self._origins[number]
         return origin.leaf < 0 and bool(origin.parents)
 

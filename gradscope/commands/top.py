@@ -70,7 +70,7 @@ def top(file: Path, every: float, settings: Settings) -> int:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Yield what returns the next key, or nothing once so many seconds have passed."""
+    """Yield a function that returns the next key, or an empty string after ``seconds``."""
     if termios is None or not sys.stdin.isatty():
         yield _none
         return

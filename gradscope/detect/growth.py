@@ -467,7 +467,7 @@ class Growth(Observer):
     @staticmethod
     def _lasts(loop: CallLoop, sightings: Sightings) -> bool:
         """Return whether what many calls of ``autograd.grad`` have built lives on, in a program
-        that trains nothing: this holder has the most of it, and is no variable of a function that
+        that trains nothing: this holder has the most of it, and is not a local of a function that
         may be one pass of many, unless the calls go back over all of it for graphs that nothing
         runs.
         """

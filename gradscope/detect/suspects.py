@@ -335,7 +335,7 @@ class Suspect(NamedTuple):
 
 @dataclass(slots=True)
 class _Container:
-    """A container: its names, the ids of the tensors in it, and how many iterations they are of."""
+    """A container: its names, the ids of its tensors, and how many iterations they are from."""
 
     names: list[Path]
     members: list[int]
@@ -375,7 +375,7 @@ class Scan:
             # Each of a few totals may go back over all iterations.
             iterations = group.iterations if self.between_calls else extent.iterations
             suspect = self._suspect(names, extent, iterations, group.members)
-            # Of a larger container only so many are looked at.
+            # Of a larger container, no more are inspected.
             cut = len(group.members) >= budget.max_items
             suspects.append(suspect._replace(is_container=True, cut=cut))
         suspects += self._chains([number for number in self.found if number not in inside])

@@ -80,7 +80,7 @@ _CONTAINERS = nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict
 
 
 class _Gradient(NamedTuple):
-    """A gradient that a step has used: it is held by its parameter alone."""
+    """A gradient that a step has used; only its parameter holds it."""
 
     tensor: TensorRef
     version: int
@@ -95,7 +95,7 @@ class _Gradient(NamedTuple):
 
 
 class _Unheld:
-    """A parameter that calls reach and that no optimizer which has stepped holds."""
+    """A parameter that calls reach, and that no optimizer that has stepped holds."""
 
     def __init__(self, parameter: Tensor) -> None:
         self.parameter = TensorRef(parameter)
@@ -132,7 +132,7 @@ class _Unheld:
 
 
 class _Optimizer:
-    """What is known of one optimizer and its steps: it may be gone when that is judged."""
+    """What is known of one optimizer and its steps; it may be gone when these are judged."""
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = weakref.ref(optimizer)

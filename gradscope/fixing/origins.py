@@ -134,7 +134,7 @@ class Stepper(NamedTuple):
 
 
 class Rehearsed:
-    """How a rehearsal has ended."""
+    """How a rehearsal ended."""
 
     ended: str
 

@@ -275,5 +275,5 @@ class _Sources:
 
 
 def none_held(tried: int) -> str:
-    """Return in words that none of so many edits mended what they were tried for."""
+    """Say that none of the edits that were tried mended the finding."""
     return f"of {counted(tried, 'edit')} that {'was' if tried == 1 else 'were'} tried, none held"

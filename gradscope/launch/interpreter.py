@@ -182,7 +182,7 @@ def program_of(name: str, args: Sequence[str]) -> Target | Command:
 
 
 def _code_of_command(name: str) -> str | None:
-    """Return what an installed command runs, for one that is no script: on Windows, say."""
+    """Return what an installed command runs, if that is not a script: on Windows, say."""
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="console_scripts", name=name):

@@ -171,7 +171,7 @@ _FAR = 7 * 24
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a holder held after so many ``iterations``, ``time`` seconds after the run began, in
+    """What a holder held after a number of ``iterations``, ``time`` seconds after the run began, in
     bytes: what graphs have ``saved``, the ``outputs`` that it keeps themselves, and the nodes.
 
     ``modules`` has what was saved by module, the most first, as far as that is known.
@@ -318,7 +318,7 @@ class Finding(Printed):
 
     @property
     def is_to_mend(self) -> bool:
-        """Whether it stands, is no mere advice, and has no fix that was tried and held. What holds
+        """Whether it stands, is not advice, and has no fix that was tried and held. What holds
         graphs holds them, however few they are.
         """
         is_mended = self.fix is not None and self.fix.proof is Proof.HELD

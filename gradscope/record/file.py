@@ -99,7 +99,7 @@ def parse(text: str | bytes) -> Any:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def loads(kind: type[T], text: str | bytes) -> T:
@@ -345,7 +345,7 @@ class Head(NamedTuple):
 
 
 def head_of(page: bytes) -> Head | None:
-    """Return what the beginning of a file says; None if that is no recording."""
+    """Return what the beginning of a file says; None if it is not a recording."""
     if len(page) < HEAD.size or not page.startswith(MAGIC):
         return None
     return Head(*HEAD.unpack_from(page)[1:])

@@ -195,7 +195,7 @@ def _differences(recordings: Sequence[Recording]) -> list[str]:
     """Return for each rank in what it first differs from the others, in a sentence.
 
     What most ranks have is what the others differ from; of two, what the lower one has. Processes
-    that are no ranks are expected to differ.
+    that are not ranks are expected to differ.
     """
     ranks = [_Rank(recording) for recording in recordings if recording.header.rank is not None]
     told: dict[int, str] = {}

@@ -40,7 +40,7 @@ LeftOut = Mapping[type, Set[str]]
 
 _NAMES = {"site": "location"}
 _ELSEWHERE: LeftOut = {Finding: {"graph", "graph_nodes"}, Root: {"node"}, Process: {"timeline"}}
-"""Graphs and memory curves of a recording, and what points into them, are no part of the report."""
+"""Graphs and memory curves of a recording, and what points into them, are left out."""
 
 _OUTCOME = ("exit_status", "exception", "finished", "running", "failure")
 _WHOLE = ("summary", "findings", "calls", "processes")

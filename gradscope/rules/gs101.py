@@ -97,15 +97,15 @@ _BEFORE = "before gradscope began to watch"
 
 class FreedGraph(NamedTuple):
     """What is known when ``call`` is about to run ``nodes``, whose saved tensors ``freed_by`` has
-    let go of.
+    freed.
 
     ``nodes`` begins with the one the engine will stop at; ``made`` holds the user's lines that
     built them, the one to blame first. ``freed_by`` is None if it ran before gradscope watched
-    or, ``freed_unseen``, was not looked at.
+    or, ``freed_unseen``, was not inspected.
     ``freed_same_statement``: it came from the same place in the code as ``call``. ``same_root``:
     both start at the same node. ``made_again``: the first of ``made`` has built nodes once more
-    since, so that a new iteration has begun. ``trains_anew``: the call leads to a leaf beside what
-    is freed too. ``stepped_between``: an optimizer has stepped since.
+    since, so that a new iteration has begun. ``trains_anew``: the call also reaches a leaf outside
+    of what is freed. ``stepped_between``: an optimizer has stepped since.
     ``foreseen`` are the fixes that were proposed when ``freed_by`` was about to run, if the failure
     was predicted then, and ``foretold`` the line that the prediction pointed at.
     """

@@ -102,7 +102,7 @@ RULE = rule(__doc__, "GS302", "graph-kept-alive", Severity.WARNING, Certainty.OB
 
 class KeptAlive(NamedTuple):
     """What is known of a holder: the line that stores into it, and how what it keeps has
-    ``grown``. Where no holder was found, it is the line that built what lives.
+    ``grown``. If no holder was found, it is the line that built what lives.
 
     ``call`` is None where no backward call goes through these graphs. ``is_scalar``: what is held
     are single numbers. ``after`` is the number of the last backward call. ``emptied``: the code

@@ -114,12 +114,12 @@ class Memory:
 
 
 class OutOfMemory(NamedTuple):
-    """What is known of an allocation that failed: ``asked`` bytes at the line ``failed``, when
-    torch had ``allocated`` so many; 0 where that is not known.
+    """What is known of an allocation that failed: ``asked`` bytes at the line ``failed``, and the
+    bytes that torch had ``allocated`` then; 0 if that is not known.
 
     ``saved`` is what the graph held that was being built, or ``in_call`` was run. ``kept`` says
     what others were kept by, for nothing, and ``held`` by which variables. All graphs together have
-    ``total`` bytes, ``after`` so many backward calls; before they had ``most``.
+    ``total`` bytes, ``after`` that many backward calls; ``most`` is what they had before.
     """
 
     failed: Site | None
@@ -208,8 +208,8 @@ def _told(facts: OutOfMemory, lines: Sequence[tuple[Any, list[Memory]]]) -> Iter
 
 
 class Checkpoint(NamedTuple):
-    """A ``module`` to run under a checkpoint, or each of the ``parts`` in it; that spares so many
-    bytes.
+    """A ``module`` to run under a checkpoint, or each of the ``parts`` in it, which saves
+    ``nbytes``.
     """
 
     nbytes: int

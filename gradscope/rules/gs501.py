@@ -81,7 +81,7 @@ RULE = rule(__doc__, "GS501", "backward-without-graph", Severity.ERROR, Certaint
 
 
 class Bare(NamedTuple):
-    """A tensor without a graph that a call starts from: its ``name``, the line that has bound that,
+    """A tensor without a graph that a call starts from: its ``name``, the line that bound it,
     and its ``label`` (``f32[]``). ``is_inference``: it was made in inference mode;
     ``is_discrete``: it holds integers or booleans.
     """

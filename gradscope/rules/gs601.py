@@ -94,7 +94,7 @@ _MOST_NAMED = 3
 
 
 class Operand(NamedTuple):
-    """What an operation saves: by which line, in which module, and a label (``f32[8]``)."""
+    """What an operation saves: its line, its module, and a label (``f32[8]``)."""
 
     site: Site | None = None
     module: str = ""

@@ -95,7 +95,7 @@ ERROR = "have finished reduction in the prior iteration"
 
 
 class Unfinished(NamedTuple):
-    """Parameters, ``names``, that ``calls`` gave no gradient to, as they did to the ``others``.
+    """Parameters, ``names``, that ``calls`` gave no gradient, unlike the ``others``.
 
     ``frozen`` are those that require none any more. ``step`` is the optimizer's, ``after`` the
     number of the last backward call, ``raised`` the line where the forward has raised. The options

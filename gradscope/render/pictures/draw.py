@@ -311,7 +311,7 @@ def _pdf(picture: Picture) -> tuple[bytes, list[str]]:
     """Return one page, as large as the picture, whose text can be searched and copied."""
     scene = to_svg(picture)
     with ExitStack() as restoring, as_file(_FONT) as font:
-        # What a PDF leaves out, as missing glyphs, is no warning in the user's log.
+        # What a PDF leaves out, as missing glyphs, is not a warning in the user's log.
         for logger in map(logging.getLogger, ("fpdf", "fontTools")):
             restoring.callback(logger.setLevel, logger.level)
             logger.setLevel(logging.ERROR)

@@ -230,7 +230,7 @@ def test_a_size_has_a_unit(text: str, size: int) -> None:
     ["24Gb?", "24", "", "GiB", "-1GiB", "1e9GiB", "0GB", "24iB", "1,5GiB", "nanGB", "9" * 40 + "T"],
 )
 def test_a_bad_size_is_refused_with_what_to_say(text: str) -> None:
-    with pytest.raises(ValueError, match="say 24GiB, 24GB or 800MiB"):
+    with pytest.raises(ValueError, match="use 24GiB, 24GB or 800MiB"):
         size_of(text)
-    with pytest.raises(UsageError, match="say 24GiB"):
+    with pytest.raises(UsageError, match="use 24GiB"):
         get_command(app).main(["report", "x", "--fit", text], "gradscope", standalone_mode=False)

@@ -132,7 +132,12 @@ def found(text: str, folder: Path, *options: str) -> tuple[str, list[str]]:
         pytest.param(EVALUATION, 200, TOTAL, "cause", "under torch.no_grad()", id="evaluation"),
         pytest.param(PASSING, 1200, NEVER_RUN, "cause", "under torch.no_grad()", id="passing"),
         pytest.param(
-            BATCH, 700, "one batch is too large", "forward", "less of 120,000", id="batch"
+            BATCH,
+            700,
+            "one batch is too large",
+            "forward",
+            "one of the 120,000 samples",
+            id="batch",
         ),
         pytest.param(
             RETAINED, 200, "retain_graph=True is not needed here", "cause", "away", id="retained"

@@ -140,7 +140,12 @@ def found(text: str, folder: Path, *options: str) -> tuple[str, list[str]]:
             id="batch",
         ),
         pytest.param(
-            RETAINED, 200, "retain_graph=True is not needed here", "cause", "away", id="retained"
+            RETAINED,
+            200,
+            "retain_graph=True is not needed here",
+            "cause",
+            "remove retain_graph=True",
+            id="retained",
         ),
     ],
 )

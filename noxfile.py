@@ -52,7 +52,7 @@ IN_FRAMEWORKS = (
     "tests/frameworks/test_recipes.py",
     "tests/frameworks/test_trained.py",
 )
-WITH_TOOLS = ("tests/unit/test_scalars.py", "tests/integration/test_handing_on.py")
+WITH_TOOLS = ("tests/unit/test_loggers.py", "tests/integration/test_handing_on.py")
 
 MATRIX = (
     ("3.11", "2.4.1"),

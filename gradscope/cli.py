@@ -1,4 +1,4 @@
-"""The command line: parses it, calls one command, prints what is wrong with it."""
+"""Parses the command line, calls one command, and prints what is wrong with the line."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from typer.main import get_command
 from gradscope.commands import help as help_command
 from gradscope.commands import report as report_command
 from gradscope.commands.outputs import attempted, tell
+from gradscope.formatting import size_of
 from gradscope.launch.interpreter import RECORDED, Command, program_of
 from gradscope.record import __version__
 from gradscope.render.pictures import Options
 from gradscope.rules.settings import DEFAULTS, FailOn, Format, Settings, settings_at
-from gradscope.units import size_of
 
 Job = Callable[[], int]
 """What a command line asks for, done outside of the parser and its handling of exceptions."""
@@ -34,14 +34,14 @@ UsageError: type[Any] = typer.BadParameter.__bases__[0]
 
 
 class Commands(TyperGroup):
-    """The commands; who names a program instead of one learns which command it needs."""
+    """The commands; a program in place of one gets the command that it needs."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that a line names."""
         name = args[0]
         if self.get_command(ctx, name) is None and (os.path.isfile(name) or name.endswith(".py")):
-            verb, does = ("report", "prints") if name.endswith(RECORDED) else ("run", "runs")
-            ctx.fail(f"No such command {name!r}; `gradscope {verb} {shlex.join(args)}` {does} it")
+            verb = "report" if name.endswith(RECORDED) else "run"
+            ctx.fail(f"No such command {name!r}; use `gradscope {verb} {shlex.join(args)}`")
         return super().resolve_command(ctx, args)
 
 
@@ -113,7 +113,7 @@ def _signal(text: str) -> int:
     """Return the number of the signal that ``--dump-on`` names."""
     number = getattr(signal, f"SIG{text.upper().removeprefix('SIG')}", None)
     if not isinstance(number, signal.Signals):
-        raise typer.BadParameter(f"{text!r} names no signal here; say SIGUSR1")
+        raise typer.BadParameter(f"{text!r} is not a signal here; use SIGUSR1")
     return number
 
 
@@ -125,10 +125,10 @@ def _size(text: str) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
-_BUDGET = "Look at fewer calls, to take no more than this share of the program's time."
-_IGNORE = "Do not count findings of this code, or several: GS303,GS305; repeatable."
+_BUDGET = "Keep the overhead below this share of the run time by inspecting fewer calls."
+_IGNORE = "Suppress findings with these comma-separated codes, such as GS303,GS305; repeatable."
 _QUIET = "The same as --format brief, and the default where CI=true: a line for each finding."
-_NO_REHEARSAL = "Do not run the program once more to find its fixes."
+_NO_REHEARSAL = "Do not rerun the program to search for fixes."
 _file = partial(_option, metavar="FILE")
 _on = partial(_option, metavar="SIGNAL", parser=_signal)
 _count = partial(_option, metavar="N", min=1)
@@ -138,7 +138,7 @@ FormatOption = Annotated[Format, _option("Format of the report.")]
 IgnoreOption = Annotated[list[str] | None, _option(_IGNORE, metavar="CODE")]
 BaselineOption = Annotated[Path | None, _file("Count only findings that this file does not have.")]
 WriteBaselineOption = Annotated[
-    Path | None, _file("Write a baseline of all findings that count, and count none of them.")
+    Path | None, _file("Write every finding that counts to this baseline; none fails the run.")
 ]
 NoRehearsalOption = Annotated[
     bool, _option(_NO_REHEARSAL, "--no-rehearsal", envvar="GRADSCOPE_NO_REHEARSAL")
@@ -173,13 +173,13 @@ def run(
         Path | None, _file("Draw the graph of the worst finding, or the last: .svg .png .dot")
     ] = None,
     metrics: Annotated[
-        Path | None, _file("Write figures for Prometheus to this file, once a second.")
+        Path | None, _file("Write Prometheus metrics to this file once a second.")
     ] = None,
     dump_on: Annotated[int | None, _on("Print stacks and graphs at this signal.")] = None,
     stop_after: Annotated[int | None, _count("End the program after N backward calls.")] = None,
     guard: Annotated[bool, _option("Raise an error before the engine would.", "--guard")] = False,
     no_hooks: Annotated[
-        bool, _option("Install no saved-tensor hooks, and see less.", "--no-hooks")
+        bool, _option("Install no hooks; inspect graphs only at backward calls.", "--no-hooks")
     ] = False,
     budget: Annotated[
         float | None,
@@ -197,9 +197,8 @@ def run(
     Run a program as Python would, and report on its backward graphs.
 
     Everything after PROGRAM belongs to the program. The exit status is the program's if that is not
-    0; else 1 if there is a finding at or above --fail-on, else 0. It is 2 if gradscope was used
-    wrongly, or the report could not be written where it should be. A program that is killed is
-    reported on too.
+    0; else 1 if there is a finding at or above --fail-on, else 0. It is 2 on a usage error or if
+    the report cannot be written. gradscope also reports on a program that is killed.
     """
     from gradscope.commands import run as command
 
@@ -255,16 +254,15 @@ def report(
 
 @app.command()
 def top(
-    file: Annotated[Path, _argument("A recording, or the number of a process.")],
-    every: Annotated[float, _option("Look every S seconds.", metavar="S", min=0.2)] = 2.0,
+    file: Annotated[Path, _argument("A recording, or the ID of a process.")],
+    every: Annotated[float, _option("Refresh every S seconds.", metavar="S", min=0.2)] = 2.0,
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,
 ) -> Job:
     """
-    Look into a program while it runs.
+    Show a running program's backward calls, memory and findings.
 
-    It shows what the program does, holds and has found so far. In a terminal this goes on until q
-    is pressed; else it prints a line at a time, until the run ends.
+    In a terminal, press q to quit. Otherwise, it prints one line per refresh until the run ends.
     """
     from gradscope.commands import top as command
 
@@ -287,8 +285,8 @@ def draw(
     focus: Annotated[
         str | None,
         _option(
-            "Show most of this: shared, finding, a node, module, leaf or root by name, or what a"
-            " fold has after its `open:`.",
+            "Unfold around WHAT: shared, finding, the name of a node, module, leaf or root, or the"
+            " text that a folded box shows after `open:`.",
             metavar="WHAT",
         ),
     ] = None,
@@ -316,7 +314,7 @@ def fix(
         list[int] | None, _count("Take fix N of a finding, not the recommended one; repeatable.")
     ] = None,
     write: Annotated[
-        bool, _option("Change the files if the recommended or picked fix holds.", "--write")
+        bool, _option("Apply the recommended or picked fix to the files if it holds.", "--write")
     ] = False,
     no_rehearsal: NoRehearsalOption = False,
     yes: Annotated[
@@ -324,7 +322,7 @@ def fix(
     ] = False,
     stop_after: Annotated[
         int | None,
-        _count("End each run after N backward calls (default: 100, or as the findings need)."),
+        _count("Stop each run after N backward calls (default: 100, or more if needed)."),
     ] = None,
     timeout: Annotated[float, _count("End after S seconds in all.", metavar="S")] = 600,
     format: FormatOption = Format.TEXT,  # noqa: A002
@@ -332,10 +330,10 @@ def fix(
     baseline: BaselineOption = None,
 ) -> Job:
     """
-    Show what mends the findings of a recording or script, as a diff.
+    Show the fixes for a recording or a script, as a diff.
 
-    The program is run once more, to find what mends it; that ends before it would change a file.
-    The exit status is 1 if --verify or --write was asked for and the fix did not hold.
+    gradscope reruns the program to search for fixes, and stops that rerun before it would change a
+    file (see --yes). With --verify or --write, the exit status is 1 if the fix did not hold.
     """
     from gradscope.commands import fix as command
 
@@ -359,16 +357,16 @@ def why(
         bool, _option("Let the rehearsal write files and connect, as the program does.", "--yes")
     ] = False,
     picture: Annotated[
-        Path | None, _file("Draw the way to this .svg, .png or .dot file.", "--picture")
+        Path | None, _file("Draw the picture to this .svg, .png or .dot file.", "--picture")
     ] = None,
     format: FormatOption = Format.TEXT,  # noqa: A002
 ) -> Job:
     """
-    Say if a gradient arrives at a parameter, or where it is cut.
+    Say whether a gradient reaches a parameter, or where it is cut.
 
-    It says by which lines it comes. The script is run once more, up to the second step of each
-    optimizer; that ends before it would change a file. The exit status is 0 if a gradient arrives
-    or requires_grad is off, 1 if none arrives, and 2 if that cannot be said.
+    The answer lists the lines on its path. gradscope reruns the script up to the second step of
+    each optimizer, and stops that rerun before it would change a file. The exit status is 0 if a
+    gradient arrives or requires_grad is off, 1 if none arrives, and 2 if that cannot be said.
     """
     from gradscope.commands import why as command
 
@@ -377,7 +375,7 @@ def why(
 
 
 @app.command()
-def explain(code: Annotated[str, _argument("A finding's code, as GS101, or name.", "CODE")]) -> Job:
+def explain(code: Annotated[str, _argument("A finding's code (GS101) or name.", "CODE")]) -> Job:
     """Explain what a finding means, why it is bad, and how to fix it."""
     return partial(help_command.explain, code)
 

@@ -1,4 +1,4 @@
-"""The exceptions that gradscope raises itself, and how what is not its own is given back."""
+"""Defines the exceptions that gradscope raises, and how changes outside it are undone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from gradscope.units import escaped
+from gradscope.formatting import escaped
 
 _MISSING: Any = object()
 

@@ -1,3 +1,3 @@
-"""The public functions; with them, the data shows itself in the forms for people."""
+"""Defines the public functions, and registers how data prints itself for people."""
 
-import gradscope.render.forms  # noqa: F401 - it registers how data shows itself
+import gradscope.render.printing  # noqa: F401 - it registers how data shows itself

@@ -1,4 +1,4 @@
-"""Assertions about graphs, for unittest, scripts and notebooks as for pytest."""
+"""Asserts facts about graphs, for unittest, scripts and notebooks as for pytest."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gradscope.api.watch import room, watch
 from gradscope.api.why import why
 from gradscope.collect.walk import Walker
 from gradscope.errors import GradscopeError
+from gradscope.formatting import counted, listed, nbytes
 from gradscope.model import Severity
 from gradscope.program.tensors import leaves_of, parameters_of
 from gradscope.torch_private import DisableTorchFunction
-from gradscope.units import counted, listed, nbytes
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,8 +61,8 @@ def assert_freed(*roots: torch.Tensor | GradientEdge) -> None:
 class assert_no_growth(watch):  # noqa: N801 - used as a verb
     """Watch a block of code, and raise AssertionError if it keeps the graphs of iterations alive.
 
-    The message is that of the findings, which name the holder (GS301, GS302, GS304). It takes some
-    8 backward calls at one place to see what grows.
+    The message is that of the findings, which name the holder (GS301, GS302, GS304). Detecting
+    growth needs about 8 backward calls at one line.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
-"""What can be asked of any graph at any moment, with or without a watch.
+"""Answers questions about any graph at any moment, with or without a watch.
 
 What it is, as plain data (``snapshot``, ``saved_tensors``) or as a picture (``draw``, ``to_dot``),
-and how two such differ (``compare``); what the engine would raise (``check``), and which tensors
-may be used how (``uses``); what becomes of it (``follow``), and which variables keep it alive, by
-the names a user would type (``holders``).
+and how two graphs differ (``compare``); what the engine would raise (``check``), and how each
+tensor can still be used (``uses``); what becomes of it (``follow``), and which variables keep it
+alive, by the names a user would type (``holders``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.autograd.graph import Node as AutogradNode
 from gradscope.api.watch import current, room
 from gradscope.code.source import cell_of, shell_of_ipython
 from gradscope.collect.calls import EngineCall
-from gradscope.collect.looker import Looker
+from gradscope.collect.inspector import Looker
 from gradscope.collect.marks import Packed
 from gradscope.collect.nodes import are_whole, held, kind_of
 from gradscope.collect.snapshot import picture
@@ -35,9 +35,10 @@ from gradscope.collect.state import State
 from gradscope.collect.walk import Following, Walker, may_have_gradient, root_node
 from gradscope.detect import hazards
 from gradscope.errors import GradscopeError
+from gradscope.formatting import escaped, listed
 from gradscope.model import Graph, Hazards, Node, NodeState, Root, SavedState, SavedTensors, Site
 from gradscope.model.graph import Change, Changes, Listing, Printed
-from gradscope.model.paths import Path
+from gradscope.model.variable_paths import Path
 from gradscope.program.containers import derives
 from gradscope.program.names import Names, names_in
 from gradscope.program.reach import ON_DEMAND, Walk, paths_by_referrers, tensors_with_graph
@@ -45,20 +46,19 @@ from gradscope.program.sites import USER, owner_of, user_frames
 from gradscope.program.tensors import describe, held_node, node_of, storage_of, values_of
 from gradscope.program.undisturbed import Uncollected
 from gradscope.program.variables import frames_of_threads, variables
-from gradscope.render.forms import table
 from gradscope.render.pictures import DrawOptions, Options, dot
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.draw import Drawing, draw_graphs
+from gradscope.render.printing import table
 from gradscope.torch_private import DisableTorchFunction
-from gradscope.units import escaped, listed
 
 
 def snapshot(*roots: torch.Tensor | GradientEdge) -> Graph:
     """Return the backward graph of one or more tensors as plain data, as it is at this moment.
 
     Works on any graph, with or without a watch, and reads nothing that would run an unpack hook.
-    Nodes come in depth-first order from the roots. A very deep graph is looked at only as far as
-    the stack allows; ``Graph.not_looked_at`` counts the edges left.
+    Nodes come in depth-first order from the roots. A very deep graph is inspected only as far
+    as the stack allows; ``Graph.not_looked_at`` counts the edges left.
 
     Raises GradscopeError for a root that has no graph (a leaf, or a result under ``no_grad``).
     """
@@ -281,7 +281,7 @@ def _edges(graph: Graph, keys: list[_Identity]) -> dict[_Identity, dict[_Identit
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One tensor: may it be changed in place, does backward through it run, and why (not)."""
+    """Whether one tensor can be modified in place or run backward now, and why (not)."""
 
     name: str
     label: str
@@ -292,7 +292,7 @@ class Use:
 
 
 class Uses(Listing[Use]):
-    """What may be done with each tensor; print it to read it."""
+    """How each tensor can still be used; print it to read it."""
 
     __slots__ = ()
     nothing = "no variable here holds a tensor"
@@ -309,7 +309,8 @@ class Uses(Listing[Use]):
 
 
 def uses(*roots: torch.Tensor) -> Uses:
-    """Return what may be done now with the caller's tensors, and with the parameters of the graph.
+    """Return which of the caller's tensors, and which parameters of the graph, can be modified in
+    place or run backward now.
 
     *Change in place*: without breaking a later backward call on ``roots``, which needs what its
     graph saved. *Backward*: through the tensor, or through what is built on it. The value of a
@@ -399,13 +400,13 @@ _numbers = itertools.count(1)
 
 
 class _Tag:
-    """Put on a node, with which it dies; nothing but the node holds it."""
+    """A mark on a node, which dies with the node: nothing else holds it."""
 
     __slots__ = ("__weakref__",)
 
 
 class Life(Printed):
-    """The nodes of one graph, and what has become of them; it keeps no part of the graph alive.
+    """The nodes of one graph, and their present state; it keeps no part of the graph alive.
 
     Print it to see which nodes were destroyed, and what was freed of those that are still there.
     """
@@ -471,7 +472,7 @@ def follow(*roots: torch.Tensor) -> Life:
 
     Works with or without a watch, and keeps nothing alive: each node gets a mark that dies with it.
 
-    Raises GradscopeError for what is no tensor with a graph, and for more than 20,000 nodes.
+    Raises GradscopeError if a root is not a tensor with a graph, or for more than 20,000 nodes.
 
     Example::
 
@@ -516,7 +517,7 @@ class Holder(Printed):
     ``class``, ``ctx`` (of an autograd Function) or ``unnamed``. ``site`` is where that is defined,
     or the function whose frame the name leads to. ``holds`` is ``tensor`` when the name leads to
     the tensor itself, ``graph`` or ``part of graph`` when it leads to another one that keeps all or
-    part of its graph. ``help`` says how to let go of what Python or IPython keeps by itself.
+    part of its graph. ``help`` says how to release what Python or IPython keeps by itself.
     """
 
     path: str
@@ -531,19 +532,20 @@ class Holder(Printed):
 
 
 class Holders(Listing[Holder]):
-    """Who keeps a tensor, or its graph, alive."""
+    """The names that keep a tensor, or its graph, alive."""
 
     __slots__ = ()
     nothing = "no variable holds it"
 
 
 def holders(tensor: torch.Tensor, *, graph: bool = False) -> Holders:
-    """Return the names that keep ``tensor`` alive; with ``graph=True`` also what keeps its graph:
-    other tensors whose own graph shares a node with it, as a walk of 20,000 nodes shows.
+    """Return the names that keep ``tensor`` alive, as a user would type them; with ``graph=True``,
+    also those that keep its graph alive: of other tensors whose own graph shares a node with it,
+    within a walk of 20,000 nodes.
 
     Works anywhere, with no watch.
 
-    Raises GradscopeError for what is no tensor.
+    Raises GradscopeError if ``tensor`` is not a tensor.
     """
     if not derives(type(tensor), torch.Tensor):
         given = f"gradscope.holders() takes a tensor, not {type(tensor).__name__}"

@@ -18,23 +18,24 @@ from gradscope.collect import facts
 from gradscope.collect.backward import Backward, came_out_of_a_call
 from gradscope.collect.calls import Call
 from gradscope.collect.facts import Part
-from gradscope.collect.looker import Looker
+from gradscope.collect.inspector import Looker
 from gradscope.collect.notes import Notes, came_by_signal, take
 from gradscope.collect.observers import Observer
 from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.slots import begin_watch, foreign
 from gradscope.collect.state import Overhead, State
 from gradscope.detect import crossing, failing, hazards
-from gradscope.detect.asking import Materialized
+from gradscope.detect.call_arguments import Materialized
+from gradscope.detect.checkpoint_mismatch import Recomputings
 from gradscope.detect.foresight import Foresight, FreedWatch
 from gradscope.detect.growth import Growth
 from gradscope.detect.inplace import InPlace
 from gradscope.detect.line_watch import LineWatch
-from gradscope.detect.recomputed import Recomputings
 from gradscope.detect.reducers import Reducers
-from gradscope.detect.trained import Trained
+from gradscope.detect.untrained import Trained
 from gradscope.detect.unused import UnusedGraphs, Waste
 from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
+from gradscope.formatting import counted
 from gradscope.hooks import (
     DefaultHookFunctions,
     Handle,
@@ -68,7 +69,7 @@ from gradscope.program.sites import forget_codes, place_in, site_of, user_frame
 from gradscope.program.tensors import TensorRef, is_held_leaf
 from gradscope.program.undisturbed import Uncollected, Untraced, unprofiled
 from gradscope.program.variables import turn_off
-from gradscope.record.scalars import EVERY, FIGURES, Sink
+from gradscope.record.loggers import EVERY, FIGURES, Sink
 from gradscope.record.writer import Further, RecordingWriter, begun
 from gradscope.render.wording import whole_message
 from gradscope.rules import gs603, gs604
@@ -82,7 +83,6 @@ from gradscope.torch_private import (
     is_compiling,
     rank_of_process,
 )
-from gradscope.units import counted
 
 if TYPE_CHECKING:
     from gradscope.render.pictures import DrawOptions

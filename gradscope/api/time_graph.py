@@ -1,4 +1,4 @@
-"""Measures what share of a training step's time goes into building its graph."""
+"""Measures the share of a training step's time that goes into building its graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joins hooks, ledger and choke point into a watch: ``with gradscope.watch() as scope:``."""
+"""Joins hooks, ledger and interception of calls into a watch: ``with gradscope.watch():``."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Any
 import torch
 
 from gradscope.api.scope import Asked, Scope, Session
-from gradscope.collect.following import FAILED, Following, followed
 from gradscope.collect.notes import Notes
+from gradscope.collect.tensor_tracer import FAILED, Following, followed
 from gradscope.collect.walk import MOST_NODES, StackLimit
 from gradscope.errors import GradscopeError, Handle
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
 from gradscope.program.undisturbed import unprofiled
 from gradscope.record import __version__
 from gradscope.record.file import Store
-from gradscope.record.scalars import sinks_of
+from gradscope.record.loggers import sinks_of
 from gradscope.record.writer import RecordingWriter
 from gradscope.rules.settings import Suppressor, percent, settings_at
 
@@ -36,28 +36,28 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
 
     ``raise_on="error"`` raises :class:`gradscope.FreedGraphError` or
     :class:`gradscope.StaleSavedTensorError` before the engine would raise and before it touches any
-    ``.grad``. ``hooks=False`` installs no saved-tensor hooks: graphs are then looked at only when a
+    ``.grad``. ``hooks=False`` installs no saved-tensor hooks: graphs are then inspected only when a
     backward call is made. ``save`` writes a recording to a file as it happens. ``on_finding`` is
     called with each :class:`gradscope.model.Finding` the moment it is made, and ``on_call`` with
-    each :class:`gradscope.model.BackwardCall` when it has ended. ``log`` gets figures of the watch
+    each :class:`gradscope.model.BackwardCall` when it has ended. ``log`` gets the watch's metrics
     about once a second and at its end: a ``SummaryWriter``, a run of W&B, the module ``mlflow``, a
-    function of a name, a value and a step, or a list of such. ``stop_after`` raises ``StopRun``,
-    which no ``except Exception`` stops, after so many backward calls. ``budget``, in percent, is
-    the share of the time that the watch may take: a call that comes when it is spent is not looked
-    at, and what the engine raises there is told after the error. By default it is that of the
-    variable GRADSCOPE_BUDGET or of ``[tool.gradscope]``, or else every call is looked at; a nested
-    watch has that of the one around it. ``header`` says what was run, where that is not this
-    process. ``ways=True`` sees each torch call of the block, which takes time, so that
-    ``gradscope.why`` can say where a way is cut. Watches may be nested.
+    function of a name, a value and a step, or a list of these. ``stop_after`` raises ``StopRun``,
+    which no ``except Exception`` stops, after that many backward calls. ``budget``, in percent, is
+    the share of the time that the watch may take: once it is spent, calls are not inspected, and an
+    engine error in them is explained only after it is raised. The default comes from the variable
+    GRADSCOPE_BUDGET or ``[tool.gradscope]``; without either, every call is inspected. A nested
+    watch has the budget of the one around it. ``header`` says what was run, if that is not this
+    process. ``ways=True`` follows each torch call of the block, which takes time, so that
+    ``gradscope.why`` can say where a gradient's path is cut. Watches may be nested.
 
     Findings that are suppressed by a comment (``# gradscope: ignore[GS303]``), by
     ``[tool.gradscope]`` in pyproject.toml or by its baseline are kept with the reason as their
     ``suppression``; they raise nothing, and ``on_finding`` is not called with them. ``ignore``
     names more codes, ``baseline`` another file; with ``settings=False`` every finding counts.
 
-    Raises GradscopeError where ``save`` cannot be written, ``log`` takes no figures or the settings
-    are wrong, ValueError for another ``raise_on`` than a severity, and where ``settings=False``
-    comes with settings.
+    Raises GradscopeError if ``save`` cannot be written, ``log`` takes no metrics or the settings
+    are wrong; ValueError if ``raise_on`` is not a severity, or if ``settings=False`` comes with
+    settings.
 
     Example::
 

@@ -1,4 +1,4 @@
-"""Answers whether a gradient arrives at a tensor, over which lines, and where its way is cut."""
+"""Answers whether a gradient reaches a tensor, by which lines, and where its path is cut."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from torch.nn import Module
 
 from gradscope.api.watch import room
 from gradscope.code import source
-from gradscope.collect.following import Following, followed
+from gradscope.collect.tensor_tracer import Following, followed
 from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
+from gradscope.fixing.gradient_paths import Arrival, Cut, Row, Ways
 from gradscope.fixing.origins import EngineUse, Leaf
-from gradscope.fixing.ways import Arrival, Cut, Row, Ways
 from gradscope.model import Site
 from gradscope.program.names import parameters_in
 from gradscope.program.sites import place_in, user_frames
 from gradscope.program.tensors import describe, leaves_of
 from gradscope.render.pictures.draw import Drawing
-from gradscope.render.pictures.ways import draw_way
+from gradscope.render.pictures.why import draw_way
 from gradscope.render.text import console_in_memory, written_on
 from gradscope.render.text.why import print_answer, print_call
 from gradscope.rules.base import told
@@ -38,7 +38,7 @@ _UNDER_WAYS = "where ways lead, and are cut, is known only of code run under wat
 
 
 class CutPlace(NamedTuple):
-    """A place where a way is cut: its line, the operation, the parameters behind it by name."""
+    """A place that cuts a path: its line, its operation, the names of the parameters behind it."""
 
     site: Site | None
     operation: str
@@ -47,10 +47,10 @@ class CutPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Whether a gradient ``arrives``; None: that cannot be said.
+    """Whether a gradient ``arrives``; None if that is not known.
 
-    ``ways`` are the lines of a way from the loss, each with what a gradient does there; ``cuts``
-    the places where ways are cut, None where they are not known. ``str`` is all of it as text; a
+    ``ways`` are the lines of a path from the loss, each with what a gradient does there; ``cuts``
+    are the places where paths are cut, None if these are not known. ``str`` is all of it as text; a
     notebook shows the text, and the picture.
     """
 

@@ -19,8 +19,8 @@ from itertools import islice
 from types import CodeType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from gradscope.formatting import firsts
 from gradscope.model import Site
-from gradscope.units import firsts
 
 
 def cell_of(file: str) -> str:
@@ -105,7 +105,7 @@ _ALL_IGNORED = ("ignore", None, Warning, None, 0)
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Parse or compile the program's text without a word: Python warned of it when it began.
+    """Parse or compile the program's text without warnings: Python showed them when it started.
 
     ``warnings.catch_warnings`` would make Python show again what it has shown once.
     """

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from gradscope.code import source
 from gradscope.code.source import SourceFile, cells_like
 from gradscope.model import Site
-from gradscope.model.paths import Path
+from gradscope.model.variable_paths import Path
 
 
 class Statement(NamedTuple):

@@ -1,3 +1,3 @@
-"""Collect: what torch holds at this moment, as marks, counts and frozen data; no live object
-outlives the look.
+"""Collects what torch holds at this moment, as marks, counts and frozen data; keeps no live object
+past an inspection.
 """

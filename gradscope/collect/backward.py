@@ -1,4 +1,4 @@
-"""The choke point: looks at every backward call before the engine runs it, and books it
+"""Intercepts every backward call: inspects its graph before the engine runs, and records the call
 afterwards.
 """
 
@@ -19,9 +19,9 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.calls import Call, EngineCall, Guarded, Habit, Shape, Shapes, finished
 from gradscope.collect.generations import name_of_thread
+from gradscope.collect.inspection import Look
+from gradscope.collect.inspector import Looker
 from gradscope.collect.ledger import LOOKS
-from gradscope.collect.look import Look
-from gradscope.collect.looker import Looker
 from gradscope.collect.notes import postponed, raise_postponed, raised_by_program
 from gradscope.collect.observers import Observer
 from gradscope.collect.saving import Saving
@@ -61,7 +61,7 @@ _SAMPLE_EVERY = 0.01
 # Kinds of guarded calls whose rows are remembered. When there are more, all are forgotten, and
 # each row is looked up again when a call of its kind comes.
 _MOST_ROWS = 64
-_PASSED = "this call was not looked at, as the budget was spent"
+_PASSED = "this call was not inspected because the budget was spent"
 _COUNTED = f"of calls that are alike, one in {READ_EACH} is read"
 _LEAST = 0.02  # seconds of a budget that is left: about as much as reading the code ahead takes
 
@@ -79,7 +79,7 @@ def came_out_of_a_call(error: BaseException) -> bool:
 
 
 class Evidence(NamedTuple):
-    """One backward call: the look at its graph, and its picture if there is one.
+    """One backward call: the inspection of its graph, and the graph's snapshot if there is one.
 
     It holds nodes and tensors, so it must not outlive the judgement.
     """
@@ -103,7 +103,7 @@ class Judge(Protocol):
 
 
 class Sink(Protocol):
-    """Where a watch writes what it sees."""
+    """Takes what a watch records."""
 
     def number(self, signature: Any, site: Site | None) -> int | None:
         """Return the number of the graph written for this signature."""
@@ -131,7 +131,7 @@ class Sink(Protocol):
 
 
 class Books:
-    """Writes what calls found, freed and kept, and from time to time the memory that is held."""
+    """Records what calls found, freed and kept, and from time to time the memory that is held."""
 
     def __init__(self, state: State, sink: Sink) -> None:
         self._state = state
@@ -228,7 +228,7 @@ def _key(call: Guarded) -> Shape | Habit:
 
 
 class Backward:
-    """Numbers the backward calls of a watch, and books what each found, freed and kept."""
+    """Numbers the backward calls of a watch, and records what each found, freed and kept."""
 
     def __init__(self, state: State, looker: Looker, judge: Judge, sink: Sink) -> None:
         self._state = state

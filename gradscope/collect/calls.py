@@ -72,7 +72,7 @@ NO_SHAPE = Shape(0, Signature())
 
 
 class Shapes:
-    """All shapes that were met; the oldest are forgotten first."""
+    """All known shapes; the oldest are forgotten first."""
 
     def __init__(self) -> None:
         self._shapes: dict[Signature, Shape] = {}
@@ -141,7 +141,7 @@ class Account:
         self.counts: Sequence[int] = (0,) * len(COUNTS)
 
     def add(self, size: tuple[int, int], counts: Sequence[int] = (), *, calls: int = 1) -> None:
-        """Add so many calls, whose graphs saved so much together."""
+        """Add a number of calls, whose graphs saved that much together."""
         self.calls += calls
         self.tensors += size[0]
         self.nbytes += size[1]
@@ -149,8 +149,8 @@ class Account:
             self.counts = tuple(map(add, self.counts, counts))
 
     def of_as_many(self, other: Account) -> Iterator[int]:
-        """Return what would have been counted with other calls: per tensor and byte as much. What
-        was saved beside, by graphs that no call ran through, has nothing to do with their size.
+        """Estimate the counts for the ``other`` calls, in proportion to their tensors and bytes.
+        What graphs saved that no call ran through has nothing to do with their size.
         """
         calls = other.calls / self.calls
         for name, counted in zip(COUNTS, self.counts, strict=True):
@@ -180,8 +180,8 @@ _UNKNOWN_YET = -1  # of nodes built beside a graph: no number of them
 
 
 class Habit:
-    """The calls of one kind at one place: which kinds of nodes their graphs have, and what is
-    counted with such a call.
+    """The pattern of calls of one kind at one place: the kinds of nodes in their graphs, and what
+    such a call counts.
     """
 
     def __init__(self) -> None:
@@ -276,7 +276,7 @@ PLAIN_BACKWARD = ACCUMULATES
 
 class EngineCall(NamedTuple):
     """What a backward call asks of the engine. ``accumulates`` is False for ``autograd.grad``;
-    ``allows_unused``: an input that nothing reaches is no error.
+    ``allows_unused``: an input that nothing reaches is not an error.
     """
 
     outputs: Sequence[Any]
@@ -472,9 +472,9 @@ class Call:
 
 @dataclass(slots=True)
 class CallSite:
-    """A place of which ``reads`` calls were read since the hooks were lifted; ``left`` more may be
-    counted before another is read, and none from number ``alarm`` on. The last graph that was read
-    had so many ``nodes``, and this shape, if it is known.
+    """A line at which ``reads`` calls were read since the hooks were lifted; ``left`` more may be
+    counted before the next is read, and none from number ``alarm`` on. ``nodes`` is the size of
+    the last graph that was read, ``shape`` its shape if that is known.
     """
 
     place: Place
@@ -487,8 +487,8 @@ class CallSite:
 
 
 class Counted(NamedTuple):
-    """A guarded call of which only the numbers of its nodes were looked at, after so many ``steps``
-    of optimizers. It has what ``Call`` has of these.
+    """A guarded call of which only the numbers of its nodes were read; ``steps`` counts optimizer
+    steps before it. Its fields mean what those of ``Call`` mean.
 
     The next node had the number ``start`` as it began, and ``sequence_nr`` as it ended, so many
     seconds after the watch had begun.
@@ -574,5 +574,5 @@ def record_of(call: Call) -> BackwardCall:
 
 
 BEFORE_WATCH = Call(0, None, keep=False)
-"""Stands for a backward call that ran before the watch began, or was not looked at."""
+"""Stands for a backward call that ran before the watch began, or was not inspected."""
 BEFORE_WATCH.open = False

@@ -29,9 +29,9 @@ class Part(StrEnum):
     """A part of gradscope that can be turned off alone; the value says what is lost with it."""
 
     WATCH = "nothing is watched"
-    LOOKS = "graphs are not looked at: only backward calls and their errors are told"
-    HOOKS = "no saved-tensor hooks: graphs are looked at only when a backward call is made"
-    VARIABLES = "variables have no names, and nothing is foretold"
+    LOOKS = "graphs are not inspected: only backward calls and their errors are reported"
+    HOOKS = "no saved-tensor hooks: graphs are inspected only when a backward call is made"
+    VARIABLES = "variables are not named, and nothing is predicted"
     STEPS = "the steps of optimizers are not seen"
     LINES = "lines are not watched: GS103 and GS202 come later or not at all"
 
@@ -90,7 +90,7 @@ def engine_is_bound_in_two_modules() -> bool:
     return all(callable(module._engine_run_backward) for module in modules)
 
 
-@_fact(_LOOKS, "collect/marks.py", "collect/looker.py")
+@_fact(_LOOKS, "collect/marks.py", "collect/inspector.py")
 def metadata_lives_with_the_node() -> bool:
     """Check that node.metadata is a dict that lives and dies with the C++ node."""
     mark = {torch.empty(0, device="cpu")}
@@ -125,7 +125,7 @@ def saved_attribute_raises_when_stale() -> bool:
     return _raises(lambda: getattr(node, private.SAVED + "other"), "modified by an inplace")
 
 
-@_fact(_LOOKS, "collect/looker.py", "detect/suspects.py")
+@_fact(_LOOKS, "collect/inspector.py", "detect/suspects.py")
 def leaf_nodes_have_the_largest_number() -> bool:
     """Check that the nodes of leaves all have the largest sequence number."""
     node: Any = _leaf().exp().grad_fn
@@ -141,7 +141,7 @@ def views_name_their_base() -> bool:
     return bool(view._is_view()) and view._base is tensor and not tensor._is_view()
 
 
-@_fact(_LOOKS, "collect/saving.py", "collect/looker.py", "collect/mutations.py")
+@_fact(_LOOKS, "collect/saving.py", "collect/inspector.py", "collect/mutations.py")
 def versions_count_changes() -> bool:
     """Check that a tensor and its detached aliases share a version counter."""
     tensor = torch.ones(2, device="cpu")
@@ -243,7 +243,7 @@ def functions_know_their_nodes() -> bool:
     return known and named and len(private.read_saved_by_function(node)) == 1
 
 
-@_fact((Part.STEPS,), "hooks.py", "collect/mutations.py", "detect/trained.py")
+@_fact((Part.STEPS,), "hooks.py", "collect/mutations.py", "detect/untrained.py")
 def steps_have_global_hooks() -> bool:
     """Check that every optimizer's step runs the global hooks."""
     hooks.on_optimizer_step(lambda optimizer: None, lambda optimizer: None).close()
@@ -278,7 +278,7 @@ def note(failed: tuple[Fact, ...]) -> str:
     """Return the line that the report has on facts that do not hold."""
     lost = "; ".join(part.value for part in Part if part in parts_off(failed))
     untrue = ", and ".join(f'"{fact.statement}"' for fact in failed)
-    return f"with torch {torch.__version__} it is not so that {untrue}: {lost}"
+    return f"with torch {torch.__version__} this does not hold: {untrue}; {lost}"
 
 
 def parts_off(facts: tuple[Fact, ...]) -> frozenset[Part]:

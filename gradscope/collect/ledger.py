@@ -1,5 +1,5 @@
-"""Counts saved tensors and their bytes from the moment they are saved until the graph lets go of
-them, and says of which storages a graph is the only owner, by the counts of torch and Python.
+"""Counts saved tensors and their bytes from saving to release, and finds the storages that only the
+graph owns, from the reference counts of torch and Python.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Ledger:
     def count(self, packed: Packed, tensor: torch.Tensor) -> None:
         """Count the bytes of a saved activation, once per storage.
 
-        A tensor that is no view starts its storage and fills it; asking for the storage itself
+        A tensor that is not a view starts its storage and fills it; asking for the storage itself
         costs ten times as much.
         """
         try:
@@ -194,7 +194,7 @@ class Storages:
 
     def read(self, entries: Sequence[Entry], at: int) -> Sequence[Any]:
         """Return of the tensor that is one of the entries of a node the number of its storage, the
-        address of that, and whether it is a view; the number is 0 for what is no tensor.
+        address of that, and whether it is a view; the number is 0 if it is not a tensor.
 
         Nothing else of ours may hold any of these tensors.
         """

@@ -31,7 +31,7 @@ from gradscope.collect.calls import (
     Shape,
 )
 from gradscope.collect.generations import OTHER, Generations
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.marks import KEY, Census, Packed, Token, Weight
 from gradscope.collect.nodes import (
     Kind,

@@ -1,5 +1,5 @@
-"""What gradscope leaves in the program's graphs: a Token on each node, a Packed in place of each
-saved tensor.
+"""Defines what gradscope leaves in the program's graphs: a Token on each node, and a Packed in
+place of each saved tensor.
 
 Each lives exactly as long as what it stands for, so its destruction is an event.
 """
@@ -56,7 +56,7 @@ class Weight:
         self._nodes = 0
 
     def keep(self, tensors: int, nbytes: int) -> None:
-        """Take it that a call has left so many saved tensors and bytes in the graph."""
+        """Record how many saved tensors and bytes a call left in the graph."""
         self._census.kept_tensors += tensors - self._kept[0]
         self._census.kept_bytes += nbytes - self._kept[1]
         self._kept = tensors, nbytes
@@ -203,8 +203,8 @@ class Token:
 
 
 class LeafToken(Token):
-    """The mark on the node of a leaf, which is not counted: graphs share it, and torch gives it no
-    number.
+    """The mark on the node of a leaf. It is not counted, because graphs share such nodes and torch
+    does not number them.
     """
 
     @hidden_from_compiler

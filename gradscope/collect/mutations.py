@@ -1,5 +1,5 @@
-"""Remembers which optimizer step changed which parameter, and finds the line of any other change in
-place.
+"""Remembers which optimizer step modified which parameter, and finds the line of any other in-place
+modification.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class _OptimizerStep:
 
 
 class Mutations:
-    """Evidence about changes in place. Versions of parameters are compared only at optimizer steps,
-    and only while some graph still holds saved tensors: in a healthy loop it holds none by then.
+    """Evidence of in-place modifications. Versions of parameters are compared only at optimizer
+    steps, and only while a graph still holds saved tensors: in a healthy loop none does by then.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What the report says of the watch itself, and what of the program's comes by in our code.
+"""Collects the report's notes on the watch itself, and handles the program's errors in our code.
 
 The report names limits that the watch met, and parts that failed.
 """

@@ -1,4 +1,4 @@
-"""Observers of a running program, which announce findings, and the one place that calls them."""
+"""Defines the observers of a running program, which report findings, and calls them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import FrameType, ModuleType
 from typing import Any, Concatenate, ParamSpec, TypeAlias
 
 from gradscope.collect.calls import Call, Guarded
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.model import BackwardCall, Finding
@@ -79,7 +79,7 @@ class Observer:
         """A tensor was saved, while graphs are looked at in detail."""
 
     def grown(self, frame: FrameType) -> None:
-        """The ledger counts as many saved tensors as it was asked to look out for."""
+        """The number of saved tensors exceeded the ledger's threshold."""
 
     def dropped(self, packed: Packed, nbytes: int) -> None:
         """A saved tensor was destroyed with its graph, outside of any backward call."""
@@ -104,7 +104,7 @@ Listeners: TypeAlias = list[tuple[Observer, Callable[..., Any], Report]]
 
 
 class Observers:
-    """Tells every observer in turn what happens, and announces what they find.
+    """Notifies every observer in turn of what happens, and reports what they find.
 
     An observer that fails is switched off and noted once; the others and the program continue.
     """

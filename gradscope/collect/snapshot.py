@@ -1,4 +1,4 @@
-"""Pictures nodes as plain data, where time allows; keeps no node, tensor or frame past the look."""
+"""Takes snapshots of nodes as plain data, if time allows; keeps no node, tensor or frame after."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch.autograd.graph import Node
 
 import gradscope.model as model
 from gradscope.collect.calls import Shape, Shapes
+from gradscope.collect.inspection import Look
 from gradscope.collect.ledger import Entry, Storages
-from gradscope.collect.look import Look
 from gradscope.collect.marks import Packed, Token, are_made, token_of
 from gradscope.collect.nodes import (
     held,
@@ -45,7 +45,7 @@ _others = attrgetter("dtype", "device", "_version")
 
 
 class _Read(NamedTuple):
-    """What was read of a saved tensor, but for its storage; no facts of what is no tensor.
+    """What was read of a saved tensor, but for its storage; no facts if it is not a tensor.
 
     ``packed`` is what our pack hook knew: the version, and the places that saved it.
     """
@@ -87,7 +87,7 @@ def picture(
     """The walked nodes as plain data; ``following`` has the edges of each, if they were read."""
     if following is None:
         following = map(attrgetter("next_functions"), index)
-    with DisableTorchFunction(), Uncollected():  # what is made here is no garbage
+    with DisableTorchFunction(), Uncollected():  # what is made here is not garbage
         painter = _Painter(names)
         painter.paint(index, following, runs)
     return Graph(painter.nodes, painter.edges, tuple(roots), left)

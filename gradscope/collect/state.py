@@ -1,4 +1,4 @@
-"""What one watch knows, shared by those who collect and those who detect."""
+"""Holds what one watch knows; collecting and detecting share it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gradscope.collect.notes import Notes
 from gradscope.collect.observers import Observers
 from gradscope.collect.saving import DefaultHooks, Saving
 from gradscope.collect.walk import StackLimit
+from gradscope.formatting import counted
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.names import Names
 from gradscope.program.sites import Place
 from gradscope.torch_private import CALL, NO_SEQUENCE_NR, carried, next_sequence_nr
-from gradscope.units import counted
 
 # Predictions of the last calls that are kept, to see whether one of them comes true in an error.
 _MOST_FORETOLD = 100
@@ -41,8 +41,8 @@ _LEAST_TOLD, _LEAST_SHARE = 1_000_000, 0.01
 
 
 class Overhead:
-    """Keeps what a watch costs within a share of the time since it began: a call that comes when it
-    is spent is not looked at.
+    """Keeps the overhead of a watch within a share of the time since it began: once that is spent,
+    calls are not inspected.
 
     ``passed`` counts those calls, and ``within`` those in progress; ``ended`` is the number of the
     next node when the last one ended, ``before_clock`` how many come before the clock is asked.
@@ -62,7 +62,7 @@ class Overhead:
         return self.percent / 100 * (time.perf_counter() - self._started) - self._spent
 
     def rest(self) -> None:
-        """Let as many calls pass as may come, at the pace of the last, until there is some left."""
+        """Skip as many calls as will come, at the recent rate, until the budget has recovered."""
         (before, passed), self._asked = self._asked, (time.perf_counter(), self.passed)
         pace = (self._asked[0] - before) / (self.passed - passed or 1)
         wait = -self.left / self.percent * 100
@@ -86,7 +86,7 @@ class Overhead:
     def notes(self) -> tuple[str, ...]:
         """What the report says of it."""
         calls = counted(self.passed, "backward call")
-        note = f"{calls} not looked at (budget {self.percent:g} %): the totals leave them out"
+        note = f"{calls} not inspected (budget {self.percent:g} %); the totals exclude them"
         return (note,) if self.passed else ()
 
 

@@ -1,4 +1,4 @@
-"""`gradscope fix`: show the fixes of a recording, try them out, write them."""
+"""`gradscope fix`: show the fixes of a recording, verify them, apply them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rich.console import Console
 
 from gradscope.commands.outputs import console_on, print_line, printer
 from gradscope.errors import GradscopeError
-from gradscope.launch.improvement import Workshop, improved, started, told
+from gradscope.formatting import counted
+from gradscope.launch.fork_server import Workshop, improved, started, told
 from gradscope.launch.runner import die_of_interrupt
 from gradscope.model import Finding, Recording
 from gradscope.render.text import begin_line, show_progress
 from gradscope.render.wording import fix_command
 from gradscope.rules.settings import Format, Settings, Suppressor
-from gradscope.units import counted
 
 if TYPE_CHECKING:
     from gradscope.fixing.plan import Plan
@@ -45,7 +45,7 @@ def _fix(
     from gradscope.fixing.runs import Bounds
     from gradscope.fixing.verify import default_calls
     from gradscope.render.text.fixes import print_changes, print_plan
-    from gradscope.render.text.trials import print_trial
+    from gradscope.render.text.verification import print_trial
 
     console = console_on(sys.stdout)
     is_text = settings.format is Format.TEXT

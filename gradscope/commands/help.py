@@ -15,7 +15,7 @@ from gradscope.record import __version__
 
 
 class Grade(StrEnum):
-    """How something that was checked is; only ``FAILS`` makes the exit status 1."""
+    """The result of a check; only ``FAILS`` makes the exit status 1."""
 
     OK = "ok"
     LESS = "less"
@@ -23,7 +23,7 @@ class Grade(StrEnum):
 
 
 class Check(NamedTuple):
-    """Something that was checked: what it is, how it is, and what to do about it."""
+    """Something that was checked: its name, its state, and what to do about it."""
 
     name: str
     state: Grade
@@ -46,7 +46,7 @@ def _torch_checks() -> Iterator[Check]:
         import torch
     except Exception as error:  # a broken installation raises anything
         why = f"it cannot be imported ({type(error).__name__}: {error})"
-        beside = "a program is watched by the gradscope beside it"
+        beside = "gradscope watches only programs in its own environment"
         yield Check("torch", Grade.FAILS, why, f"install torch in this environment: {beside}")
         return
     devices = [name for name in ("cuda", "mps", "xpu") if _is_available(torch, name)]
@@ -63,7 +63,7 @@ def _torch_checks() -> Iterator[Check]:
     for fact in failing:
         lost = "; ".join(part.value for part in fact.parts)
         state = Grade.FAILS if facts.Part.WATCH in fact.parts else Grade.LESS
-        yield Check("fact", state, f"not so: {fact.statement} ({lost})", _REPORT)
+        yield Check("fact", state, f"does not hold: {fact.statement} ({lost})", _REPORT)
     yield _watches()
 
 

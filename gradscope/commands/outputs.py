@@ -1,4 +1,4 @@
-"""The files and streams that a report goes to, and the formats in which it is written."""
+"""Writes reports to files and streams, in each format."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.text import Text
 
 from gradscope.errors import GradscopeError
+from gradscope.formatting import escaped
 from gradscope.model import Recording
 from gradscope.render.machine import writer
 from gradscope.render.pictures import DEFAULTS, Options
 from gradscope.render.text import SafeConsole, begin_line, plain, print_lines, write_text
 from gradscope.rules.settings import Format
-from gradscope.units import escaped
 
 
 class SafeStream(io.TextIOBase):

@@ -15,6 +15,7 @@ import pytest
 from gradscope.code.source import called_name, calls_in, enclosing, spans
 from gradscope.commands.outputs import print_line
 from gradscope.errors import GradscopeError, attempting
+from gradscope.formatting import counted
 from gradscope.launch.runner import describe, when_torch_is_imported
 from gradscope.model import (
     BackwardCall,
@@ -27,13 +28,12 @@ from gradscope.model import (
     SuppressionKind,
 )
 from gradscope.record.file import dumps, loads
-from gradscope.render.forms import findings_text
+from gradscope.render.printing import findings_text
 from gradscope.render.text import console_in_memory, written_on
 from gradscope.render.text.report import print_list, tally
 from gradscope.render.wording import LOOKED_FOR
 from gradscope.rules import by_code
 from gradscope.rules.settings import FailOn, Settings, Suppressor, settings_at, write_baseline
-from gradscope.units import counted
 
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope

@@ -29,22 +29,22 @@ from gradscope.commands.outputs import (
 )
 from gradscope.errors import GradscopeError
 from gradscope.fixing.constructs import with_edits
+from gradscope.formatting import counted, listed
 from gradscope.launch.children import ChildPlan, Children, own_file
+from gradscope.launch.crash_reporter import is_possible, standing_by
 from gradscope.launch.dump import answer
-from gradscope.launch.improvement import Workshop, improved, untried
+from gradscope.launch.fork_server import Workshop, improved, untried
 from gradscope.launch.interpreter import Target, header_of
 from gradscope.launch.runner import Ended, die_of_interrupt, run_program
-from gradscope.launch.standby import is_possible, standing_by
 from gradscope.model import Finding, Outcome, Recording, Severity
 from gradscope.record.file import Store, amend, create, load_from
+from gradscope.record.loggers import MetricsFile
 from gradscope.record.processes import merged
-from gradscope.record.scalars import MetricsFile
 from gradscope.render.text import begin_line, show_progress
 from gradscope.render.text.fixes import print_tried
 from gradscope.render.text.report import print_finding, print_report
 from gradscope.render.wording import fix_command
 from gradscope.rules.settings import Format, Settings, Suppressor, write_baseline
-from gradscope.units import counted, listed
 
 # All that a report needs is imported before the program runs, which may leave no path to import it
 # from.
@@ -235,7 +235,7 @@ class _Report:
             parts = [together] if has_any else []
             together = merged([*parts, *(recording for _, recording in written)])
             together = replace(together, header=own.header if own else header, outcome=outcome)
-        started = "a process was started that is not watched; this watches it"
+        started = "the program started a process that is not watched; to watch it, run"
         failed = "following a process failed in gradscope"
         notes = [f"{started}: {command}" for command in children.unwatched]
         notes += [f"{failed} ({failure}); please report this" for failure in children.failures]
@@ -244,7 +244,7 @@ class _Report:
             theirs = f"each process has its own file, {listed(file.name for file in files)}"
             notes.append(f"there is no {named}: {theirs}; `gradscope report {named}` joins them")
         if written and self.settings.metrics:
-            notes.append("the figures that were logged are of this process, and of none it started")
+            notes.append("the logged metrics cover this process only, not those it started")
         summary = replace(together.summary, notes=(*together.summary.notes, *notes))
         return replace(together, summary=summary), files if children.plan.is_kept else []
 
@@ -332,7 +332,7 @@ class _Live:
 def _words(failure: Exception) -> str:
     """Return in one line what failed in gradscope; the program is not told."""
     error = f"{type(failure).__name__}: {failure}"
-    return f"a part of gradscope failed ({error}); see `gradscope doctor`, and please report this"
+    return f"internal error in gradscope ({error}); run `gradscope doctor`, and please report this"
 
 
 def _print_unwatched(

@@ -19,6 +19,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from gradscope.commands.outputs import console_on, print_line
+from gradscope.formatting import counted, gathered, nbytes
 from gradscope.model import BackwardCall, Sample
 from gradscope.record.processes import load_run
 from gradscope.render.memory import GroupBy, growing
@@ -34,7 +35,6 @@ from gradscope.render.text import (
 )
 from gradscope.render.text.report import print_list, print_memory, print_processes, tally
 from gradscope.rules.settings import Settings, Suppressor
-from gradscope.units import counted, gathered, nbytes
 
 try:
     import termios
@@ -70,7 +70,7 @@ def top(file: Path, every: float, settings: Settings) -> int:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Yield what returns the next key, or nothing once so many seconds have passed."""
+    """Yield a function that returns the next key, or an empty string after ``seconds``."""
     if termios is None or not sys.stdin.isatty():
         yield _none
         return
@@ -94,7 +94,7 @@ def _none(seconds: float) -> str:
 
 
 class _View:
-    """What is shown of a run: in which order, by what memory is grouped, and whether it stays.
+    """How a run is shown: its order, how memory is grouped, and whether the view stays.
 
     It is read when a key is obeyed; the first may be none.
     """

@@ -1,4 +1,4 @@
-"""`gradscope why`: does a gradient arrive at a parameter, by which lines, and where it is cut."""
+"""`gradscope why`: whether a gradient reaches a parameter, by which lines, or where it is cut."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from gradscope.commands.outputs import console_on, image, print_line
 from gradscope.errors import GradscopeError, meant
+from gradscope.formatting import counted, lines_told, listed
 from gradscope.render.machine import plain
 from gradscope.render.text import begin_line, show_progress, write_text
 from gradscope.render.wording import fix_command
 from gradscope.rules.settings import DEFAULTS, Format, Settings
-from gradscope.units import counted, lines_told, listed
 
 # Engine calls up to which a program is followed if its first steps do not show what is asked for;
 # the timeout mostly ends it earlier.
@@ -31,8 +31,8 @@ def why(
     """Say why a gradient does or does not arrive at what a name means, or why the call at a line
     has no graph. Return 0 if one arrives, or is not wanted; else 1.
     """
+    from gradscope.fixing.gradient_paths import Ways
     from gradscope.fixing.runs import Bounds, Program
-    from gradscope.fixing.ways import Ways
     from gradscope.launch.interpreter import header_of
 
     if line is not None and name is not None:
@@ -87,7 +87,7 @@ def _of_call(ways: Any, file: str, line: int, settings: Settings) -> int:
 
 
 def _of_name(ways: Any, file: str, name: str, settings: Settings, fixing: str) -> int:
-    from gradscope.fixing.ways import Arrival
+    from gradscope.fixing.gradient_paths import Arrival
     from gradscope.render.text.why import print_answer
 
     leaves = ways.named(name)
@@ -120,7 +120,7 @@ def _of_name(ways: Any, file: str, name: str, settings: Settings, fixing: str) -
 
 
 def _draw(ways: Any, about: Any, settings: Settings) -> None:
-    from gradscope.render.pictures.ways import draw_way
+    from gradscope.render.pictures.why import draw_way
 
     if settings.draw is not None:
         draw_way(ways, about, settings.draw)

@@ -1,5 +1,5 @@
-"""Says of a tensor with a graph that is copied, or sent to another process, what leads to it, which
-line stored it, and where its graph was made.
+"""Explains why a tensor that is copied or sent to another process has a graph: what leads to it,
+which line stored it, and where its graph was made.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import torch
 
 from gradscope.code import source
 from gradscope.code.statements import store_of
-from gradscope.collect.looker import Looker
+from gradscope.collect.inspector import Looker
 from gradscope.collect.state import State
 from gradscope.detect.hazards import way_of
 from gradscope.detect.node_facts import built_at
 from gradscope.detect.suspects import LAST
 from gradscope.model import Finding, Site
-from gradscope.model.paths import Origin, Path
+from gradscope.model.variable_paths import Origin, Path
 from gradscope.program.containers import class_name, class_namespace, is_a, module_file
 from gradscope.program.names import names_in, variable_of
 from gradscope.program.reach import Walk, steps_down

@@ -1,5 +1,5 @@
-"""Says of an exception that came out of autograd, and that no finding explains, where it arose: at
-which node of a backward call, as anomaly mode would, or which line is behind what torch refuses.
+"""Locates an exception that came out of autograd and that no finding explains: the node of a
+backward call, as anomaly mode would, or the line behind what torch refuses.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gradscope.code import source, statements
 from gradscope.collect.calls import EngineCall
-from gradscope.collect.look import Look
-from gradscope.collect.looker import Looker
+from gradscope.collect.inspection import Look
+from gradscope.collect.inspector import Looker
 from gradscope.collect.nodes import kind_of
 from gradscope.collect.state import State
 from gradscope.detect.hazards import run_order, way_of

@@ -1,5 +1,5 @@
-"""GS102, GS103 and GS202: asks at each call and step whether it breaks what the code will still run
-backward, and where that could not be told, looks for lines that build on a freed graph.
+"""GS102, GS103 and GS202: predicts at each call and step whether it breaks what the code will still
+run backward; where that is not known, waits for lines that build on a freed graph.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from torch.autograd.graph import Node
 from gradscope.code import source
 from gradscope.code.statements import store_of
 from gradscope.collect.calls import Call
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.marks import Packed, Token, token_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker, dependencies_last, reachable
 from gradscope.detect.inplace import StaleGraphs
 from gradscope.detect.line_watch import LineWatch
-from gradscope.detect.node_facts import built_at, node_at, will_free
-from gradscope.detect.reading import (
+from gradscope.detect.lookahead import (
     MOST_MADE,
     MOST_NAMED,
     MOST_NODES,
@@ -38,8 +37,9 @@ from gradscope.detect.reading import (
     foretell,
     tensors_of,
 )
+from gradscope.detect.node_facts import built_at, node_at, will_free
 from gradscope.model import BackwardCall, Finding, Site
-from gradscope.model.paths import Origin, Path
+from gradscope.model.variable_paths import Origin, Path
 from gradscope.program.ahead.questions import hooks_of, start_after, start_at_call, start_before
 from gradscope.program.sites import Place, place_in, site_of, user_frames
 from gradscope.program.tensors import held_node, leaves_of, parameters_of, storage_of

@@ -1,4 +1,4 @@
-"""Announces what grows from iteration to iteration: carried graphs, holders of old ones, cycles."""
+"""Reports what grows from iteration to iteration: carried graphs, holders of old ones, cycles."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import Tensor
 
 from gradscope.code.statements import Bound, bound_of, store_of
+from gradscope.collect.available_memory import free_memory
 from gradscope.collect.calls import Call, Counted, Guarded
-from gradscope.collect.free import free_memory
 from gradscope.collect.generations import this_thread
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import State
 from gradscope.detect.suspects import (
@@ -35,8 +35,9 @@ from gradscope.detect.suspects import (
     Unmet,
     follow,
 )
+from gradscope.formatting import gathered
 from gradscope.model import BackwardCall, Finding, Severity, Site, Trend
-from gradscope.model.paths import Path
+from gradscope.model.variable_paths import Path
 from gradscope.program.containers import closure_of
 from gradscope.program.reach import contexts, tracked
 from gradscope.program.sites import Place, user_frames
@@ -45,7 +46,6 @@ from gradscope.program.undisturbed import Untraced
 from gradscope.rules import gs301, gs302, gs304
 from gradscope.rules.base import NODE_BYTES, Grown
 from gradscope.torch_private import DisableTorchFunction
-from gradscope.units import gathered
 
 # Scans that are made however long they take, so that no clock changes what is found: those of one
 # loop up to iteration 12,288. Later ones have to be cheap.
@@ -467,7 +467,7 @@ class Growth(Observer):
     @staticmethod
     def _lasts(loop: CallLoop, sightings: Sightings) -> bool:
         """Return whether what many calls of ``autograd.grad`` have built lives on, in a program
-        that trains nothing: this holder has the most of it, and is no variable of a function that
+        that trains nothing: this holder has the most of it, and is not a local of a function that
         may be one pass of many, unless the calls go back over all of it for graphs that nothing
         runs.
         """
@@ -628,7 +628,7 @@ def _finding(facts: _Facts) -> Finding:
 
 
 class _Held(NamedTuple):
-    """A holder, and what is said of it."""
+    """A holder, and the words about it."""
 
     key: Key
     facts: _Facts

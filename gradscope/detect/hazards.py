@@ -1,5 +1,5 @@
-"""Judges the look at a graph (freed nodes, stale tensors, donated buffers): the certain
-findings.
+"""Makes the certain findings from the inspection of a graph: freed nodes, stale tensors, donated
+buffers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gradscope.code.statements import store_of
 from gradscope.collect.backward import Evidence, came_out_of_a_call
 from gradscope.collect.calls import Call, EngineCall
 from gradscope.collect.generations import OTHER
-from gradscope.collect.look import Look
-from gradscope.collect.looker import Looker, weight
+from gradscope.collect.inspection import Look
+from gradscope.collect.inspector import Looker, weight
 from gradscope.collect.marks import Stale, token_of
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.observers import Observer
@@ -32,12 +32,13 @@ from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
 from gradscope.collect.walk import MOST_NODES, Walker, reachable, targets_of
-from gradscope.detect import asking, recomputed
+from gradscope.detect import call_arguments, checkpoint_mismatch
 from gradscope.detect.node_facts import built_at, needs_saved, node_at
 from gradscope.detect.suspects import LAST
 from gradscope.detect.unused import UnusedGraphs, Waste
+from gradscope.formatting import common_module, followers_last
 from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor
-from gradscope.model.paths import Path
+from gradscope.model.variable_paths import Path
 from gradscope.program.containers import look_at
 from gradscope.program.reach import named_tensors
 from gradscope.program.sites import (
@@ -60,7 +61,6 @@ from gradscope.torch_private import (
     FunctionNode,
     has_donated_buffers,
 )
-from gradscope.units import common_module, followers_last
 
 # Freed nodes that a finding lists, for the picture and the JSON report: the text names some, and
 # the line of the first that has one.
@@ -76,9 +76,9 @@ def examine(evidence: Evidence) -> list[Finding]:
     """
     look, call = evidence.look, evidence.call
     if look.bare:
-        return [gs501.finding(asking.no_graph(evidence))]
+        return [gs501.finding(call_arguments.no_graph(evidence))]
     if look.constant:
-        return [gs505.finding(asking.unused(evidence, look.constant))]
+        return [gs505.finding(call_arguments.unused(evidence, look.constant))]
     keeps = call.keep or evidence.call.record.create_graph
     needed = {i for i in look.freed if look.will_run(i) and needs_saved(look, i)}
     stale: dict[int, list[Stale]] = {}
@@ -91,7 +91,7 @@ def examine(evidence: Evidence) -> list[Finding]:
     order = run_order(look) if wrong else []
     first = next((i for i in order if i in wrong), None)
     if first is None:
-        return [gs505.finding(asking.unused(evidence, look.unused))] if look.unused else []
+        return [gs505.finding(call_arguments.unused(evidence, look.unused))] if look.unused else []
     if first in needed:
         return [gs101.finding(_freed_graph(evidence, [i for i in order if i in needed]))]
     if first in stale:
@@ -167,7 +167,7 @@ def missed(error: BaseException, call: Call, look_again: Callable[[], Evidence])
     if finding is None or finding.code in {each.code for each in call.findings}:
         return None
     if finding.code == "GS601":
-        return recomputed.explain(look_again(), error, way_of(error))
+        return checkpoint_mismatch.explain(look_again(), error, way_of(error))
     if finding.code == "GS602":
         return None  # which the observer of reducers explains
     return explain(look_again(), finding)
@@ -247,7 +247,7 @@ def _not_given(evidence: Evidence, text: str) -> Finding | None:
         return None
     said = re.search(r"at index (\d+)", text)
     which = range(len(look.asked.inputs)) if said is None else (int(said[1]),)
-    return gs505.finding(asking.unused(evidence, which)._replace(led_to=True))
+    return gs505.finding(call_arguments.unused(evidence, which)._replace(led_to=True))
 
 
 def _as_predicted(foretold: Iterable[Finding], unexpected: Finding) -> Finding | None:
@@ -388,7 +388,7 @@ def explain_memory(
 
 
 class Survived(Observer):
-    """Tells once of memory that ran out where the program has caught the error and goes on."""
+    """Reports once that the program caught an out-of-memory error and continued."""
 
     def __init__(self, explain: Callable[..., Finding | None]) -> None:
         self._explain = explain

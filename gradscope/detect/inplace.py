@@ -22,7 +22,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker
 from gradscope.detect.line_watch import LineWatch
-from gradscope.detect.reading import (
+from gradscope.detect.lookahead import (
     MOST_MADE,
     MOST_NAMED,
     MOST_NODES,

@@ -20,7 +20,7 @@ from gradscope.code.statements import data_lines
 from gradscope.collect.backward import Backward
 from gradscope.collect.calls import Call, Guarded
 from gradscope.collect.generations import this_thread
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import raised_by_program
 from gradscope.collect.observers import MOST_UNTOLD, Observer
@@ -94,7 +94,7 @@ class Versions:
 
 
 class MemoryBefore:
-    """Checksums of saved tensors before a statement runs; it holds none of the tensors."""
+    """Checksums of saved tensors before a statement runs, without the tensors themselves."""
 
     def __init__(self, code: CodeType, packs: list[Packed]) -> None:
         self.code = code

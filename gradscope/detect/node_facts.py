@@ -1,4 +1,4 @@
-"""Says of the nodes of a look where each was built, and whether it needs what it saved to run."""
+"""Finds where each inspected node was built, and whether it needs what it saved to run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from gradscope.code.bytecode import MISSING, flow_of
 from gradscope.collect.generations import OTHER, Generations
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.mutations import node_site
 from gradscope.collect.nodes import kind_of
 from gradscope.model import Graph, Node, NodeState, Site

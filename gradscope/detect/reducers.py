@@ -15,11 +15,12 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from gradscope.collect.calls import Call
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.marks import token_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import reachable
+from gradscope.formatting import firsts
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.sites import USER, Place, owner_of, place_in, site_of, user_frames
 from gradscope.program.tensors import leaves_of, parameters_of, requires_grad
@@ -32,7 +33,6 @@ from gradscope.torch_private import (
     rank_of_process,
     wrapper_behind,
 )
-from gradscope.units import firsts
 
 
 class _Reducer:

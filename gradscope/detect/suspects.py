@@ -22,12 +22,12 @@ from torch.nn import Parameter
 from gradscope.code import source
 from gradscope.code.statements import data_lines, store_of
 from gradscope.collect.calls import Guarded
-from gradscope.collect.looker import memory, weight
+from gradscope.collect.inspector import memory, weight
 from gradscope.collect.marks import token_of
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Holding, Site
-from gradscope.model.paths import Origin, Path, Step
+from gradscope.model.variable_paths import Origin, Path, Step
 from gradscope.program.reach import (
     Limits,
     Walk,
@@ -335,7 +335,7 @@ class Suspect(NamedTuple):
 
 @dataclass(slots=True)
 class _Container:
-    """A container: its names, the ids of the tensors in it, and how many iterations they are of."""
+    """A container: its names, the ids of its tensors, and how many iterations they are from."""
 
     names: list[Path]
     members: list[int]
@@ -375,7 +375,7 @@ class Scan:
             # Each of a few totals may go back over all iterations.
             iterations = group.iterations if self.between_calls else extent.iterations
             suspect = self._suspect(names, extent, iterations, group.members)
-            # Of a larger container only so many are looked at.
+            # Of a larger container, no more are inspected.
             cut = len(group.members) >= budget.max_items
             suspects.append(suspect._replace(is_container=True, cut=cut))
         suspects += self._chains([number for number in self.found if number not in inside])

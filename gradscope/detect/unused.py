@@ -16,17 +16,17 @@ from types import CodeType, FrameType
 
 from gradscope.code import source
 from gradscope.collect.calls import Call, Guarded
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.marks import Packed
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.growth import Growth
-from gradscope.detect.trained import Trained
+from gradscope.detect.untrained import Trained
+from gradscope.formatting import gathered
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.ahead.frames import SUSPENDED
 from gradscope.program.sites import Place, Route, site_of
 from gradscope.rules import gs303, gs305
-from gradscope.units import gathered
 
 # How often a graph must be built for nothing at one place, or kept by one line. Once or twice may
 # be a check before training: `print(net(x).shape)`.
@@ -247,7 +247,7 @@ class _Kept:
 
 
 class Waste(Observer):
-    """Announces GS303, from the saved tensors that were dropped."""
+    """Announces GS303, based on the saved tensors that were dropped."""
 
     def __init__(self, watch: State, growth: Growth) -> None:
         self.watch = watch
@@ -321,7 +321,7 @@ class Waste(Observer):
                 yield gs303.finding(of_site[-1].record, len(sizes), max(sizes))
 
     def kept_by(self, call: Call | None) -> BackwardCall | None:
-        """Return the record of a call that kept its graph, if none of those that its line kept was
+        """Return the record of a call that retained its graph, if no graph retained at its line was
         run again.
         """
         site = site_of(call.place) if call is not None and call.keep else None

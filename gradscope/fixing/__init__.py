@@ -1,1 +1,1 @@
-"""Fixes: written down as edits, applied to a source, tried out in a run, written to the files."""
+"""Writes fixes as edits, applies them to sources, verifies them in runs, and saves them."""

@@ -1,4 +1,4 @@
-"""Tells of findings about missing gradients where the way was cut, and tries what would mend it."""
+"""Adds to findings about missing gradients where the path was cut, and tries fixes for them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from gradscope.code import source
 from gradscope.code.statements import stored_names
 from gradscope.errors import GradscopeError
 from gradscope.fixing import reconnecting
+from gradscope.fixing.gradient_paths import Arrival, Cut, Ways, spot_of
 from gradscope.fixing.origins import CutReason, EngineUse, Origins
 from gradscope.fixing.plan import Plan, alone, none_held, plan
 from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program
 from gradscope.fixing.verify import LEAST_CALLS
-from gradscope.fixing.ways import Arrival, Cut, Ways, spot_of
+from gradscope.formatting import counted, gathered, lines_told
 from gradscope.model import (
     Applicability,
     CellState,
@@ -33,7 +34,6 @@ from gradscope.model import (
     TrainingTable,
 )
 from gradscope.rules.base import table_rows
-from gradscope.units import counted, gathered, lines_told
 
 # Fixes of one finding that are tried: each takes a run of the program and a rehearsal.
 _MOST_TRIED = 5

@@ -1,4 +1,4 @@
-"""Finds by simulation what mends a hazard of a rehearsal, and writes it as edits."""
+"""Finds by simulation the changes that mend a hazard of a rehearsal, and writes them as edits."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from gradscope.fixing.edits import (
     with_none,
     without_graph,
 )
-from gradscope.fixing.marks import Span, waits
+from gradscope.fixing.instrumentation import Span, waits
 from gradscope.fixing.patch import Pieces, all_of, block_with, together, written
 from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
-from gradscope.fixing.trials import CHANGES, CONSTANT, MOST, OTHER, STALE, TARGET, WhatIf
+from gradscope.fixing.what_if import CHANGES, CONSTANT, MOST, OTHER, STALE, TARGET, WhatIf
+from gradscope.formatting import gathered, lines_told, listed
 from gradscope.model import Edit, Finding, Fix, FixKind
-from gradscope.units import gathered, lines_told, listed
 
 _Kept: TypeAlias = tuple[str, Sequence[ast.AST], Pieces]
 """What has computed a value that is kept, with its file, and the edit that computes it anew."""

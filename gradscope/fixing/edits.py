@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from gradscope.code import source, statements
 from gradscope.code.source import FUNCTIONS
 from gradscope.code.statements import stored_names
-from gradscope.fixing.marks import Span
+from gradscope.fixing.instrumentation import Span
 from gradscope.fixing.patch import (
     Piece,
     Pieces,
@@ -579,7 +579,7 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
 def unguarded(file: str, guard: ast.stmt) -> tuple[list[ast.stmt], Pieces]:
     """Return what stores a value only if there is none yet, with what computes that, and the edit
     that runs it each time: the condition goes, and what is done otherwise. Both are empty if a
-    statement is no such guard.
+    statement is not such a guard.
     """
     block, around = block_with(file, guard), functions_around(file, guard)
     before_it, rest = block[: block.index(guard)], block[block.index(guard) + 1 :]

@@ -1,4 +1,4 @@
-"""What a rehearsal recorded of where each tensor comes from, and where its way was cut."""
+"""Holds what a rehearsal recorded: where each tensor comes from, and where its path was cut."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple
 
+from gradscope.formatting import counted, reached
 from gradscope.model import Site
 from gradscope.rules.base import told
-from gradscope.units import counted, reached
 
 
 class CutReason(StrEnum):
@@ -134,7 +134,7 @@ class Stepper(NamedTuple):
 
 
 class Rehearsed:
-    """How a rehearsal has ended."""
+    """How a rehearsal ended."""
 
     ended: str
 

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from gradscope.code import source
 from gradscope.errors import GradscopeError
+from gradscope.formatting import gathered, lines_of
 from gradscope.model import Edit
-from gradscope.units import gathered, lines_of
 
 CONTEXT = 3  # lines around a change that a diff shows, as many as those of `diff -u` and git
 

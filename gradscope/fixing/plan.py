@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Patch, Source, apply, bare, read, same_lines, shown_lines, split
+from gradscope.formatting import counted, firsts, gathered, listed
 from gradscope.model import Edit, Finding, Fix, Recording, Severity
-from gradscope.units import counted, firsts, gathered, listed
 
 ADVICE = "is for advice, which is followed only if asked for: name it with --finding or --pick"
 CODE = "<string>"
@@ -275,5 +275,5 @@ class _Sources:
 
 
 def none_held(tried: int) -> str:
-    """Return in words that none of so many edits mended what they were tried for."""
+    """Say that none of the edits that were tried mended the finding."""
     return f"of {counted(tried, 'edit')} that {'was' if tried == 1 else 'were'} tried, none held"

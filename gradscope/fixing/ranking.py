@@ -1,4 +1,4 @@
-"""Orders what can be done about a finding: by what happens when the program is run with it."""
+"""Ranks the fixes of a finding by what happens when the program runs with each."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gradscope.fixing.patch import all_of, read
 from gradscope.fixing.plan import Candidate, Proposal, alone, none_held, plan
 from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program, Run, Start, start_process
-from gradscope.fixing.trials import CONSTANT, MOST, OTHER, STALE, TARGET, UNSPOILT
 from gradscope.fixing.verify import Verdict, compared, default_calls
+from gradscope.fixing.what_if import CONSTANT, MOST, OTHER, STALE, TARGET, UNSPOILT
+from gradscope.formatting import firsts, gathered, listed
 from gradscope.model import Applicability, Finding, Fix, FixKind, Proof, Recording
-from gradscope.units import firsts, gathered, listed
 
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
 _LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
@@ -61,7 +61,7 @@ _MOST_ALIKE = 2
 #         ...
 #     print(torch.stack(losses).mean())
 class Rank(NamedTuple):
-    """What became of a program with a fix: the less, the better."""
+    """How the program ran with a fix; lower is better."""
 
     left: int
     """Findings that it does not mend, and others do."""

@@ -1,4 +1,4 @@
-"""Writes the edits that take a cut out of the way from a loss to parameters."""
+"""Writes the edits that remove a cut from the path between a loss and parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import replace
 from gradscope.code import source
 from gradscope.code.statements import stored_names
 from gradscope.fixing.edits import computed_at, moved, not_reentrant, with_flag, with_followers
-from gradscope.fixing.marks import Span
+from gradscope.fixing.gradient_paths import Cut, Ways, is_switch, switching_decorator
+from gradscope.fixing.instrumentation import Span
 from gradscope.fixing.origins import CutReason, ModeKind, Origins, Stepper
 from gradscope.fixing.patch import (
     Piece,
@@ -25,9 +26,8 @@ from gradscope.fixing.patch import (
     under,
     written,
 )
-from gradscope.fixing.ways import Cut, Ways, is_switch, switching_decorator
+from gradscope.formatting import common_module
 from gradscope.model import Applicability, Fix, FixKind, Site
-from gradscope.units import common_module
 
 _LEAVING = ("item", "tolist", "numpy")
 _COPYING = ("tensor", "as_tensor", "asarray", "FloatTensor", "Tensor", "from_numpy")

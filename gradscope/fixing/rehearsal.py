@@ -1,4 +1,4 @@
-"""What a rehearsal recorded, and what would happen there with places cut or graphs kept."""
+"""Holds the trace of a rehearsal, and simulates it with tensors detached or graphs retained."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 from gradscope.code.statements import makes_leaves
-from gradscope.fixing.marks import Span
+from gradscope.fixing.instrumentation import Span
 from gradscope.fixing.origins import Rehearsed
-from gradscope.units import gathered, reached
+from gradscope.formatting import gathered, reached
 
 Spot: TypeAlias = tuple[str, int]
 """A file and a line in it."""

@@ -1,4 +1,4 @@
-"""Runs a recorded program once more, with or without changes, in a process of its own."""
+"""Reruns a recorded program, with or without changes, in a separate process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MOST_CALLS = 10_000
 
 
 class ChildProcess(Protocol):
-    """What of ``subprocess.Popen`` is used here."""
+    """The part of ``subprocess.Popen`` that is used here."""
 
     pid: int
 
@@ -65,7 +65,7 @@ environment, and the open file for what is printed.
 
 
 class Bounds(NamedTuple):
-    """Where a run ends: after so many backward calls, or after so many seconds."""
+    """The limits of a run: a number of backward calls, and of seconds."""
 
     calls: int
     seconds: float
@@ -203,7 +203,7 @@ class Program(NamedTuple):
 
         Raise GradscopeError if it cannot be run, or shows nothing.
         """
-        return self._recorded("rehearsing", bounds, changes)  # type: ignore[no-any-return]
+        return self._recorded("rehearsal_run", bounds, changes)  # type: ignore[no-any-return]
 
     def follow(self, bounds: Bounds, changes: Sequence[Patch] = ()) -> Origins:
         """Run it with changes to its sources up to the second step of each optimizer, and so many
@@ -211,7 +211,7 @@ class Program(NamedTuple):
 
         Raise GradscopeError if it cannot be run, or shows nothing.
         """
-        return self._recorded("origins", bounds, changes)  # type: ignore[no-any-return]
+        return self._recorded("origins_run", bounds, changes)  # type: ignore[no-any-return]
 
     def _recorded(self, module: str, bounds: Bounds, changes: Sequence[Patch]) -> Any:
         self.check()

@@ -1,4 +1,4 @@
-"""Compares what two rehearsals trained: what a fix takes away, and what it brings in."""
+"""Compares what two rehearsals trained: what a fix removes, and what it adds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 from gradscope.code import source
 from gradscope.fixing import patch
 from gradscope.fixing.rehearsal import Event, Line, Record, Simulation, Spot
-from gradscope.units import firsts, gathered
+from gradscope.formatting import firsts, gathered
 
 Key: TypeAlias = tuple[int, int, str]
 """A leaf, the same in two runs of a program: its optimizer, and its position there. That of a leaf

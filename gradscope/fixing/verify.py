@@ -1,4 +1,4 @@
-"""Tries fixes out: runs the program with and without each, compares, and chooses one that holds."""
+"""Verifies fixes: runs the program with and without each, compares, and picks one that holds."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Run the user's program as Python would."""
+"""Runs the user's program as Python would."""

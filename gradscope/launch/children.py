@@ -1,7 +1,7 @@
-"""Has the Python processes that a watched program starts be watched too.
+"""Watches the Python processes that a watched program starts.
 
 Each writes a separate recording, and nothing else: what it prints is the program's alone. The
-command line of a new interpreter is led through ``child.py``. A forked process begins a watch of
+command line of a new interpreter goes through ``child.py``. A forked process begins a watch of
 its own, one of ``multiprocessing`` when that has made it ready.
 """
 

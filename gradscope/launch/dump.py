@@ -1,4 +1,4 @@
-"""Answers a signal: prints what the program does, and which graphs it holds."""
+"""Prints, at a signal, what the program is doing and which graphs it holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gradscope.units import counted, nbytes
+from gradscope.formatting import counted, nbytes
 
 # Graphs, and holders of each, that are printed: those of a leak are alike.
 _MOST_GRAPHS, _MOST_HOLDERS = 10, 3

@@ -1,5 +1,5 @@
-"""Keeps a program that is run once more from changing anything outside its process, and notes from
-which losses its backward calls start.
+"""Stops a rerun program from changing anything outside its process, and notes the losses from which
+its backward calls start.
 """
 
 from __future__ import annotations

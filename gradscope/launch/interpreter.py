@@ -144,7 +144,7 @@ def program_of(name: str, args: Sequence[str]) -> Target | Command:
     """Return what a user wants to run who names a script, a launcher on the PATH, or Python: a
     Command where another Python, or one with options, has to run gradscope.
 
-    Raise GradscopeError if that is no Python program.
+    Raise GradscopeError if that is not a Python program.
     """
     import shutil
 
@@ -177,12 +177,12 @@ def program_of(name: str, args: Sequence[str]) -> Target | Command:
     other = _python_of(on_path)
     if not other:
         put = "put `gradscope run` before the Python program that it starts"
-        raise GradscopeError(f"{name} is no Python program; {put}")
+        raise GradscopeError(f"{name} is not a Python program; {put}")
     return Command(other, [on_path, *args])
 
 
 def _code_of_command(name: str) -> str | None:
-    """Return what an installed command runs, for one that is no script: on Windows, say."""
+    """Return what an installed command runs, if that is not a script: on Windows, say."""
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="console_scripts", name=name):

@@ -1,4 +1,4 @@
-"""The extension of IPython: ``%load_ext gradscope``, then ``%gradscope on`` or ``%%gradscope``."""
+"""Extends IPython: ``%load_ext gradscope``, then ``%gradscope on`` or ``%%gradscope``."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Extension:
         %%gradscope [OPTIONS]     watch one cell, and show its report
 
         --guard             raise an error before the engine would
-        --no-hooks          install no saved-tensor hooks, and see less
+        --no-hooks          install no hooks; inspect graphs only at backward calls
         --ways              follow each tensor, so that gradscope.why(x) knows where a way is cut
         --save FILE         write the recording to a file
         --ignore CODES      do not count these findings: GS303,GS305
@@ -88,7 +88,7 @@ class Extension:
         match shlex.split(line):
             case []:
                 if self._all_cells.scope is None:
-                    print("no watch is on: %gradscope on")  # noqa: T201 - as magics answer
+                    print("no watch is active; start one with %gradscope on")  # noqa: T201 - as magics answer
                 return self._all_cells.scope
             case ["on", *options]:
                 self._all_cells.on(options)

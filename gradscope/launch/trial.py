@@ -1,4 +1,4 @@
-"""Runs a program once more with changed sources, to try a fix out, in a separate process.
+"""Reruns a program in a separate process with changed sources, to try out a fix.
 
 What it sees goes into files, which are complete up to then if the process is killed.
 """

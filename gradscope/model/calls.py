@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from gradscope.formatting import current_dir
 from gradscope.model.finding import Failure, Finding, by_weight
 from gradscope.model.graph import Graph, Printed, Root, Site
-from gradscope.units import working_directory
 
 
 class CellState(StrEnum):
@@ -34,7 +34,7 @@ class CellState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrainingCell:
-    """What the calls of one loss are to a module.
+    """How the calls of one loss train a module.
 
     ``optimizer`` is the number of the one that holds the parameters. ``first_step`` is the first
     of its steps that used such a gradient, where that came late, else 0. ``site`` is the line that
@@ -204,7 +204,7 @@ class Header:
             argv=tuple(argv),
             started=time.time(),
             hooks=hooks,
-            cwd=working_directory(),
+            cwd=current_dir(),
             rank=number_given("RANK"),
             ranks=number_given("WORLD_SIZE") or 1,
             pid=os.getpid(),
@@ -246,8 +246,8 @@ class Outcome:
         if self.running or self.exit_status is None:
             return self.running or "the run was stopped before it could finish"
         if self.exit_status >= 0:
-            how = f"left with status {self.exit_status} and not by Python's own end"
-            return f"the run {how} (os._exit, or another program in its place)"
+            how = f"exited with status {self.exit_status} without a normal Python shutdown"
+            return f"the run {how} (os._exit, or exec of another program)"
         try:
             name = signal.Signals(-self.exit_status).name
         except ValueError:
@@ -261,12 +261,12 @@ class Training:
     """What the optimizers that have stepped did with gradients, unless that is not ``known``.
 
     ``steps`` is how often the one has stepped that did so least, ``name`` what the only one is
-    called. They hold so many ``parameters`` that require grad, and ``reached`` had a gradient at
+    called. They hold ``parameters`` that require grad, of which ``reached`` had a gradient at
     some step; ``not_yet`` are those that may have one later, and ``frozen`` those in the program's
     modules whose ``requires_grad`` is off: patterns of names, each with how many it stands for.
     None of the first ``once`` steps, or of all, used a gradient again; 0 if some did.
     ``table`` says which of them the calls of which loss train, once the watch has ended. The first
-    steps saw so many ``nbytes`` of parameters, of gradients and of the states of optimizers.
+    steps saw ``nbytes`` of parameters, of gradients and of the states of optimizers.
     """
 
     optimizers: int = 0
@@ -288,7 +288,7 @@ class Summary(Printed):
 
     ``predicted`` failures are the warnings that a backward call will fail, of which ``came_true``
     did. ``left_out`` findings had too few bytes to be reported. ``estimated_calls`` were guarded:
-    what they saved and freed was not counted, but is reckoned by the calls that were watched.
+    what they saved and freed is not counted, but estimated from fully inspected calls.
     ``uncounted_nodes`` were built after the last call, and what they saved is in no figure.
     ``exact``: there is none of either. ``nodes_unmet`` were built and met by no call: whether they
     live is not known. ``nodes_before`` were met and built before the watch: they are not among
@@ -366,7 +366,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Recording(Printed):
-    """A whole run, as every view reads it: calls folded, graphs by number, findings by weight.
+    """A whole run, as every view reads it: calls folded, graphs by number, findings by severity.
 
     That of several processes has them as ``processes``, each with its own timeline; here is that of
     the first.

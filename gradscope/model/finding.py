@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
+from gradscope.formatting import duration, nbytes, rounded
 from gradscope.model.graph import Listing, Printed, Site
-from gradscope.units import duration, nbytes, rounded
 
 _BY_HAND = ("GS401", "GS603", "GS604")
 """Of these no edit is known: what to do is said in words alone."""
@@ -28,7 +28,7 @@ class Severity(StrEnum):
 
 
 class Certainty(StrEnum):
-    """Whether the engine raises now, will if the code runs on as it is, or was seen to."""
+    """Whether the engine raises now, will if the program goes on unchanged, or it was observed."""
 
     CERTAIN = "certain"
     PREDICTED = "predicted"
@@ -171,7 +171,7 @@ _FAR = 7 * 24
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a holder held after so many ``iterations``, ``time`` seconds after the run began, in
+    """What a holder held after a number of ``iterations``, ``time`` seconds after the run began, in
     bytes: what graphs have ``saved``, the ``outputs`` that it keeps themselves, and the nodes.
 
     ``modules`` has what was saved by module, the most first, as far as that is known.
@@ -253,11 +253,11 @@ class Finding(Printed):
     """One problem, announced once per cause; ``count`` is how often it was met.
 
     ``nodes`` and ``saved`` name what is concerned (``AddmmBackward0``; ``self f32[8, 32]``).
-    ``missed`` marks an error of the engine that gradscope did not announce before: a fault of
+    ``missed`` marks an error of the engine that gradscope did not report before: a bug in
     gradscope, shown as such. ``silent``: the backward call that it predicts raises nothing, and
     computes a wrong gradient. Of a prediction that a call will fail, ``came_true`` says that the
-    call did, and ``withdrawn`` why it did not. ``alternatives`` are what else could be done than
-    ``fix``, the better first. ``suppression`` is set for a view, not in a recording. ``processes``
+    call did, and ``withdrawn`` why it did not. ``alternatives`` are the other
+    fixes, best first. ``suppression`` is set for a view, not in a recording. ``processes``
     are those that met it, of several. ``untried`` says why no fix is shown that was tried.
     ``parameters`` are those that it is about, as the program knows them
     (``model.encoder.0.weight``), and ``step`` is the optimizer's step that shows it, wherever
@@ -318,7 +318,7 @@ class Finding(Printed):
 
     @property
     def is_to_mend(self) -> bool:
-        """Whether it stands, is no mere advice, and has no fix that was tried and held. What holds
+        """Whether it stands, is not advice, and has no fix that was tried and held. What holds
         graphs holds them, however few they are.
         """
         is_mended = self.fix is not None and self.fix.proof is Proof.HELD

@@ -20,7 +20,7 @@ from functools import singledispatch
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar, overload
 
-from gradscope.units import escaped
+from gradscope.formatting import escaped
 
 
 @singledispatch

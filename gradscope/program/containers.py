@@ -26,7 +26,7 @@ import torch
 
 from gradscope.code.source import cell_of
 from gradscope.model import Site
-from gradscope.model.paths import FrameOf, Kind
+from gradscope.model.variable_paths import FrameOf, Kind
 from gradscope.program.sites import USER, classify, owner_of
 from gradscope.program.tensors import grad_of, is_held_leaf, requires_grad
 from gradscope.program.variables import is_module_level, local_variables

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from gradscope.model.paths import Kind, Origin, Path, Step
+from gradscope.model.variable_paths import Kind, Origin, Path, Step
 from gradscope.program import containers
 from gradscope.program.containers import GENERATORS, Contents, is_exactly, layout_of, look_at
 from gradscope.program.undisturbed import Uncollected, Untraced

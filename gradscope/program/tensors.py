@@ -147,7 +147,7 @@ def version_of(tensor: Tensor) -> int:
 
 
 def grad_of(leaf: Tensor) -> Tensor | None:
-    """Return ``leaf.grad``; asked of a tensor that is no leaf, torch warns."""
+    """Return ``leaf.grad``; of a tensor that is not a leaf, torch warns."""
     return _read(leaf, read_grad)  # type: ignore[no-any-return]
 
 

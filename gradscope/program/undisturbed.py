@@ -74,7 +74,7 @@ class Uncollected:
 
 
 class Allowance:
-    """Delays the collector, until ``end``, as if so many new objects had not been made.
+    """Delays the garbage collector, until ``end``, as if those objects had not been made.
 
     Thresholds that the program sets meanwhile stay as it sets them.
     """

@@ -33,6 +33,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args, get_origin, ge
 
 import gradscope.model as model
 from gradscope.errors import GradscopeError
+from gradscope.formatting import counted, nbytes
 from gradscope.model import (
     BackwardCall,
     Finding,
@@ -44,7 +45,6 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record import __version__
-from gradscope.units import counted, nbytes
 
 try:
     import fcntl
@@ -61,9 +61,7 @@ _KINDS = [kind for kind in vars(model).values() if isinstance(kind, type)]
 _CLASSES = [kind for kind in _KINDS if is_dataclass(kind)]
 
 LAYOUT = {kind.__name__: {field.name: field.type for field in fields(kind)} for kind in _CLASSES}
-"""The fields of every dataclass of the model with their types, in the order in which they are
-written.
-"""
+"""The fields of every dataclass of the model with their types, in the order of writing."""
 
 _WORDS = {kind.__name__: [word.value for word in kind] for kind in _KINDS if issubclass(kind, Enum)}
 
@@ -101,7 +99,7 @@ def parse(text: str | bytes) -> Any:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def loads(kind: type[T], text: str | bytes) -> T:
@@ -347,7 +345,7 @@ class Head(NamedTuple):
 
 
 def head_of(page: bytes) -> Head | None:
-    """Return what the beginning of a file says; None if that is no recording."""
+    """Return what the beginning of a file says; None if it is not a recording."""
     if len(page) < HEAD.size or not page.startswith(MAGIC):
         return None
     return Head(*HEAD.unpack_from(page)[1:])
@@ -476,7 +474,7 @@ class Log:
             yield f"the recording is damaged: {lost} of it cannot be read, the rest is shown"
         for table, count in (+self._left_out).items():
             what = counted(count, _NAMES.get(table, table.removesuffix("s")))
-            yield f"{what} of the recording cannot be read, or are too large, and are left out"
+            yield f"skipped {what} of the recording: unreadable or too large"
 
     def _first(self, table: str, read: Callable[[bytes], T]) -> T | None:
         return next((value for _, value in self._all(table, read)), None)

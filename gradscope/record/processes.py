@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gradscope.errors import GradscopeError
+from gradscope.formatting import counted, listed
 from gradscope.model import (
     BackwardCall,
     Cause,
@@ -24,7 +25,6 @@ from gradscope.model import (
     Training,
 )
 from gradscope.record.file import HEAD, head_of, load
-from gradscope.units import counted, listed
 
 _LARGEST = ("live_bytes", "peak_saved_bytes", "cost")
 """Totals that are of one moment or a share: of several processes the largest counts."""
@@ -195,7 +195,7 @@ def _differences(recordings: Sequence[Recording]) -> list[str]:
     """Return for each rank in what it first differs from the others, in a sentence.
 
     What most ranks have is what the others differ from; of two, what the lower one has. Processes
-    that are no ranks are expected to differ.
+    that are not ranks are expected to differ.
     """
     ranks = [_Rank(recording) for recording in recordings if recording.header.rank is not None]
     told: dict[int, str] = {}

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_from_bytes
 
+from gradscope.formatting import current_dir, escaped, gathered, short_path
 from gradscope.model import SCHEMA, Edit, Finding, Fix, Process, Recording, Root, Severity, Site
 from gradscope.render.memory import GroupBy, by, fit, largest, name_of
 from gradscope.render.wording import (
@@ -33,14 +34,13 @@ from gradscope.render.wording import (
 from gradscope.rules import ALL_RULES
 from gradscope.rules.base import Rule
 from gradscope.rules.settings import Format
-from gradscope.units import escaped, gathered, short_path, working_directory
 
 LeftOut = Mapping[type, Set[str]]
 """The fields that a view does not show."""
 
 _NAMES = {"site": "location"}
 _ELSEWHERE: LeftOut = {Finding: {"graph", "graph_nodes"}, Root: {"node"}, Process: {"timeline"}}
-"""Graphs and memory curves of a recording, and what points into them, are no part of the report."""
+"""Graphs and memory curves of a recording, and what points into them, are left out."""
 
 _OUTCOME = ("exit_status", "exception", "finished", "running", "failure")
 _WHOLE = ("summary", "findings", "calls", "processes")
@@ -150,7 +150,7 @@ _PRECISIONS = {"certain": "very-high", "predicted": "high", "observed": "high"}
 
 def to_sarif(recording: Recording) -> str:
     """Return the findings of a run as a SARIF log."""
-    rules, here = list(map(_rule, ALL_RULES)), working_directory()
+    rules, here = list(map(_rule, ALL_RULES)), current_dir()
     folder = Path(here).as_uri() + "/" if here else "file:///"
     driver = {"name": "gradscope", "version": recording.header.gradscope, "rules": rules}
     run: dict[str, Any] = {

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeVar
 
+from gradscope.formatting import common_module
 from gradscope.model import BackwardCall, Graph, Node, Recording, SavedTensor, Site, Trend, outlook
 from gradscope.rules.gs401 import Checkpoint, Memory, checkpoint
-from gradscope.units import common_module
 
 NO_MODULE, NO_LINE = "(no module)", "(unknown line)"
 K = TypeVar("K", str, tuple[Any, ...])
@@ -131,7 +131,7 @@ _MOST = 1 << 40  # samples: what would fit more often takes next to nothing
 
 
 class Fit(NamedTuple):
-    """The bytes of a step: its graph has ``fixed`` ones and so many for ``each`` sample, and there
+    """The bytes of a step: its graph has ``fixed`` ones and more for ``each`` sample, and there
     are others ``beside`` it.
 
     ``seen`` are the calls that this is known of, each with its samples; of a single one it is
@@ -148,12 +148,12 @@ class Fit(NamedTuple):
     again: int
 
     def nbytes(self, samples: int, *, spares: bool = False) -> int:
-        """Return the bytes of a step with so many samples."""
+        """Return the bytes of a step with that many samples."""
         graph = (self.fixed + self.each * samples) * (1 - self.share * spares)
         return round(graph) + sum(self.beside.values())
 
     def most(self, size: int, *, spares: bool = False) -> int:
-        """Return how many samples fit in so many bytes; less than 1 where nothing does."""
+        """Return how many samples fit in that many bytes; less than 1 if none does."""
         each = self.each * (1 - self.share * spares)
         most = int(min(_MOST, (size - self.nbytes(0, spares=spares)) / each))
         return most - (self.nbytes(most, spares=spares) > size)  # both are rounded

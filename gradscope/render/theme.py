@@ -95,7 +95,7 @@ WAY_STATES: dict[str, Style] = {
     "cut": Style("cut", "✂", "red", *_VERMILION, "the way of the gradient is cut", "bold"),
     "no gradient": Style("no gradient", "○", "", *_GREY, _CUT_OFF, "dashed"),
 }
-"""By what a line has to do with a gradient (``fixing.ways.LineState``)."""
+"""By what a line has to do with a gradient (``fixing.gradient_paths.LineState``)."""
 
 _WILL_FAIL = "it will fail or leak if the program runs on"
 

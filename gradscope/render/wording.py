@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from gradscope.formatting import counted, listed, short_path
 from gradscope.model import (
     Applicability,
     Failure,
@@ -18,7 +19,6 @@ from gradscope.model import (
     Training,
     outlook,
 )
-from gradscope.units import counted, listed, short_path
 
 _MOST_SAVED = 4  # saved tensors in a sentence: more are counted
 SAFETIES = {
@@ -33,7 +33,7 @@ def notes(finding: Finding, announced: Finding | None = None) -> list[tuple[str,
     """Return what else is known of a finding, each with the place it speaks of; of one that was
     ``announced`` above, only what is new.
     """
-    missed = "this is a fault of gradscope, which should have announced it before the call"
+    missed = "this is a bug in gradscope: it should have reported this before the call"
     notes = [
         f"withdrawn: {finding.withdrawn}" if finding.withdrawn else "",
         f"suppressed {finding.suppression.reason}" if finding.suppression else "",

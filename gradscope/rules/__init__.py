@@ -52,7 +52,7 @@ def by_code(code: str) -> Rule:
 
 
 def unannounced(exception_text: str, call: BackwardCall) -> Finding | None:
-    """Return the finding for an error of the engine that gradscope had not announced: a fault of
+    """Return the finding for an error of the engine that gradscope had not announced: a bug in
     gradscope.
 
     None where the error is not about a graph's life: that one is the user's, and its own text is
@@ -62,9 +62,9 @@ def unannounced(exception_text: str, call: BackwardCall) -> Finding | None:
     if code is None:
         return None
     rule = by_code(code)
-    please = "please report this, with the script or as much of it as fails in this way"
+    please = "please report this bug, with the script or the smallest part that fails this way"
     found = rule.finding(
-        "the engine raised an error that gradscope did not see coming",
+        "the engine raised an error that gradscope had not reported",
         call,
         label=f"failed as {rule.name} does",
         related=(Related("failing_node", None, f"the engine said: {exception_text.strip()}"),),

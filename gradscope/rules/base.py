@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from gradscope.formatting import counted, gathered, listed, nbytes
 from gradscope.model import TrainingCell, TrainingRow
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity, Trend
 from gradscope.model.graph import Node, SavedTensor, Site, activation_bytes
-from gradscope.units import counted, gathered, listed, nbytes
 
 _ELEMENT = re.compile(r"(\[\d+\])+$")
 
@@ -141,8 +141,8 @@ class Grown(NamedTuple):
             return held
         each = counted(round(self.nodes_each), "node")
         more = round(self.nodes_each * NODE_BYTES + self.nbytes_each)
-        added = f"{each}, {nbytes(more)} in all," if self.counts_bytes else each
-        return f"{held}; {added} more with each iteration"
+        added = f"{each}, {nbytes(more)} in all" if self.counts_bytes else each
+        return f"{held}; each iteration adds {added}"
 
 
 def called(call: BackwardCall) -> str:

@@ -83,11 +83,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from gradscope.formatting import counted, listed, nbytes
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, SavedState, Site, activation_bytes
 from gradscope.rules.base import Situation, built, called, head, is_grad, met, rule
-from gradscope.units import counted, listed, nbytes
 
 RULE = rule(__doc__, "GS101", "backward-through-freed-graph", Severity.ERROR, Certainty.CERTAIN)
 
@@ -97,15 +97,15 @@ _BEFORE = "before gradscope began to watch"
 
 class FreedGraph(NamedTuple):
     """What is known when ``call`` is about to run ``nodes``, whose saved tensors ``freed_by`` has
-    let go of.
+    freed.
 
     ``nodes`` begins with the one the engine will stop at; ``made`` holds the user's lines that
     built them, the one to blame first. ``freed_by`` is None if it ran before gradscope watched
-    or, ``freed_unseen``, was not looked at.
+    or, ``freed_unseen``, was not inspected.
     ``freed_same_statement``: it came from the same place in the code as ``call``. ``same_root``:
     both start at the same node. ``made_again``: the first of ``made`` has built nodes once more
-    since, so that a new iteration has begun. ``trains_anew``: the call leads to a leaf beside what
-    is freed too. ``stepped_between``: an optimizer has stepped since.
+    since, so that a new iteration has begun. ``trains_anew``: the call also reaches a leaf outside
+    of what is freed. ``stepped_between``: an optimizer has stepped since.
     ``foreseen`` are the fixes that were proposed when ``freed_by`` was about to run, if the failure
     was predicted then, and ``foretold`` the line that the prediction pointed at.
     """
@@ -167,7 +167,7 @@ def finding_meanwhile(facts: FreedGraph) -> Finding:
         f"another {'thread' if apart else 'call'} freed the graph while backward ran",
         facts.call,
         site=head(facts.call, *facts.made),
-        label="began with a whole graph, and lost a part of it meanwhile",
+        label="the graph was intact when this call began, and was partly freed while it ran",
         related=notes,
         nodes=facts.nodes,
         fixes=(Fix(FixKind.REORDER, f"{order}, or add the losses and call backward once"),),
@@ -194,9 +194,9 @@ def finding_of_read(
     if freed_by is not None:
         message = f"freed by {called(freed_by)}, which ran without retain_graph=True"
         notes.append(Related("freed_by", freed_by.site, message))
-    earlier = "look at saved tensors before the backward call, or pass retain_graph=True to it"
+    earlier = "read saved tensors before the backward call, or pass retain_graph=True to it"
     found = RULE.finding(
-        "read of a saved tensor that was freed",
+        "saved tensor read after it was freed",
         site=site,
         after=after,
         label=f"reads what {node or 'a node'} saved, already freed",
@@ -221,7 +221,7 @@ def _related(facts: FreedGraph, freed_bytes: int) -> Iterator[Related]:
     subject = "the graph" if facts.same_root else part
     yield from built(facts.made, f"{subject} was built here{once}: {what}", f"and here{once}")
     if by is None:
-        unseen = "by a call that was not looked at" if facts.freed_unseen else _BEFORE
+        unseen = "by a call that gradscope did not inspect" if facts.freed_unseen else _BEFORE
         yield Related("freed_by", None, f"it was freed {unseen}")
     else:
         again = ", an earlier run of this line" if same_line else ""

@@ -74,11 +74,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from gradscope.formatting import counted, listed, nbytes
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, Related, Severity
 from gradscope.model.graph import Node, Site, activation_bytes
 from gradscope.rules.base import Situation, built, called, head, is_grad, met, rule
-from gradscope.units import counted, listed, nbytes
 
 RULE = rule(
     __doc__, "GS102", "shared-graph-about-to-be-freed", Severity.WARNING, Certainty.PREDICTED
@@ -149,7 +149,7 @@ def _related(facts: SharedGraph, size: int) -> Iterator[Related]:
     what = f"{names}, {nbytes(size)} saved" if size else names
     yield from built(facts.made, f"the shared part was built here: {what}")
     which = f"{called(facts.call)}, made in here," if facts.call.driven else "this call"
-    frees = f"{which} frees it, as it runs without retain_graph=True"
+    frees = f"{which} frees it because it runs without retain_graph=True"
     yield Related("freed_by", facts.call.site, frees)
     for holder, link in ((facts.holder, facts.link), *facts.others):
         if link is not None and link not in facts.made:
@@ -166,7 +166,7 @@ def unless_certain(conditions: tuple[str, ...] | None) -> str:
     """Return what a statement about a call that may not come begins with."""
     if conditions is None:
         return ""
-    return f"if {' and '.join(conditions)}, " if conditions else "if the program comes to it, "
+    return f"if {' and '.join(conditions)}, " if conditions else "if the program gets here, "
 
 
 def _fix(facts: SharedGraph) -> Fix:

@@ -68,9 +68,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gradscope.formatting import listed
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, Related, Severity, Site
 from gradscope.rules.base import Situation, built, called, is_grad, met, rule
-from gradscope.units import listed
 
 RULE = rule(__doc__, "GS103", "forward-on-freed-graph", Severity.WARNING, Certainty.PREDICTED)
 
@@ -104,7 +104,7 @@ def finding(facts: ForwardOnFreed) -> Finding:
         "the forward pass continues from a freed graph",
         site=facts.read,
         after=facts.after,
-        label=f"builds on the graph of `{facts.holder}`, of which {names} is freed",
+        label=f"builds on the graph of `{facts.holder}`, where {names} is already freed",
         related=(
             *built(facts.made, f"the freed part was built here: {names}"),
             Related("freed_by", facts.freed_by.site, freed),

@@ -70,11 +70,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gradscope.formatting import counted, listed, nbytes
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.model.graph import Node, activation_bytes
 from gradscope.rules.base import rule
-from gradscope.units import counted, listed, nbytes
 
 RULE = rule(
     __doc__, "GS104", "compiled-graph-cannot-be-retained", Severity.ERROR, Certainty.CERTAIN
@@ -115,6 +115,6 @@ def _fixes(call: BackwardCall, keeps: int) -> Iterator[Fix]:
         return
     price = f" (costs up to {nbytes(keeps)})" if keeps else ""
     off = f"set {SETTING} = False before the compiled function is first called{price}"
-    yield Fix(FixKind.DONATED_BUFFER_OFF, f"leave retain_graph=True out, or {off}")
-    again = "call the compiled function again for the later backward call, in place of keeping this"
+    yield Fix(FixKind.DONATED_BUFFER_OFF, f"remove retain_graph=True, or {off}")
+    again = "call the compiled function again for the later backward call instead of retaining this"
     yield Fix(FixKind.RECOMPUTE, f"{again} graph", effects=("it runs twice",))

@@ -69,11 +69,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from gradscope.formatting import counted
 from gradscope.model.calls import BackwardCall
 from gradscope.model.finding import Certainty, Finding, Fix, Related, Severity
 from gradscope.model.graph import Node, SavedTensor, Site
 from gradscope.rules.base import Situation, head, met, rule
-from gradscope.units import counted
 
 RULE = rule(__doc__, "GS201", "saved-tensor-modified-in-place", Severity.ERROR, Certainty.CERTAIN)
 
@@ -158,10 +158,10 @@ def _changes(modified: Modified, name: str) -> list[tuple[Site | None, str]]:
     if modified.by_step:
         return [(first, f"the optimizer's step modified {name}")]
     if first is None and last is None:
-        return [(None, f"{name} was modified in place, gradscope did not see where")]
+        return [(None, f"{name} was modified in place, but gradscope did not see where")]
     if first == last:
         return [(last, "modified in place here")]
-    after, before = "after this line", "by this line or before it"
+    after, before = "after this line", "at or before this line"
     return [(s, f"modified in place {w}") for s, w in ((first, after), (last, before)) if s]
 
 

@@ -97,10 +97,10 @@ from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
+from gradscope.formatting import counted, lines_told, listed
 from gradscope.model import Certainty, Finding, Fix, Related, Severity, Site
 from gradscope.rules.base import Situation, met, rule
 from gradscope.rules.gs102 import unless_certain
-from gradscope.units import counted, lines_told, listed
 
 RULE = rule(__doc__, "GS202", "saved-tensor-will-be-stale", Severity.WARNING, Certainty.PREDICTED)
 
@@ -123,13 +123,13 @@ class By(Enum):
     DATA = "data"
 
 
-_WILL = {"still": "still to be", "will": "will"}
-_MAY = {"still": "that may still be", "will": "would"}
+_WILL = {"need": "will need", "will": "will"}
+_MAY = {"need": "may need", "will": "would"}
 _MESSAGES = {
-    By.STEP: "the optimizer changed what a graph {still} run backward has saved",
-    By.OPERATION: "an operation in place changed what a graph {still} run backward has saved",
-    By.DATA: "a write through .data changed what a graph has saved: "
-    "backward {will} compute a wrong gradient, without an error",
+    By.STEP: "the optimizer step modified saved tensors that a later backward call {need}",
+    By.OPERATION: "an in-place operation modified saved tensors that a later backward call {need}",
+    By.DATA: "a write through .data modified a saved tensor: "
+    "backward {will} silently compute a wrong gradient",
 }
 
 

@@ -72,7 +72,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
-from gradscope.model.paths import Path
+from gradscope.model.variable_paths import Path
 from gradscope.rules.base import Grown, head, place, rule
 
 RULE = rule(
@@ -101,7 +101,7 @@ def finding(facts: Carried) -> Finding:
     """Return the finding, with what can be done about it, in words."""
     message = "the graph is carried from one iteration into the next"
     if facts.silent:
-        message += ", and through weights that changed unseen: its gradients are wrong"
+        message += ", and through weights changed via .data: its gradients are wrong"
     name = f"`{facts.holder.text}`"
     related = [
         Related("held_by", facts.stored, f"{name} carries the graph on: {facts.grown}"),
@@ -130,5 +130,5 @@ def _words(facts: Carried) -> str:
     if facts.steps:
         rest = ", and requires_grad_() what comes out; drop create_graph=True unless"
         rest += " a second derivative is taken"
-    beyond = "no gradient then goes back beyond the iteration"
+    beyond = "gradients then stop at the start of the iteration"
     return f"detach() `{facts.holder.text}`{where}{rest}; {beyond}"

@@ -92,17 +92,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from gradscope.formatting import listed
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
-from gradscope.model.paths import Path
+from gradscope.model.variable_paths import Path
 from gradscope.rules.base import Grown, at, rule
-from gradscope.units import listed
 
 RULE = rule(__doc__, "GS302", "graph-kept-alive", Severity.WARNING, Certainty.OBSERVED)
 
 
 class KeptAlive(NamedTuple):
     """What is known of a holder: the line that stores into it, and how what it keeps has
-    ``grown``. Where no holder was found, it is the line that built what lives.
+    ``grown``. If no holder was found, it is the line that built what lives.
 
     ``call`` is None where no backward call goes through these graphs. ``is_scalar``: what is held
     are single numbers. ``after`` is the number of the last backward call. ``emptied``: the code
@@ -158,7 +158,7 @@ def _fix(facts: KeptAlive) -> tuple[FixKind, str]:
     it, what = "it", "what"
     if part:  # others of its tensors may have graphs, too
         it, what = f"its tensors (`{part}`)", f"the tensors (`{part}`) of what"
-    untrained = "nothing then trains through it"
+    untrained = "no gradient then flows through it"
     if facts.holder.through_traceback:
         keep = f"keep str(error) instead of the exception{where}"
         return FixKind.OTHER, f"{keep}: its traceback keeps the variables"
@@ -172,7 +172,7 @@ def _fix(facts: KeptAlive) -> tuple[FixKind, str]:
         # What is read from a container may have to be tensors: torch.stack(losses).
         ways = [".item()", ".detach()"][:: -1 if facts.is_container else 1]
         store = f"store {' or '.join(ways)} of {it}{where}"
-        return FixKind.ITEM, f"{store}; the number is the same, the graph goes"
+        return FixKind.ITEM, f"{store}; the value is the same, and the graph is released"
     if facts.is_container:
         return FixKind.DETACH, f"detach() {what} is stored in {holder}{where}; {untrained}"
     update = f"update {holder}{where} under torch.no_grad(), or detach() {it}"

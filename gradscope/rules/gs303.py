@@ -58,9 +58,9 @@ less than 1 % of what graphs held at the peak is counted under "not told".
 
 from __future__ import annotations
 
+from gradscope.formatting import counted, nbytes
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.rules.base import called, rule
-from gradscope.units import counted, nbytes
 
 RULE = rule(__doc__, "GS303", "retain-graph-not-needed", Severity.ADVICE, Certainty.OBSERVED)
 
@@ -73,11 +73,11 @@ def finding(call: BackwardCall, times: int, size: int) -> Finding:
     option = "create_graph" if call.create_graph else "retain_graph"
     kept = "built" if call.create_graph else "kept"
     note = f"{kept} by {option}=True in {called(call)} and those before it"
-    kind, leave = FixKind.REMOVE_RETAIN, "leave retain_graph=True away"
-    same = "the gradients are the same, the memory goes in the call"
+    kind, leave = FixKind.REMOVE_RETAIN, "remove retain_graph=True"
+    same = "the gradients stay the same, and the call frees this memory"
     if call.create_graph:
-        kind, leave = FixKind.OTHER, "leave create_graph=True away"
-        same = "the gradients are the same; where the graph itself is run again, it takes"
+        kind, leave = FixKind.OTHER, "remove create_graph=True"
+        same = "the gradients stay the same; if the graph itself is run again, it takes"
         same += " retain_graph=True"
     return RULE.finding(
         f"{option}=True is not needed here",

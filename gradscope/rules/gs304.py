@@ -89,9 +89,9 @@ enough to go unseen.
 
 from __future__ import annotations
 
+from gradscope.formatting import counted
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import at, rule
-from gradscope.units import counted
 
 RULE = rule(__doc__, "GS304", "reference-cycle-keeps-graph", Severity.WARNING, Certainty.OBSERVED)
 
@@ -127,6 +127,6 @@ def _words(kind: str, site: Site | None) -> str:
         instead = "instead of an attribute, and ctx.saved_tensors in backward"
         return f"use ctx.save_for_backward(){where} {instead}"
     if kind == "hook":
-        return f"let the hook{where} use what it is given, or a detach() of the tensor"
+        return f"let the hook{where} use its arguments, or tensor.detach()"
     grad = f"use torch.autograd.grad(..., create_graph=True){where}"
     return f"{grad}, or set .grad = None when done with it"

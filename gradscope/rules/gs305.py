@@ -66,9 +66,9 @@ Where one line does both, in turn, it says nothing: run that line under
 
 from __future__ import annotations
 
+from gradscope.formatting import counted, nbytes
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import place, rule
-from gradscope.units import counted, nbytes
 
 RULE = rule(__doc__, "GS305", "forward-never-backpropagated", Severity.ADVICE, Certainty.OBSERVED)
 
@@ -93,5 +93,5 @@ def finding(
         label=f"{nbytes(size)} saved{dropped if times else ''}; never run backward",
         related=() if built is None else (Related("created", built, message),),
         bytes=size,
-        fixes=(Fix(FixKind.NO_GRAD, f"{run}; nothing then trains through it"),),
+        fixes=(Fix(FixKind.NO_GRAD, f"{run}; no gradient then flows through it"),),
     )

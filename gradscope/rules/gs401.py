@@ -87,9 +87,9 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from gradscope.formatting import counted, gathered, nbytes
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import rule
-from gradscope.units import counted, gathered, nbytes
 
 RULE = rule(__doc__, "GS401", "out-of-memory", Severity.ERROR, Certainty.OBSERVED)
 
@@ -114,12 +114,12 @@ class Memory:
 
 
 class OutOfMemory(NamedTuple):
-    """What is known of an allocation that failed: ``asked`` bytes at the line ``failed``, when
-    torch had ``allocated`` so many; 0 where that is not known.
+    """What is known of an allocation that failed: ``asked`` bytes at the line ``failed``, and the
+    bytes that torch had ``allocated`` then; 0 if that is not known.
 
     ``saved`` is what the graph held that was being built, or ``in_call`` was run. ``kept`` says
     what others were kept by, for nothing, and ``held`` by which variables. All graphs together have
-    ``total`` bytes, ``after`` so many backward calls; before they had ``most``.
+    ``total`` bytes, ``after`` that many backward calls; ``most`` is what they had before.
     """
 
     failed: Site | None
@@ -148,9 +148,9 @@ def finding(facts: OutOfMemory) -> Finding:
     if causes:
         message, site, label = causes[0].message, causes[0].site, causes[0].label
     elif facts.asked > _MOST_TIMES * facts.most or not facts.most >= max(least, 1):
-        message, of = "what graphs still hold does not explain it", nbytes(facts.allocated)
+        message, of = "the live graphs do not explain it", nbytes(facts.allocated)
         held = f"all graphs hold {nbytes(facts.total)}{f' of {of}' if facts.allocated else ''}"
-        label = f"{asked} asked for here; {held}"
+        label = f"tried to allocate {asked} here; {held}"
     else:
         message, fewer = "one batch is too large", "give the model fewer samples at a time"
         label = f"{nbytes(saved)} saved" if saved else f"graphs held {nbytes(facts.most)}"
@@ -163,8 +163,8 @@ def finding(facts: OutOfMemory) -> Finding:
     fixes = [fix for each in causes for fix in each.fixes] + [*_checkpoint(facts.saved)]
     samples, of_batch = next(iter(_by("samples", facts.saved)), (0, []))
     if samples > 1 and total_of(of_batch) >= _ALMOST_ALL * saved:
-        each = f"each one less of {samples:,} (first dimension) saves {nbytes(saved // samples)}"
-        fewer = f"take fewer samples at a time: {each}"
+        each = f"one of the {samples:,} samples (first dimension) saves {nbytes(saved // samples)}"
+        fewer = f"take fewer samples at a time: dropping {each}"
     fixes += [Fix(FixKind.SMALLER_BATCH, fewer)] if fewer else []
     return RULE.finding(
         f"out of memory: {message}",
@@ -179,7 +179,7 @@ def finding(facts: OutOfMemory) -> Finding:
 
 def survived(found: Finding) -> Finding:
     """Return the finding where the program has caught the error."""
-    message = found.message.replace("out of memory:", "memory ran out, and the program goes on:")
+    message = found.message.replace("out of memory:", "out of memory, but the program caught it:")
     return replace(found, message=message, severity=Severity.ADVICE)
 
 
@@ -208,8 +208,8 @@ def _told(facts: OutOfMemory, lines: Sequence[tuple[Any, list[Memory]]]) -> Iter
 
 
 class Checkpoint(NamedTuple):
-    """A ``module`` to run under a checkpoint, or each of the ``parts`` in it; that spares so many
-    bytes.
+    """A ``module`` to run under a checkpoint, or each of the ``parts`` in it, which saves
+    ``nbytes``.
     """
 
     nbytes: int

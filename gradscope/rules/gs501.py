@@ -73,15 +73,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gradscope.formatting import listed, short_path
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import head, is_grad, rule
-from gradscope.units import listed, short_path
 
 RULE = rule(__doc__, "GS501", "backward-without-graph", Severity.ERROR, Certainty.CERTAIN)
 
 
 class Bare(NamedTuple):
-    """A tensor without a graph that a call starts from: its ``name``, the line that has bound that,
+    """A tensor without a graph that a call starts from: its ``name``, the line that bound it,
     and its ``label`` (``f32[]``). ``is_inference``: it was made in inference mode;
     ``is_discrete``: it holds integers or booleans.
     """

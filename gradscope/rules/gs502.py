@@ -73,9 +73,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from gradscope.formatting import counted, short_path
 from gradscope.model import Certainty, Finding, Fix, FixKind, Severity, Site
 from gradscope.rules.base import rule, share, short_names, told
-from gradscope.units import counted, short_path
 
 RULE = rule(__doc__, "GS502", "parameter-not-reached", Severity.WARNING, Certainty.OBSERVED)
 

@@ -75,9 +75,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from gradscope.formatting import counted, nbytes
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import rule, told
-from gradscope.units import counted, nbytes
 
 RULE = rule(__doc__, "GS503", "gradient-never-used", Severity.WARNING, Certainty.OBSERVED)
 
@@ -88,7 +88,7 @@ class NeverUsed(NamedTuple):
 
     ``instead``: the optimizer holds so many parameters that no gradient reaches, which have the
     same sizes, or are in no module of the program any more. ``is_listed``: their modules are in a
-    list that is no ``nn.ModuleList``.
+    list that is not an ``nn.ModuleList``.
     ``is_beside``: it was given other submodules only. ``nbytes`` are those of their gradients.
     ``is_held``: it holds them, and at each step their gradients had been reset, by the line
     ``reset`` if that is known.

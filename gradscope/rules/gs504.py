@@ -63,9 +63,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from gradscope.formatting import counted
 from gradscope.model import Certainty, Finding, Fix, FixKind, Severity, Site
 from gradscope.rules.base import rule, told
-from gradscope.units import counted
 
 RULE = rule(__doc__, "GS504", "gradient-not-reset", Severity.WARNING, Certainty.OBSERVED)
 

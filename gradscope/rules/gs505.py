@@ -63,9 +63,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from gradscope.formatting import counted, listed
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity
 from gradscope.rules.base import rule
-from gradscope.units import counted, listed
 
 RULE = rule(__doc__, "GS505", "differentiated-tensor-unused", Severity.ERROR, Certainty.CERTAIN)
 

@@ -83,9 +83,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from gradscope.formatting import listed
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import rule
-from gradscope.units import listed
 
 RULE = rule(__doc__, "GS601", "checkpoint-recomputes-otherwise", Severity.ERROR, Certainty.CERTAIN)
 
@@ -94,7 +94,7 @@ _MOST_NAMED = 3
 
 
 class Operand(NamedTuple):
-    """What an operation saves: by which line, in which module, and a label (``f32[8]``)."""
+    """What an operation saves: its line, its module, and a label (``f32[8]``)."""
 
     site: Site | None = None
     module: str = ""

@@ -84,9 +84,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from gradscope.formatting import counted
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import called, on_rank, rule, share, told
-from gradscope.units import counted
 
 RULE = rule(__doc__, "GS603", "reduction-not-finished", Severity.ERROR, Certainty.PREDICTED)
 
@@ -95,7 +95,7 @@ ERROR = "have finished reduction in the prior iteration"
 
 
 class Unfinished(NamedTuple):
-    """Parameters, ``names``, that ``calls`` gave no gradient to, as they did to the ``others``.
+    """Parameters, ``names``, that ``calls`` gave no gradient, unlike the ``others``.
 
     ``frozen`` are those that require none any more. ``step`` is the optimizer's, ``after`` the
     number of the last backward call, ``raised`` the line where the forward has raised. The options

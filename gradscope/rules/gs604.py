@@ -85,7 +85,7 @@ class Crossing(NamedTuple):
     """A tensor with a graph that is copied, or ``sent`` to another process, at ``site``, the last
     backward call being ``after``.
 
-    ``name`` is the way that leads to it, empty where none is known; ``label`` says what it is
+    ``name`` is the path that leads to it, empty if none is known; ``label`` says what it is
     (``f32[4, 8]``). A line has ``stored`` it there, unless a function of torch's keeps it, ``by``
     its name; its graph was ``made`` at another. ``is_module``: what is copied is a module.
     """

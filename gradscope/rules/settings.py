@@ -1,4 +1,4 @@
-"""Which findings count, by `[tool.gradscope]` in pyproject.toml, options, comments and a baseline.
+"""Decides which findings count, by pyproject.toml, options, comments and a baseline.
 
 A baseline has the findings that a project has already, so that only new ones count. A finding is
 known there by its code, its file and the text of its line, so that lines may move.
@@ -20,9 +20,9 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from gradscope.errors import GradscopeError, meant
+from gradscope.formatting import Sources, counted, current_dir, line_at, short_path, source_lines
 from gradscope.model import Finding, Recording, Severity, Suppression, SuppressionKind
 from gradscope.rules import by_code
-from gradscope.units import Sources, counted, line_at, short_path, source_lines, working_directory
 
 
 class FailOn(StrEnum):
@@ -125,7 +125,7 @@ def settings_at(folder: Path | None = None) -> Settings:
 
     Raise GradscopeError where they are wrong.
     """
-    project = _of_project(folder or Path(working_directory()))
+    project = _of_project(folder or Path(current_dir()))
     named = os.environ.get("GRADSCOPE_BUDGET")
     try:
         return replace(project, budget=percent(named)) if named else project
@@ -188,7 +188,7 @@ def percent(value: Any) -> float:
     with suppress(TypeError, ValueError):
         if 0 < float(value) <= 100:
             return float(value)
-    raise ValueError(f"{value!r} is no budget in percent: say a number above 0, at most 100")
+    raise ValueError(f"invalid budget {value!r}: use a percentage above 0, up to 100")
 
 
 _KEYS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
@@ -318,5 +318,5 @@ def read_baseline(file: Path) -> frozenset[KnownFinding]:
         raise GradscopeError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError):
         raise GradscopeError(
-            f"{file} is no baseline of this gradscope; write it again with --write-baseline"
+            f"{file} is not a baseline this version can read; recreate it with --write-baseline"
         ) from None

@@ -102,7 +102,7 @@ def test_memory_that_runs_out_on_the_device_is_explained_and_told_once_where_the
     with pytest.raises(torch.cuda.OutOfMemoryError), gradscope.watch() as ended:
         step(1024)
     for finding, said in (
-        (scope.findings[0], "memory ran out, and the program goes on"),
+        (scope.findings[0], "out of memory, but the program caught it"),
         (ended.findings[0], "out of memory"),
     ):
         assert finding.message == f"{said}: one batch is too large"

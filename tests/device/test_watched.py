@@ -18,7 +18,7 @@ import gradscope
 from gradscope.api.scope import Scope
 from gradscope.api.watch import current
 from gradscope.collect.steady import Steady
-from gradscope.detect.reading import Schedule
+from gradscope.detect.lookahead import Schedule
 from tests import device, known
 from tests.device.forked import on_device
 

@@ -16,7 +16,7 @@ import pytest
 
 from gradscope.fixing import births
 from gradscope.fixing.runs import Bounds, Program
-from gradscope.launch import origins, trial  # noqa: F401 - once, for all forks
+from gradscope.launch import origins_run, trial  # noqa: F401 - once, for all forks
 from gradscope.launch.interpreter import header_of
 from gradscope.model import Finding, Proof, Severity
 from tests import known

@@ -352,7 +352,7 @@ def test_what_is_not_watched_is_told_with_the_command_that_would(place: Place) -
     )
     done = place.watched("train.py")
     assert done.stdout == "hello\n"
-    told = "a process was started that is not watched; this watches it: "
+    told = "the program started a process that is not watched; to watch it, run: "
     assert done.report["summary"]["notes"] == [
         f"{told}{sys.executable} -m gradscope run child.py 'a b'"
     ]

@@ -327,10 +327,10 @@ def test_what_is_not_found_is_told_in_the_words_of_python(
         (["fix", "text.gscope"], "text.gscope: not a gradscope recording"),
         (["explain", "GS999"], "GS101"),
         (["nonsense"], "nonsense"),
-        (["ok.py", "a b"], "`gradscope run ok.py 'a b'` runs it"),
-        (["text.gscope"], "`gradscope report text.gscope` prints it"),
+        (["ok.py", "a b"], "use `gradscope run ok.py 'a b'`"),
+        (["text.gscope"], "use `gradscope report text.gscope`"),
         (["run", "text.gscope"], "text.gscope is a recording: gradscope report text.gscope"),
-        (["run", "sh", "-c", "true"], "sh is no Python program"),
+        (["run", "sh", "-c", "true"], "sh is not a Python program"),
         (["run", "cells.ipynb"], "%load_ext gradscope"),
     ],
 )

@@ -174,7 +174,7 @@ def test_what_the_comments_say_is_found_and_nothing_else(path: Path) -> None:
     if computed and computed[1] == "wrong":
         assert found[0].certainty is Certainty.PREDICTED
         assert found[0].severity is Severity.WARNING or BY_PYTHON.search(text)
-        assert "wrong gradient, without an error" in found[0].message
+        assert "silently compute a wrong gradient" in found[0].message
 
 
 @pytest.mark.full(but=2)

@@ -97,7 +97,7 @@ def test_it_answers_from_the_first_line_on_until_it_has_gone(tmp_path: Path) -> 
 
 
 def test_what_is_no_signal_is_refused() -> None:
-    refused(ran(*command("run", "--dump-on=USR9", "train.py")), "'USR9' names no signal here")
+    refused(ran(*command("run", "--dump-on=USR9", "train.py")), "'USR9' is not a signal here")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import ran_well
-from tests.integration.test_rehearsing import rehearsed
+from tests.integration.test_rehearsal_run import rehearsed
 
 HEAD = """
 import torch

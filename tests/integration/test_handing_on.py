@@ -65,7 +65,7 @@ def test_each_rank_has_its_own_file(script: Path) -> None:
 def test_a_note_says_that_processes_which_were_started_log_nothing(script: Path) -> None:
     start = "import subprocess, sys\nimport torch\nsubprocess.run([sys.executable, 'train.py'])\n"
     (script.parent / "start.py").write_text(start)
-    note = "note: the figures that were logged are of this process, and of none it started"
+    note = "note: the logged metrics cover this process only, not those it started"
     for options, notes in (((), 0), (("--metrics", "train.prom"), 1)):
         done = gradscope("run", *options, "start.py", cwd=script.parent, executable=sys.executable)
         assert done.stderr.count(note) == notes, done.stderr
@@ -98,7 +98,7 @@ TRAIN = """
 import json, os, sys
 import torch
 import gradscope
-from gradscope.record.scalars import FIGURES
+from gradscope.record.loggers import FIGURES
 
 def train(after=lambda: None):
     weight = torch.ones(3, requires_grad=True)

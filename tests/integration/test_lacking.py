@@ -53,4 +53,4 @@ def test_without_a_name_it_is_recorded_too(tmp_path: Path) -> None:
 def test_what_needs_unix_says_so(tmp_path: Path) -> None:
     here = python(), ROOT / "tests/lacking.py"
     (tmp_path / "train.py").write_text("", encoding="utf-8")
-    refused(ran(*here, "run", "--dump-on=USR1", "train.py", cwd=tmp_path), "names no signal here")
+    refused(ran(*here, "run", "--dump-on=USR1", "train.py", cwd=tmp_path), "is not a signal here")

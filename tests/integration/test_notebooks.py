@@ -147,7 +147,7 @@ def test_the_watch_is_ended_with_its_report(kernel: Kernel) -> None:
         "net(torch.ones(1, 4)).sum().backward()", "%gradscope off", "%gradscope"
     )
     assert "nothing found in 1 backward call" in shown.text
-    assert after.printed == "no watch is on: %gradscope on\n"
+    assert after.printed == "no watch is active; start one with %gradscope on\n"
 
 
 def test_one_cell_alone(kernel: Kernel) -> None:

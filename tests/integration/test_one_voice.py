@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.command import ROOT
-from tests.integration.test_rehearsing import rehearsed
+from tests.integration.test_rehearsal_run import rehearsed
 
 pytestmark = pytest.mark.full
 

@@ -132,10 +132,20 @@ def found(text: str, folder: Path, *options: str) -> tuple[str, list[str]]:
         pytest.param(EVALUATION, 200, TOTAL, "cause", "under torch.no_grad()", id="evaluation"),
         pytest.param(PASSING, 1200, NEVER_RUN, "cause", "under torch.no_grad()", id="passing"),
         pytest.param(
-            BATCH, 700, "one batch is too large", "forward", "less of 120,000", id="batch"
+            BATCH,
+            700,
+            "one batch is too large",
+            "forward",
+            "one of the 120,000 samples",
+            id="batch",
         ),
         pytest.param(
-            RETAINED, 200, "retain_graph=True is not needed here", "cause", "away", id="retained"
+            RETAINED,
+            200,
+            "retain_graph=True is not needed here",
+            "cause",
+            "remove retain_graph=True",
+            id="retained",
         ),
     ],
 )
@@ -206,7 +216,7 @@ def test_what_an_evaluation_keeps_is_weighed_without_hooks(tmp_path: Path) -> No
 def test_what_graphs_do_not_hold_is_not_blamed_on_them(tmp_path: Path) -> None:
     text = program(ELSEWHERE, 1, 200)
     _, (first, second, *_) = found(text, tmp_path)
-    assert first == "error[GS401]: out of memory: what graphs still hold does not explain it"
+    assert first == "error[GS401]: out of memory: the live graphs do not explain it"
     assert f"train.py:{line_of(text, 'cause')}:" in second
 
 
@@ -286,7 +296,10 @@ def test_what_an_accelerator_raises_out_of_a_watch_is_explained() -> None:
     told = [related.message for related in finding.related]
     assert "torch could not allocate 20 MiB here" in told
     assert any("by TanhBackward0" in text for text in told)
-    assert "each one less of 1,024 (first dimension) saves 16.2 KiB" in finding.fixes[-1].message
+    assert (
+        "dropping one of the 1,024 samples (first dimension) saves 16.2 KiB"
+        in finding.fixes[-1].message
+    )
 
 
 def test_what_went_with_an_expression_is_counted() -> None:
@@ -371,8 +384,8 @@ def test_graphs_are_not_blamed_that_hold_little_of_what_torch_has_allocated() ->
         del out
 
     finding = explained(work)
-    assert finding.message == "out of memory: what graphs still hold does not explain it"
-    assert finding.label == "20 MiB asked for here; all graphs hold 16.2 MiB of 76.5 GiB"
+    assert finding.message == "out of memory: the live graphs do not explain it"
+    assert finding.label == "tried to allocate 20 MiB here; all graphs hold 16.2 MiB of 76.5 GiB"
 
 
 def test_the_modules_to_checkpoint_are_those_that_alone_need_most() -> None:
@@ -423,7 +436,7 @@ def test_where_calls_were_not_looked_at_no_count_is_claimed() -> None:
     with pytest.raises(torch.cuda.OutOfMemoryError), gradscope.watch(budget=0.5) as scope:
         work()
     finding = scope.findings[0]
-    assert "not looked at" in scope.summary.notes[0]
+    assert "not inspected" in scope.summary.notes[0]
     assert finding.message == "out of memory: `kept` keeps the graphs of earlier iterations alive"
     assert finding.label.startswith("keeps graphs of at least ")
     assert finding.bytes >= 100 * 64 * 4096 * 4
@@ -481,10 +494,10 @@ def test_a_smaller_batch_after_the_error_is_advice_told_once() -> None:
         trains_with([1024, 512, 256, 256, 1024, 256])
     (finding,) = scope.findings
     assert (finding.code, finding.severity, finding.count) == ("GS401", "advice", 1)
-    assert finding.message == "memory ran out, and the program goes on: one batch is too large"
+    assert finding.message == "out of memory, but the program caught it: one batch is too large"
     assert "model(torch.randn(size, 64))" in linecache.getline(__file__, known(finding.site).line)
     assert finding.fixes[-1].message.startswith(
-        "take fewer samples at a time: each one less of 1,024"
+        "take fewer samples at a time: dropping one of the 1,024 samples"
     )
     assert not scope.summary.notes
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.fixing import trials
+from gradscope.fixing import what_if
 from gradscope.fixing.candidates import Search
 from gradscope.fixing.patch import apply, read
 from gradscope.fixing.rehearsal import Record
@@ -537,7 +537,7 @@ def test_what_an_object_computes_once_is_computed_each_time(
 ) -> None:
     """``retain_graph=True`` would train both at the values that they had before the first step."""
     kept = offered(program, tmp_path, "loss.backward()")[FixKind.RETAIN_GRAPH]
-    assert {*kept[0].effects} == {trials.STALE}
+    assert {*kept[0].effects} == {what_if.STALE}
     assert lines in fixed(program, tmp_path)
 
 

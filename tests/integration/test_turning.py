@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.detect.reading import Schedule
+from gradscope.detect.lookahead import Schedule
 from tests.command import ran_well
 from tests.property.ahead import Told, told_of
 from tests.zygote import python
@@ -186,7 +186,7 @@ def test_what_was_seen_to_come_again_and_again_is_not_looked_at_any_more(tmp_pat
         HEAD
         + """
 import gradscope
-from gradscope.detect.reading import Schedule
+from gradscope.detect.lookahead import Schedule
 Schedule.has_time = lambda *_: True  # however long the looks take on a busy machine
 shown = []
 with gradscope.watch() as scope:

@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from gradscope.fixing.gradient_paths import Answer, Arrival, Ways
 from gradscope.fixing.origins import EngineUse
 from gradscope.fixing.runs import Bounds, Program
-from gradscope.fixing.ways import Answer, Arrival, Ways
 from gradscope.launch.interpreter import header_of
 from gradscope.render.pictures import Picture
-from gradscope.render.pictures.ways import draw_way, picture_of
+from gradscope.render.pictures.why import draw_way, picture_of
 from tests.command import started
 
 BIRTHS = Path(__file__).parents[1] / "cases" / "births"

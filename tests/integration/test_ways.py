@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gradscope.fixing.gradient_paths import Arrival, Cut, Ways
 from gradscope.fixing.origins import Origins
 from gradscope.fixing.runs import Bounds, Program
-from gradscope.fixing.ways import Arrival, Cut, Ways
 from gradscope.launch.interpreter import header_of
 from gradscope.model import Site
 from tests.command import started

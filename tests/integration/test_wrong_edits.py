@@ -17,7 +17,7 @@ from gradscope.fixing.runs import Bounds
 from gradscope.fixing.verify import Tried, Verification, try_out
 from gradscope.model import Edit, Fix, FixKind, Recording, Severity
 from gradscope.record.file import load
-from gradscope.render.text.trials import why
+from gradscope.render.text.verification import why
 from gradscope.rules.settings import DEFAULTS
 from tests import known
 from tests.command import ran

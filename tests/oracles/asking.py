@@ -41,7 +41,7 @@ FORETELLING = (
 )
 """What reads the program ahead: here it would read this oracle, which takes most of the time."""
 _OUTPUT = re.compile(r", which is output \d+ of \S+,")
-_OWN_FAULTS = re.compile("failed in gradscope|please report|switched off|fault of gradscope")
+_OWN_FAULTS = re.compile("failed in gradscope|please report|switched off|bug in gradscope")
 
 
 @dataclass

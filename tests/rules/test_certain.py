@@ -244,7 +244,7 @@ def test_a_compiled_graph_that_must_not_be_kept() -> None:
     fix = fix_of(finding)
     assert fix.kind == "donated_buffer_off"
     assert "256 B" in fix.message
-    assert fix.message.startswith("leave retain_graph=True out, or set ")
+    assert fix.message.startswith("remove retain_graph=True, or set ")
 
 
 def test_a_second_derivative_needs_an_uncompiled_function() -> None:

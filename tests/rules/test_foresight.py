@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.detect.reading import Foretold, Schedule
+from gradscope.detect.lookahead import Foretold, Schedule
 from gradscope.model import (
     BackwardCall,
     Certainty,
@@ -242,7 +242,7 @@ def run(source: str, folder: Path) -> list[str]:
 def test_a_write_through_data_is_told_with_what_it_does() -> None:
     facts = StaleSoon(LINK, "loss", ("w",), ("MulBackward0",), (MADE,), READ, FAILS, 3, By.DATA)
     finding = gs202.finding(facts._replace(trained=True))
-    assert "wrong gradient, without an error" in finding.message
+    assert "silently compute a wrong gradient" in finding.message
     assert "no version counter moved" in finding.related[1].message
     roles = [r.role for r in finding.related]
     assert roles == ["created", "modified_by", "next_read", "failing_node"]

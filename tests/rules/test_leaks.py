@@ -15,11 +15,11 @@ import torch
 
 from gradscope import watch
 from gradscope.code.statements import data_lines, store_of
-from gradscope.model import BackwardCall, Finding, Severity, Site, paths
-from gradscope.model.paths import FrameOf, Origin, Step
+from gradscope.formatting import nbytes
+from gradscope.model import BackwardCall, Finding, Severity, Site, variable_paths
+from gradscope.model.variable_paths import FrameOf, Origin, Step
 from gradscope.rules import gs301, gs302, gs303, gs304, gs305
 from gradscope.rules.base import NODE_BYTES, Grown, Rule
-from gradscope.units import nbytes
 from tests import examples, known
 from tests.rules.saying import findings_of as found_in
 
@@ -115,7 +115,7 @@ def test_a_holder_keeps_all_that_is_reached_from_it_once_for_each_storage(
     assert run.bytes == int(found[1]) * (nodes * NODE_BYTES + tensors) + once
     more = nbytes(nodes * NODE_BYTES + tensors)
     message = run.related[0].message
-    assert message.endswith(f"; {nodes} nodes, {more} in all, more with each iteration")
+    assert message.endswith(f"; each iteration adds {nodes} nodes, {more} in all")
     assert "`kept` holds" in message
 
 
@@ -159,11 +159,11 @@ def test_what_was_there_before_the_watch_is_not_what_iterations_add(
     """
     names: dict[str, list[Finding]] = {}
     exec(textwrap.dedent(script), names)
-    (said,) = (note.message for note in names["findings"][0].related if "more with" in note.message)
+    (said,) = (note.message for note in names["findings"][0].related if " adds " in note.message)
     each = 6 if "append" in kept else 7  # with that of the sum
     tensors = 2560 + 4 * ("append" in kept)  # the outputs themselves, or only the last total
     more = nbytes(each * NODE_BYTES + tensors)
-    assert said.endswith(f"; {each} nodes, {more} in all, more with each iteration")
+    assert said.endswith(f"; each iteration adds {each} nodes, {more} in all")
 
 
 @pytest.mark.full(but=1)
@@ -374,7 +374,7 @@ def test_what_holds_graphs_is_to_be_stored_detached(
     line = 1 + REPLAYED[: REPLAYED.index("{stored}\n")].count("\n")
     what = "the tensors (`done`) of what" if "Step" in stored else "what"
     words = f"detach() {what} is stored in `memory` at example.py:{line}; "
-    assert finding.fixes[0].message == f"{words}nothing then trains through it"
+    assert finding.fixes[0].message == f"{words}no gradient then flows through it"
     cured = REPLAYED.format(stored=detached)
     assert findings_of(cured, tmp_path) == []
 
@@ -423,12 +423,17 @@ def test_nothing_of_the_program_is_kept(tmp_path: Path) -> None:
 FRAME = Origin("local", "train", "train.py", 1)
 CARRIED = gs301.Carried(
     CALL,
-    paths.Path.of(FRAME, "self", [Step("attribute", "h")]),
+    variable_paths.Path.of(FRAME, "self", [Step("attribute", "h")]),
     STORED,
     Grown(8, 480, 81920, 60.0, 10240.0),
 )
 KEPT = gs302.KeptAlive(
-    CALL, paths.Path.of(FRAME, "losses", []), STORED, Grown(8, 80, 0, 10.0, 0.0), True, True
+    CALL,
+    variable_paths.Path.of(FRAME, "losses", []),
+    STORED,
+    Grown(8, 80, 0, 10.0, 0.0),
+    True,
+    True,
 )
 
 
@@ -440,12 +445,12 @@ def test_gs301_names_the_carrier_its_size_and_its_growth() -> None:
         ("linked_by", STORED),
     ]
     assert (
-        "480 nodes (240 KiB) and 80 KiB of tensors; 60 nodes, 40 KiB in all, more with each iteration"
+        "480 nodes (240 KiB) and 80 KiB of tensors; each iteration adds 60 nodes, 40 KiB in all"
         in finding.related[0].message
     )
     assert finding.fix is not None
     assert "`self.h` where it is handed on (train.py:9)" in finding.fix.message
-    assert "no gradient then goes back" in finding.fix.message
+    assert "gradients then stop at the start" in finding.fix.message
 
 
 def test_gs301_says_that_gradients_are_wrong_where_weights_change_unseen() -> None:
@@ -463,14 +468,16 @@ def test_gs301_says_that_gradients_are_wrong_where_weights_change_unseen() -> No
         (KEPT._replace(call=None, is_container=False), "no_grad"),
         (
             KEPT._replace(
-                holder=paths.Path.of(
+                holder=variable_paths.Path.of(
                     FRAME, "e", [Step("frame", FrameOf("f", "train.py", 2, "train.py:3"))]
                 ),
             ),
             "other",
         ),
         (
-            KEPT._replace(holder=paths.Path.of(FRAME, "w", [Step("hook", "_backward_hooks")])),
+            KEPT._replace(
+                holder=variable_paths.Path.of(FRAME, "w", [Step("hook", "_backward_hooks")])
+            ),
             "other",
         ),
     ],
@@ -565,7 +572,7 @@ def test_the_line_that_stores_a_name(
     file.write_text(STORES, encoding="utf-8")
     held = [Step("item", ast.literal_eval(key)) for key in re.findall(r"\[(.*?)\]", text)]
     steps = (Step("attribute", attribute), *held) if attribute else ()
-    name = paths.Path(text, root, Origin("global", "<module>", str(file), 1), steps)
+    name = variable_paths.Path(text, root, Origin("global", "<module>", str(file), 1), steps)
     found, _ = store_of((name,), container=container)
     assert known(found).line == line
 
@@ -574,8 +581,11 @@ def test_a_name_that_nothing_stores_and_a_file_that_cannot_be_read(tmp_path: Pat
     file = tmp_path / "stores.py"
     file.write_text(STORES, encoding="utf-8")
     origin = Origin("global", "<module>", str(file), 1)
-    assert store_of((paths.Path("other", "other", origin),))[0] is None
-    assert store_of((paths.Path("total", "total", replace(origin, file="<string>")),))[0] is None
+    assert store_of((variable_paths.Path("other", "other", origin),))[0] is None
+    assert (
+        store_of((variable_paths.Path("total", "total", replace(origin, file="<string>")),))[0]
+        is None
+    )
 
 
 def test_a_file_s_writes_through_data(tmp_path: Path) -> None:

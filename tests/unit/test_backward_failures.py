@@ -11,7 +11,7 @@ import torch
 import gradscope
 from gradscope.api.watch import current
 from gradscope.collect.backward import Backward
-from gradscope.collect.looker import Looker
+from gradscope.collect.inspector import Looker
 from tests import known
 
 

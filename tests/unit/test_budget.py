@@ -60,7 +60,7 @@ def test_calls_pass_when_the_budget_is_spent() -> None:
     summary = scope.recording().summary
     assert summary.backward_calls == 1
     assert summary.notes == (
-        "19 backward calls not looked at (budget 1e-06 %): the totals leave them out",
+        "19 backward calls not inspected (budget 1e-06 %); the totals exclude them",
     )
 
 
@@ -111,7 +111,7 @@ def test_backward_through_a_freed_graph_is_told_after_the_error() -> None:
     (finding,) = [each for each in scope.findings if each.certainty is Certainty.CERTAIN]
     assert (finding.code, finding.missed) == ("GS101", False)
     assert "found after the error" in finding.label
-    assert ("freed_by", "it was freed by a call that was not looked at") in [
+    assert ("freed_by", "it was freed by a call that gradscope did not inspect") in [
         (related.role, related.message) for related in finding.related
     ]
     lines = Path(__file__).read_text().splitlines()
@@ -138,7 +138,7 @@ def test_what_a_call_has_kept_may_be_freed_by_one_that_passes(
     (finding,) = scope.findings
     assert (finding.code, finding.certainty) == ("GS101", "certain")
     said = [(related.role, related.message) for related in finding.related]
-    assert said == [("freed_by", "it was freed by a call that was not looked at")]
+    assert said == [("freed_by", "it was freed by a call that gradscope did not inspect")]
 
 
 def test_a_modified_saved_tensor_is_told_after_the_error() -> None:
@@ -263,7 +263,7 @@ state.sum().backward()
 @pytest.mark.parametrize(
     ("budget", "status", "says"),
     [
-        ("0.01", 1, "(budget 0.01 %): the totals leave them out"),
+        ("0.01", 1, "(budget 0.01 %); the totals exclude them"),
         ("0", 2, "Invalid value for '--budget'"),
     ],
 )

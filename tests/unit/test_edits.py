@@ -28,7 +28,7 @@ from gradscope.fixing.edits import (
     without_flag,
     without_graph,
 )
-from gradscope.fixing.marks import Span
+from gradscope.fixing.instrumentation import Span
 from gradscope.fixing.patch import Piece, Pieces, apply, block_with, read, together, written
 from gradscope.fixing.rehearsal import Kind
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gradscope.detect.reading import Turning
+from gradscope.detect.lookahead import Turning
 from gradscope.program.ahead.values import compared
 
 NUMBERS = (0, 1, -3, 5e-324, 1e-300, 0.5, 1e300, 1.7e308, -1.7e308)

@@ -71,5 +71,5 @@ def test_private_names_of_torch_are_read_in_one_place() -> None:
     # starts for itself is known by its command line; what tries are made from imports the compiler
     # once, and they turn it off.
     found = {file: names for file, names in found.items() if names}
-    launching = {f"launch/{name}.py" for name in ("interpreter", "improvement", "trial")}
+    launching = {f"launch/{name}.py" for name in ("interpreter", "fork_server", "trial")}
     assert set(found) <= {"rules/gs104.py", *launching}, found

@@ -41,8 +41,8 @@ ALLOWED = {
         "tempfile.tempdir = folder",
         "os.environ |= dict.fromkeys(('TMPDIR', *_CACHES), folder)",
     },
-    "launch/improvement.py": {"os.environ.clear()", "os.environ.update(environment)"},
-    "launch/rehearsing.py": {
+    "launch/fork_server.py": {"os.environ.clear()", "os.environ.update(environment)"},
+    "launch/rehearsal_run.py": {
         "vars(builtins).update(noted | {ADD: rehearsal.add, HEAD: rehearsal.head})",
         "vars(builtins)['compile'] = compile_source",
     },
@@ -54,7 +54,7 @@ ALLOWED = {
 }
 """The other changes of what is not gradscope's. Each new one goes through ``replace``, or is allowed here."""
 OF_OBJECTS = {
-    *("hooks.py", "collect/numbers.py", "fixing/marks.py"),
+    *("hooks.py", "collect/traced_numbers.py", "fixing/instrumentation.py"),
     *("program/ahead/opcodes.py", "program/ahead/values.py"),
 }
 """Files that set attributes of their own objects by a name."""

@@ -14,7 +14,7 @@ import pytest
 from drawn import chain, graph, hostile, iterations, op, two_losses
 from fontTools.ttLib import TTFont
 
-from gradscope.fixing.ways import LineState
+from gradscope.fixing.gradient_paths import LineState
 from gradscope.model import Graph
 from gradscope.render.pictures import Arrow, Box, BoxRow, Cluster, Options, Picture, dot, draw
 from gradscope.render.pictures.compose import compose

@@ -18,7 +18,8 @@ from canned import CHOICE, RECORDINGS, SUM, small_finding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradscope.launch.improvement import untried
+from gradscope.formatting import escaped
+from gradscope.launch.fork_server import untried
 from gradscope.model import (
     Edit,
     Failure,
@@ -34,7 +35,6 @@ from gradscope.model import (
 )
 from gradscope.render.machine import to_brief, to_github, to_json, to_sarif
 from gradscope.rules import ALL_RULES
-from gradscope.units import escaped
 from tests.command import ROOT
 from tests.reports import valid
 

@@ -34,9 +34,9 @@ from gradscope.model import (
     Summary,
 )
 from gradscope.record.processes import are_of_one_run, files_of, merged
-from gradscope.render.forms import report_text
 from gradscope.render.html import page_data, to_html
 from gradscope.render.machine import to_json
+from gradscope.render.printing import report_text
 
 LEAK = small_finding("GS302", SITE, severity=Severity.WARNING, graph=1)
 
@@ -298,7 +298,7 @@ def test_a_launcher_on_the_path_is_the_script_that_it_is(
     file = str(bin / "launcher")
     match expected:
         case None:
-            with pytest.raises(GradscopeError, match="launcher is no Python program; put"):
+            with pytest.raises(GradscopeError, match="launcher is not a Python program; put"):
                 program_of("launcher", ["-n", "2"])
             return
         case Command(python, program):

@@ -61,7 +61,7 @@ def test_the_read_is_to_go_before_the_call_that_frees(
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(body=body))
     finding = explained(program)
-    words = "look at saved tensors before the backward call, or pass retain_graph=True to it"
+    words = "read saved tensors before the backward call, or pass retain_graph=True to it"
     assert [(fix.kind, fix.message, fix.edits) for fix in finding.fixes] == [("reorder", words, ())]
     program.write_text(PROGRAM.format(body=mended))
     with gradscope.watch() as scope:

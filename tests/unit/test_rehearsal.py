@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gradscope.fixing.marks import ADD, BEGIN, HEAD, MARK, RENEW, Marker, Span
+from gradscope.fixing.instrumentation import ADD, BEGIN, HEAD, MARK, RENEW, Marker, Span
 from gradscope.fixing.rehearsal import Event, Option, Record, Simulation
 
 PROGRAM = """

@@ -199,8 +199,8 @@ def test_a_record_that_cannot_be_read_is_left_out_and_counted(
     changed(written, table, change)
     found = load(written)
     (note,) = set(found.summary.notes) - set(whole.summary.notes)
-    assert note.startswith("1 ")
-    assert "cannot be read, or are too large, and are left out" in note
+    assert note.startswith("skipped 1 ")
+    assert "unreadable or too large" in note
     for other in {"calls", "findings", "graphs", "sources", "timeline"} - {table}:
         assert getattr(found, other) == getattr(whole, other)
 

@@ -19,8 +19,8 @@ from gradscope.model import (
     Site,
     Summary,
 )
-from gradscope.render.forms import report_text
 from gradscope.render.machine import writer
+from gradscope.render.printing import report_text
 from gradscope.rules.settings import (
     DEFAULTS,
     FailOn,
@@ -178,7 +178,7 @@ def test_what_is_no_baseline_is_said(tmp_path: Path, content: str) -> None:
     with pytest.raises(GradscopeError, match=r"there is no baseline .*--write-baseline"):
         Suppressor(settings)
     (tmp_path / "known.json").write_text(content, encoding="utf-8")
-    with pytest.raises(GradscopeError, match="is no baseline of this gradscope"):
+    with pytest.raises(GradscopeError, match="is not a baseline this version can read"):
         Suppressor(settings)
 
 

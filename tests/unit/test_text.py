@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gradscope.commands.outputs import console_on, printer
+from gradscope.formatting import counted, listed, nbytes
 from gradscope.model import (
     BackwardCall,
     Certainty,
@@ -40,7 +41,6 @@ from gradscope.render.text import SafeConsole, begin_line, cut, plain, show_prog
 from gradscope.render.text.report import print_finding, print_report
 from gradscope.render.text.tables import MOST_ROWS
 from gradscope.rules.settings import Format
-from gradscope.units import counted, listed, nbytes
 from tests import known
 
 
@@ -307,7 +307,7 @@ def test_what_was_not_counted_is_not_told_as_zero() -> None:
         (0.0, ""),
         (0.004, "gradscope took less than 1 % of the loop"),
         (0.042, "gradscope took about 4 % of the loop"),
-        (0.38, "gradscope took about 38 % of the loop; `--budget 3` looks at fewer calls"),
+        (0.38, "gradscope took about 38 % of the loop; `--budget 3` inspects fewer calls"),
     ],
 )
 def test_a_watch_says_what_it_took(cost: float, said: str) -> None:
@@ -322,7 +322,7 @@ def test_a_watch_says_what_it_took(cost: float, said: str) -> None:
 def test_released_and_returned_are_told_apart() -> None:
     text = report(RECORDINGS["canned"], verbose=True)
     assert re.search(r"released by the graph +1,010 freed in backward, 31\.3 MiB\n", text)
-    assert re.search(r"memory returned +31\.3 MiB of those; 57\.2 KiB still held by others\n", text)
+    assert re.search(r"memory returned +31\.3 MiB of those; 57\.2 KiB still held elsewhere\n", text)
 
 
 def test_how_the_run_ended_is_said() -> None:
@@ -337,7 +337,7 @@ def test_missed_and_repeated_findings_say_so() -> None:
     lines = shown(finding(None, missed=True, count=1200), {})
     assert lines[:2] == ["error[GS101]: message", "  = label"]
     assert "note: seen 1,200 times" in lines
-    assert any("fault of gradscope" in line for line in lines)
+    assert any("bug in gradscope" in line for line in lines)
 
 
 def test_what_was_announced_above_says_only_what_is_new() -> None:

@@ -9,7 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.style import Style as RichStyle
 
-from gradscope.fixing.ways import LineState
+from gradscope.fixing.gradient_paths import LineState
+from gradscope.formatting import visible
 from gradscope.model import NodeState, SavedState, Severity
 from gradscope.render.theme import (
     DARK,
@@ -21,7 +22,6 @@ from gradscope.render.theme import (
     Page,
     Style,
 )
-from gradscope.units import visible
 
 TABLES: list[tuple[type[StrEnum], Mapping[Any, Style]]] = [
     (NodeState, NODE_STATES),

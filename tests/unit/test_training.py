@@ -12,7 +12,7 @@ import pytest
 from canned import small_finding
 
 from gradscope.fixing import verify
-from gradscope.fixing.marks import Span
+from gradscope.fixing.instrumentation import Span
 from gradscope.fixing.patch import Patch, Source, apply, split
 from gradscope.fixing.plan import plan
 from gradscope.fixing.rehearsal import Event, Line, Record

@@ -13,8 +13,8 @@ from rich.console import Console
 from torch.overrides import TorchFunctionMode
 
 import gradscope
-from gradscope.collect import free
-from gradscope.collect.free import free_memory
+from gradscope.collect import available_memory
+from gradscope.collect.available_memory import free_memory
 from gradscope.model import Finding, Holding, Recording, Trend, outlook
 from gradscope.render.memory import trends
 from gradscope.render.text.report import print_memory, print_report
@@ -219,7 +219,7 @@ def test_the_programs_own_modes_do_not_see_the_weighing() -> None:
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in the place of ``/``, of a machine with 100 KiB to give."""
     monkeypatch.setattr(
-        free, "Path", lambda first, *more: tmp_path.joinpath(first.lstrip("/"), *more)
+        available_memory, "Path", lambda first, *more: tmp_path.joinpath(first.lstrip("/"), *more)
     )
     write(tmp_path / "proc/meminfo", "MemTotal: 900 kB\nMemAvailable:   100 kB\n")
     return tmp_path

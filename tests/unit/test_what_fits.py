@@ -16,12 +16,12 @@ from typer.main import get_command
 
 import gradscope
 from gradscope.cli import UsageError, app
+from gradscope.formatting import size_of
 from gradscope.model import Recording
 from gradscope.record.processes import merged
 from gradscope.render.machine import to_json
 from gradscope.render.memory import fit
 from gradscope.render.text.report import print_fit
-from gradscope.units import size_of
 from tests import known
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -230,7 +230,7 @@ def test_a_size_has_a_unit(text: str, size: int) -> None:
     ["24Gb?", "24", "", "GiB", "-1GiB", "1e9GiB", "0GB", "24iB", "1,5GiB", "nanGB", "9" * 40 + "T"],
 )
 def test_a_bad_size_is_refused_with_what_to_say(text: str) -> None:
-    with pytest.raises(ValueError, match="say 24GiB, 24GB or 800MiB"):
+    with pytest.raises(ValueError, match="use 24GiB, 24GB or 800MiB"):
         size_of(text)
-    with pytest.raises(UsageError, match="say 24GiB"):
+    with pytest.raises(UsageError, match="use 24GiB"):
         get_command(app).main(["report", "x", "--fit", text], "gradscope", standalone_mode=False)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
 import gradscope
-from gradscope.collect.following import Following
+from gradscope.collect.tensor_tracer import Following
 from gradscope.errors import GradscopeError
 from tests.command import ran_well
 from tests.zygote import python

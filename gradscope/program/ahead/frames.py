@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from gradscope.code import source
 from gradscope.code.bytecode import MISSING, NULL_FIRST, Flow, Instruction, Loop, flow_of
+from gradscope.formatting import gathered
 from gradscope.program.ahead.values import NULL, Made, Suspended, lost, reading
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.variables import (
@@ -25,7 +26,6 @@ from gradscope.program.variables import (
     on_stack,
     slot,
 )
-from gradscope.units import gathered
 
 SUSPENDED = 0x20 | 0x80 | 0x200  # inspect's flags of generators and coroutines
 NO_RESULT = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR")

@@ -19,6 +19,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from gradscope.formatting import counted, escaped, line_at, lines_of
 from gradscope.model import (
     Edge,
     Edit,
@@ -40,7 +41,6 @@ from gradscope.render.memory import Largest, Storage, by, growing, largest
 from gradscope.render.text.report import tally
 from gradscope.render.text.tables import Words
 from gradscope.render.wording import failures, nothing_found
-from gradscope.units import counted, escaped, line_at, lines_of
 
 LAST = ("canvas.js", "report.js")
 """Scripts that use others at once: a class of another file, and all that makes the page."""

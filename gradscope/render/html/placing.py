@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from gradscope.formatting import common_length
 from gradscope.model import Graph
 from gradscope.render.pictures import DEFAULTS, UNMARKED
 from gradscope.render.pictures.compose import fold_title
 from gradscope.render.pictures.folding import Fold, Merged, fold, merge
-from gradscope.units import common_length
 
 
 class Level(NamedTuple):

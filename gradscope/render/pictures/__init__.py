@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypedDict
 
-from gradscope.fixing.ways import LineState
+from gradscope.fixing.gradient_paths import LineState
 from gradscope.model import NodeState, SavedState
 
 TIMES = "\N{MULTIPLICATION SIGN}"

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from gradscope.formatting import common_module, counted, listed, nbytes
 from gradscope.model import Graph, Node, NodeState, SavedState, SavedTensor
 from gradscope.model.graph import activation_bytes
 from gradscope.render.pictures import (
@@ -24,7 +25,6 @@ from gradscope.render.pictures import (
 )
 from gradscope.render.pictures.folding import Fold, Folded, Merged, fold, merge
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
-from gradscope.units import common_module, counted, listed, nbytes
 
 # Saved tensors, and leaves, that a box shows; further ones are counted. Most operations save one
 # to three.

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import graphviz
 
 from gradscope.errors import GradscopeError
+from gradscope.formatting import escaped
 from gradscope.model import Severity
 from gradscope.render.pictures import OLDER, SHARED, TIMES, Box, Cluster, Picture
 from gradscope.render.theme import LIGHT, NODE_STATES, SAVED_STATES, SEVERITIES, WAY_STATES, Style
-from gradscope.units import escaped
 
 _FAST = {"nslimit": "0.1", "nslimit1": "0.1", "mclimit": "0.1", "splines": "line"}
 # With more arrows, the optimum of graphviz costs more than it is worth: its time grows faster

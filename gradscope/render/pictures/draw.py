@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from gradscope.errors import GradscopeError
+from gradscope.formatting import counted, escaped, firsts, listed
 from gradscope.model import (
     BackwardCall,
     Certainty,
@@ -30,7 +31,6 @@ from gradscope.render.pictures import DEFAULTS, UNMARKED, Marking, Options, Pict
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.dot import LayoutError, Line, head_of, lay_out, lines_of, to_dot
 from gradscope.render.pictures.folding import COMFORTABLE
-from gradscope.units import counted, escaped, firsts, listed
 
 MOST_CALLS = 4  # more graphs than these in one picture show less, not more
 
@@ -345,8 +345,8 @@ def draw_recording(
 ) -> Drawing:
     """Draw the graph that a backward call met, and those of earlier calls that share its nodes.
 
-    Without ``call`` it is the one of the gravest finding, or else the last. The focus may also be
-    ``finding``.
+    Without ``call``, draw the graph of the most severe finding, or else of the last call. The focus
+    may also be ``finding``.
     """
     chosen = select(recording, call, of_finding=options.focus == "finding")
     standing = next((each for each in recording.findings if not each.suppression), None)

@@ -17,9 +17,9 @@ from itertools import chain, groupby
 from typing import NamedTuple
 
 from gradscope.errors import GradscopeError, meant
+from gradscope.formatting import common_module, followers_last, listed
 from gradscope.model import Graph, Node, Root
 from gradscope.render.pictures import Marking, Options
-from gradscope.units import common_module, followers_last, listed
 
 
 class Merged(NamedTuple):

@@ -18,9 +18,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from gradscope.formatting import Sources, escaped, line_at, source_lines, visible
 from gradscope.model import Site
 from gradscope.render.wording import opened_as
-from gradscope.units import Sources, escaped, line_at, source_lines, visible
 
 TAB = 4  # a tab is drawn up to the next multiple of this many cells
 

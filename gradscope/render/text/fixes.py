@@ -11,6 +11,7 @@ from rich.text import Text
 
 from gradscope.fixing.patch import Patch, apply, read, unified_diff
 from gradscope.fixing.plan import Candidate, Plan, Proposal
+from gradscope.formatting import escaped, gathered, short_path
 from gradscope.model import Finding
 from gradscope.render.text import (
     location,
@@ -22,7 +23,6 @@ from gradscope.render.text import (
 )
 from gradscope.render.text.report import print_help, tag
 from gradscope.render.wording import reasons, with_safety
-from gradscope.units import escaped, gathered, short_path
 
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -93,7 +93,7 @@ def _candidate(candidate: Candidate, proposal: Proposal, console: Console) -> No
         _note(word, "bold cyan", text, console)
     problem = proposal.problem if is_chosen else candidate.problem
     if not fix.edits:
-        _note("note", "bold cyan", "no edit is known that does this: make it by hand", console)
+        _note("note", "bold cyan", "no automatic edit is available: do it by hand", console)
     elif problem:
         _note("note", "bold cyan", f"this fix {problem}", console)
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from gradscope.formatting import Sources, counted, firsts, line_at, listed, nbytes, source_lines
 from gradscope.model import (
     Cause,
     Certainty,
@@ -73,7 +74,6 @@ from gradscope.render.wording import (
     untrained,
 )
 from gradscope.rules.gs604 import CROSSES
-from gradscope.units import Sources, counted, firsts, line_at, listed, nbytes, source_lines
 
 _QUOTED = re.compile(r"`[^`]+`")
 _COSTLY = 0.15  # of a loop's time: where the watch took more, the report says how it takes less
@@ -245,7 +245,7 @@ def _totals(recording: Recording) -> dict[str, str]:
     """Return what was built and saved, what graphs released of it, and what memory came back."""
     s = recording.summary
     held = s.freed_bytes - s.returned_bytes
-    elsewhere = f"; {nbytes(held)} still held by others" if held > 0 else ""
+    elsewhere = f"; {nbytes(held)} still held elsewhere" if held > 0 else ""
     freed, dropped = nbytes(s.freed_bytes), nbytes(s.dropped_bytes)
     end, peak = nbytes(s.live_bytes), nbytes(s.peak_saved_bytes)
     about = "" if s.exact else "about "
@@ -254,7 +254,7 @@ def _totals(recording: Recording) -> dict[str, str]:
         "saved tensors": f"{about}{s.saved_tensors:,} saved, {nbytes(s.saved_bytes)}",
         "released by the graph": f"{about}{s.freed_tensors:,} freed in backward, {freed}",
         "memory returned": f"{about}{nbytes(s.returned_bytes)} of those{elsewhere}",
-        "dropped": f"{about}{s.dropped_tensors:,} went with their graph, {dropped}",
+        "dropped": f"{about}{s.dropped_tensors:,} destroyed with their graph, {dropped}",
         "held by graphs": f"{about}{end} at the end, {peak} at the peak",
     }
     rows |= {"growing": rate} if (rate := growing(recording)) else {}
@@ -263,8 +263,8 @@ def _totals(recording: Recording) -> dict[str, str]:
     if not recording.header.hooks:
         rows = {"nodes": rows["nodes"], "saved tensors": "not counted without hooks"}
     if s.estimated_calls:
-        guarded = counted(s.estimated_calls, "guarded call")
-        rows["estimated"] = f"for {guarded}, from those that were watched in full"
+        guarded = counted(s.estimated_calls, "lightly inspected call")
+        rows["estimated"] = f"for {guarded}, extrapolated from fully inspected ones"
     if s.nodes_before:
         older = counted(s.nodes_before, "node")
         rows["built before"] = f"{older} that a call met; what these saved is not counted"
@@ -274,9 +274,9 @@ def _totals(recording: Recording) -> dict[str, str]:
         rows["predictions"] = f"predicted {s.predicted:,}, came true {s.came_true:,}"
     if s.left_out:
         found = counted(s.left_out, "place that wastes", "places that waste")
-        rows["not told"] = f"{found} less than 1 MB, and less than 1 % of the peak"
+        rows["not reported"] = f"{found} less than 1 MB and less than 1 % of the peak"
     if s.cost:
-        less = "; `--budget 3` looks at fewer calls" if s.cost > _COSTLY else ""
+        less = "; `--budget 3` inspects fewer calls" if s.cost > _COSTLY else ""
         took = f"about {100 * s.cost:.0f} %" if s.cost > 0.01 else "less than 1 %"
         rows["gradscope took"] = f"{took} of the loop{less}"
     return rows
@@ -512,11 +512,11 @@ def _print_head(graph: Largest, recording: Recording, console: Console) -> None:
     if graph.alone is not None:
         others = graph.nbytes - graph.alone
         rest = f"{nbytes(others)} was held by something else too, the rest by the graph alone"
-        print_message(indent, rest if others else "nothing else than the graph held it", console)
+        print_message(indent, rest if others else "only this graph held it", console)
     elif call.freed_bytes > call.returned_bytes:
         elsewhere = nbytes(call.freed_bytes - call.returned_bytes)
         freed = nbytes(call.freed_bytes)
-        held = f"of {freed} that the call released, {elsewhere} was still held by others"
+        held = f"of {freed} that the call released, {elsewhere} was still held elsewhere"
         print_message(indent, held, console)
     known = [one for one in graph.saved if one.source]
     if known:

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from gradscope.formatting import counted, gathered, listed, nbytes, short_path
 from gradscope.model import (
     BackwardCall,
     CellState,
@@ -23,7 +24,6 @@ from gradscope.model import (
 from gradscope.render.text import ELLIPSIS, place_of, plain, print_lines, tail, wrapped
 from gradscope.render.theme import CELL_STATES
 from gradscope.render.wording import opened_as
-from gradscope.units import counted, gathered, listed, nbytes, short_path
 
 # Rows of a table, and how many of the calls' are the last: the first rows show what is new, the
 # last ones what grows. The JSON report has all.

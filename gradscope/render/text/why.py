@@ -8,11 +8,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from gradscope.fixing.gradient_paths import Answer, Arrival, Cut, LineState, Row, Ways
 from gradscope.fixing.origins import EngineUse
-from gradscope.fixing.ways import Answer, Arrival, Cut, LineState, Row, Ways
+from gradscope.formatting import counted, lines_told, listed
 from gradscope.model import Site
 from gradscope.render.text import plain, print_lines, prose, shorten, source_line, wrapped
-from gradscope.units import counted, lines_told, listed
 
 _MOST_ROWS = 12  # lines of a way: of a longer one both ends and what is around the cut, 11 at most
 _MOST_ALSO = 4  # further cuts that are named: more are counted

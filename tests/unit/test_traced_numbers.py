@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradscope.collect.numbers import number, origins_of, traced
+from gradscope.collect.traced_numbers import number, origins_of, traced
 
 ONE, TWO = number(1.5, (1,)), number(2.5, (2,))
 

@@ -1,4 +1,4 @@
-"""Answers from a rehearsal which ways lead from a loss to parameters, and where they are cut."""
+"""Finds in a rehearsal the paths from a loss to parameters, and the places where they are cut."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from gradscope.code import source
 from gradscope.fixing.origins import CutReason, EngineUse, Mode, ModeKind, Origins, Route
+from gradscope.formatting import gathered, reached
 from gradscope.model import Related, Site
-from gradscope.units import gathered, reached
 
 _DATA = ("", "tensor", "as_tensor", "asarray", "from_numpy")
 """How a tensor is made of what torch has no part in."""
@@ -28,7 +28,7 @@ _WHY = {
 
 
 class Cut(NamedTuple):
-    """A place where the way was cut: what goes in has a graph, what comes out has none.
+    """A place where a path was cut: what goes in has a graph, what comes out has none.
 
     ``behind`` are the leaves that require grad and that the way would lead to. ``back`` is where
     numbers that have left torch came back.
@@ -115,7 +115,7 @@ class Arrival(StrEnum):
 
 
 class LineState(StrEnum):
-    """What a line on the way from a loss to a parameter has to do with its gradient."""
+    """What a line on the path from a loss to a parameter does to its gradient."""
 
     GRADIENT = "gradient"
     BARE = "no graph"
@@ -126,7 +126,7 @@ class LineState(StrEnum):
 
 
 class Row(NamedTuple):
-    """A line on a way, in the order in which a gradient comes; ``is_last``: the leaf is used in
+    """A line on a path, in the order in which a gradient comes; ``is_last``: the leaf is used in
     it.
     """
 

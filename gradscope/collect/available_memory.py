@@ -1,4 +1,4 @@
-"""Says how many bytes a device, or this machine, has left for the program."""
+"""Reads how many bytes a device, or this machine, has left for the program."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Notes where each tensor comes from, operation by operation, while code runs.
+"""Records where each tensor comes from, operation by operation, while code runs.
 
-What it notes is described in ``fixing/origins.py``, which reads it.
+``fixing/origins.py`` describes and reads the record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from gradscope.collect.calls import EngineCall
 from gradscope.collect.notes import Notes
-from gradscope.collect.numbers import origins_of, traced
+from gradscope.collect.traced_numbers import origins_of, traced
 from gradscope.collect.walk import Walker, root_node
 from gradscope.fixing.origins import (
     Birth,
@@ -153,7 +153,7 @@ class _Given(NamedTuple):
 
 
 class _Local(threading.local):
-    """What a thread is at."""
+    """The state of one thread."""
 
     def __init__(self) -> None:
         self.mode = -1
@@ -682,7 +682,7 @@ class Following(TorchFunctionMode):
         return bool(met) and (bool(self._calls) or self.is_computed(self.number_of(met[0])))
 
     def is_computed(self, number: int) -> bool:
-        """Return whether a value is no leaf, and was computed from something."""
+        """Return whether a value is not a leaf, and was computed from something."""
         origin = self._origins[number]
         return origin.leaf < 0 and bool(origin.parents)
 

@@ -1,5 +1,5 @@
-"""How a graph, a finding, a backward call and a report show themselves: plain text where they are
-printed, coloured text and pictures in a notebook.
+"""Prints graphs, findings, backward calls and reports: as plain text, or in a notebook as coloured
+text and pictures.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
 from gradscope.errors import GradscopeError
+from gradscope.formatting import counted, escaped, gathered, nbytes
 from gradscope.model import (
     BackwardCall,
     Finding,
@@ -31,7 +32,6 @@ from gradscope.render.text.report import print_finding, print_findings, print_re
 from gradscope.render.text.tables import as_code
 from gradscope.render.theme import NODE_STATES, SAVED_STATES
 from gradscope.render.wording import lives
-from gradscope.units import counted, escaped, gathered, nbytes
 
 _WIDTH = 100  # characters of a line in a notebook, which scrolls what is longer
 _MOST_NODES = 200  # rows of a graph that is printed: more are not read, and ``draw`` folds them

@@ -1,4 +1,4 @@
-"""Looks at the graph of a backward call: walks it, marks what is new, and checks what every node
+"""Inspects the graph of a backward call: walks it, marks new nodes, and checks what every node
 saved.
 """
 
@@ -14,7 +14,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.calls import BEFORE_WATCH, EngineCall
 from gradscope.collect.generations import OTHER
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Packs, Stale, Token, Weight
 from gradscope.collect.nodes import (
     CLONE,
@@ -41,7 +41,7 @@ _NOTHING: list[weakref.ref[Packed]] = []
 
 
 class Looker:
-    """Looks at graphs for one watch."""
+    """Inspects graphs for one watch."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -77,8 +77,8 @@ class Looker:
                 if i >= room:
                     look.left = len(stack) + 1
                     self._ledger.notes.add(
-                        f"a graph was not looked at beyond {i:,} nodes: "
-                        "looking further could overflow the stack when it is destroyed"
+                        f"graph inspection stopped at {i:,} nodes: "
+                        "visiting more could overflow the stack when the graph is destroyed"
                     )
                     break
             index[node] = i
@@ -203,8 +203,8 @@ class Looker:
                     look.stale.append((i, Stale(tensor, packed.version)))
 
     def _tie(self, look: Look, token: Token, node: Node, kind: Kind) -> None:
-        """Ask the node what it saved, where its number does not tell or the hooks were not
-        there.
+        """Read from the node what it saved, if its number does not identify it or no hooks were
+        installed.
         """
         packs, unseen = [], []
         lifted = self._past.was_lifted(token.sequence_nr)

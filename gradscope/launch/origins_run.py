@@ -1,4 +1,4 @@
-"""Runs a program once more, in a process of its own, to see where each tensor comes from.
+"""Reruns a program in a separate process, to record where each tensor comes from.
 
 It ends at the second step of each optimizer.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NoReturn
 
-from gradscope.collect.following import Following
+from gradscope.collect.tensor_tracer import Following
 from gradscope.fixing.runs import Job
 from gradscope.launch.trial import begin_rehearsal, end_rehearsal, overlay, rehearse
 

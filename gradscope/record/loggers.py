@@ -1,4 +1,4 @@
-"""Exports the metrics of a watch to the program's own loggers, and to a file for Prometheus.
+"""Exports the metrics of a watch to TensorBoard, Prometheus and other loggers.
 
 This module writes that file itself: importing a library before the program does would change the
 program.
@@ -24,10 +24,10 @@ FIGURES = {
     "gradscope/nodes": "Nodes of graphs that are alive.",
     "gradscope/retained_bytes": "Bytes that the last backward call left in its graph.",
 }
-"""What is handed on, and what it means."""
+"""The metrics, and what they mean."""
 
 Sink: TypeAlias = Callable[[dict[str, int], int], object]
-"""Takes figures by their names, and how many backward calls there were, as the step."""
+"""Takes metrics by name, and the number of backward calls as the step."""
 
 
 def sinks_of(log: Any) -> tuple[Sink, ...]:

@@ -1,4 +1,4 @@
-"""Numbers, places and foreign texts as people see them: bytes, durations, paths, escapes."""
+"""Formats numbers, paths and foreign text for people, and orders and groups what they read."""
 
 from __future__ import annotations
 
@@ -90,15 +90,15 @@ def rounded(number: float) -> str:
 
 def size_of(text: str) -> int:
     """Return the bytes that ``24GiB``, ``24 GB`` or ``1.5g`` stand for; raise ValueError for what
-    is no size.
+    is not a size.
     """
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([kmgt]?)(i?b)?", text.strip(), re.IGNORECASE)
     if found is None or not (found[2] or found[3]) or (not found[2] and "i" in found[3].lower()):
-        raise ValueError(f"{text!r} is no size; say 24GiB, 24GB or 800MiB")
+        raise ValueError(f"{text!r} is not a size; use 24GiB, 24GB or 800MiB")
     step: int = 1000 if found[2] and (found[3] or "").lower() == "b" else _STEP
     size = int(float(found[1]) * step ** " kmgt".index(found[2].lower() or " "))
     if not size:
-        raise ValueError(f"nothing fits in {text!r}; say 24GiB, 24GB or 800MiB")
+        raise ValueError(f"nothing fits in {text!r}; use 24GiB, 24GB or 800MiB")
     return size
 
 
@@ -148,11 +148,11 @@ def line_at(lines: Sequence[str], number: int) -> str:
 
 def short_path(file: str) -> str:
     """Return a file's path, from the working directory on if it lies in it."""
-    here = working_directory()
+    here = current_dir()
     return file.removeprefix(here + os.sep) if here else file
 
 
-def working_directory() -> str:
+def current_dir() -> str:
     """Return the path of the working directory; nothing where it was deleted."""
     try:
         return os.getcwd()
@@ -161,7 +161,7 @@ def working_directory() -> str:
 
 
 def gathered(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Return things by their keys, all in the order of their first sight."""
+    """Group things by key, in order of first appearance."""
     found: dict[K, list[T]] = {}
     for thing in things:
         found.setdefault(key(thing), []).append(thing)
@@ -169,7 +169,7 @@ def gathered(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def firsts(things: Iterable[T], key: Callable[[T], K]) -> dict[K, T]:
-    """Return the first thing of each key, in the order of their first sight."""
+    """Return the first thing of each key, in order of first appearance."""
     return {each: found[0] for each, found in gathered(things, key).items()}
 
 

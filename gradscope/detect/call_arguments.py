@@ -1,5 +1,5 @@
-"""Says what a call has asked the engine for and cannot get: a start without a graph, and gradients
-of inputs that nothing reaches, zeros in their place among them.
+"""Checks the arguments of a backward call: roots that have no graph, and inputs that no graph
+reaches, also if zeros take the place of their gradients.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from gradscope.code import source, statements
 from gradscope.collect.backward import Evidence
 from gradscope.collect.calls import Call, EngineCall
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Finding, Site

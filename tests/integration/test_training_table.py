@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gradscope.fixing import births
+from gradscope.fixing.gradient_paths import Ways
 from gradscope.fixing.runs import Bounds, Program
-from gradscope.fixing.ways import Ways
-from gradscope.launch import origins, trial  # noqa: F401 - once, for all forks
+from gradscope.launch import origins_run, trial  # noqa: F401 - once, for all forks
 from gradscope.launch.interpreter import header_of
 from gradscope.model import TrainingTable
 from tests.command import started

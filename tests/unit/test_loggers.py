@@ -22,7 +22,7 @@ import gradscope
 from gradscope.api import scope as scopes
 from gradscope.errors import GradscopeError
 from gradscope.record.file import load
-from gradscope.record.scalars import FIGURES, MetricsFile
+from gradscope.record.loggers import FIGURES, MetricsFile
 
 Told = list[tuple[str, float, int]]
 

@@ -1,7 +1,7 @@
-"""Asks the reader which of the user's tensors the program ahead runs backward, and where.
+"""Predicts which of the user's tensors the upcoming code runs backward, and where.
 
-Also at which calls such a close look is due: looks take a small share of the run's time, and more
-of them come where a condition on a number that moves steadily will turn.
+It also schedules these detailed inspections: within a small share of the run's time, with more of
+them where a condition on a steadily changing number is about to flip.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from gradscope.code import source
 from gradscope.code.bytecode import MISSING, site_at
 from gradscope.model import Site
-from gradscope.model.paths import Path
+from gradscope.model.variable_paths import Path
 from gradscope.program.ahead.frames import Frame
 from gradscope.program.ahead.machine import Machine, Question
 from gradscope.program.ahead.questions import FromFrames, explore, in_words
@@ -63,7 +63,7 @@ _NOTHING = (MISSING, NULL, _UNREAD)
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A tensor of the user's, all its names, and what it leads to; lives no longer than the look.
+    """A tensor of the user's, its names, and what it leads to; it lives only for one inspection.
 
     ``own`` is the place in the look of its node, ``freed`` are the places of the nodes that will be
     freed, the nearest first.
@@ -82,8 +82,8 @@ def tensors_of(frames: Sequence[FrameType]) -> list[Held]:
 
 
 class Effect(Enum):
-    """What follows from a read: a backward call starts from it, something is computed from it, or
-    it is added to in place.
+    """What a read leads to: a backward call that starts from it, a computation, or an in-place
+    addition.
     """
 
     BACKWARD = auto()

@@ -1,5 +1,5 @@
-"""Follows which parameters get gradients, and what the steps of optimizers do with them: GS502 to
-GS504, and who trains what.
+"""Tracks which parameters get gradients, and what optimizer steps do with them: GS502 to GS504,
+and who trains what.
 
 Nothing is read from a device: whether a gradient is there, is the same tensor and has the same
 version is known to the CPU. Values are compared on the CPU alone, and of suspects alone.
@@ -22,11 +22,11 @@ from torch.nn import Module, Parameter
 
 from gradscope.code import source, statements
 from gradscope.collect.calls import Call, Guarded
-from gradscope.collect.look import Look
+from gradscope.collect.inspection import Look
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
-from gradscope.detect.asking import script
-from gradscope.detect.trains import ENOUGH_STEPS, Losses
+from gradscope.detect.call_arguments import script
+from gradscope.detect.training_table import ENOUGH_STEPS, Losses
 from gradscope.model import BackwardCall, Finding, Site, Training, TrainingOptimizer, TrainingTable
 from gradscope.program.containers import is_exactly
 from gradscope.program.names import names_in, parameters_in, within
@@ -80,7 +80,7 @@ _CONTAINERS = nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict
 
 
 class _Gradient(NamedTuple):
-    """A gradient that a step has used: it is held by its parameter alone."""
+    """A gradient that a step has used; only its parameter holds it."""
 
     tensor: TensorRef
     version: int
@@ -95,7 +95,7 @@ class _Gradient(NamedTuple):
 
 
 class _Unheld:
-    """A parameter that calls reach and that no optimizer which has stepped holds."""
+    """A parameter that calls reach, and that no optimizer that has stepped holds."""
 
     def __init__(self, parameter: Tensor) -> None:
         self.parameter = TensorRef(parameter)
@@ -132,7 +132,7 @@ class _Unheld:
 
 
 class _Optimizer:
-    """What is known of one optimizer and its steps: it may be gone when that is judged."""
+    """What is known of one optimizer and its steps; it may be gone when these are judged."""
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = weakref.ref(optimizer)

@@ -15,7 +15,7 @@ import pytest
 from gradscope.errors import GradscopeError
 from gradscope.fixing.rehearsal import Simulation
 from gradscope.fixing.runs import Bounds, Program
-from gradscope.launch.improvement import Workshop, started
+from gradscope.launch.fork_server import Workshop, started
 from gradscope.launch.interpreter import header_of
 from tests.command import ROOT, gradscope, ran_well
 from tests.zygote import python
@@ -1192,7 +1192,7 @@ def test_the_report_says_what_the_rehearsal_took(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_rehearsal_that_takes_too_long_is_ended_and_says_what_to_type(tmp_path: Path) -> None:
-    slow = SUM + "if 'gradscope.launch.rehearsing' in sys.modules:\n    time.sleep(500)\n"
+    slow = SUM + "if 'gradscope.launch.rehearsal_run' in sys.modules:\n    time.sleep(500)\n"
     slow = slow.replace("    total.backward()", "    total.backward(retain_graph=True)")
     report = _ran(slow + "total.backward()\ntotal.backward()\n", tmp_path)
     more = "; `gradscope fix train.py` takes more time"

@@ -1,5 +1,5 @@
-"""Runs a program again for what is tried out: each time in a copy of one process, a workshop, that
-has imported torch once.
+"""Reruns a program to try out fixes, each time in a fork of one process, the workshop, which has
+imported torch once.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _PACKAGES = str(Path(__file__).resolve().parents[2])
 _START = """\
 import sys
 sys.path[: not sys.flags.safe_path] = [{0!r}]
-from gradscope.launch.improvement import serve
+from gradscope.launch.fork_server import serve
 serve({1!r})
 """
 """In the place of the first folder of ``sys.path``, where the program's own comes next."""
 _FAILED = "the search for a fix failed in gradscope, please report it"
 _COMPILER = "torch._dynamo"
 """What torch imports with the first optimizer takes as long as torch itself."""
-_PARTS = ("api.watch", "launch.guard", "launch.origins", "launch.rehearsing", "launch.trial")
+_PARTS = ("api.watch", "launch.guard", "launch.origins_run", "launch.rehearsal_run", "launch.trial")
 """What the copies need, imported once for all of them."""
 
 

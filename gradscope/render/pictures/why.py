@@ -8,15 +8,15 @@ from collections.abc import Collection, Sequence
 from textwrap import wrap
 
 from gradscope.code import source
+from gradscope.fixing.gradient_paths import Answer, Arrival, LineState, Ways, spot_of
 from gradscope.fixing.origins import EngineUse
-from gradscope.fixing.ways import Answer, Arrival, LineState, Ways, spot_of
+from gradscope.formatting import counted
 from gradscope.model import Site
 from gradscope.render.pictures import Arrow, Box, BoxRow, Cluster, Picture
 from gradscope.render.pictures.draw import Drawing, draw_picture
 from gradscope.render.text import shorten, tail
 from gradscope.render.text.why import said_of
 from gradscope.render.theme import WAY_STATES
-from gradscope.units import counted
 
 # Boxes of a picture (each a line or some), losses on top of it, letters in a line of text, and
 # letters of a source line that is shown whole: a picture is read without scrolling.
@@ -27,8 +27,7 @@ _OF_LEAVES |= {Arrival.FROZEN: LineState.BARE}
 
 
 Key = tuple[str, str, int]
-"""What a box is: what a line does, its file and its number; else ``loss`` or ``leaves``, and which.
-"""
+"""What a box is: a line's effect, file and number; else ``loss`` or ``leaves``, and which."""
 
 
 def draw_way(

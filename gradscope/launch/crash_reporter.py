@@ -1,8 +1,8 @@
-"""A standby: a process that reports on the program when its process dies before it can report.
+"""Starts a standby, a process that reports on the program if its process dies before it can.
 
 A signal, the kernel short of memory, an abort or ``os._exit`` leave a process no time for words,
-and the program would see a handler, thread or timer. So a process waits beside that of the program
-for its end: no child of it, and in another session.
+and the program would see a handler, thread or timer. So a second process waits for the end of the
+program's: it is not a child of that, and has a session of its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Runs a program once more with every place marked and nothing freed, in a process of its own.
+"""Reruns a program in a separate process, with every place marked and nothing freed.
 
-What it writes down is described in ``fixing/rehearsal.py``, which reads it.
+``fixing/rehearsal.py`` describes and reads what it writes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from gradscope.collect.calls import EngineCall
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.slots import readable
 from gradscope.collect.walk import root_node
-from gradscope.fixing.marks import ADD, BEGIN, HEAD, MARK, RENEW, Marker, Span
+from gradscope.fixing.instrumentation import ADD, BEGIN, HEAD, MARK, RENEW, Marker, Span
 from gradscope.fixing.rehearsal import Event, Kind, Record
 from gradscope.fixing.runs import Job
+from gradscope.formatting import gathered
 from gradscope.hooks import (
     DefaultHookFunctions,
     Pair,
@@ -58,7 +59,6 @@ from gradscope.program.tensors import (
     storage_of,
 )
 from gradscope.torch_private import DisableTorchFunction, innermost_transform
-from gradscope.units import gathered
 
 # Engine calls that are rehearsed after the first that would fail: some iterations, also of
 # several losses each, show what an edit does to later ones. All their graphs are kept.

@@ -1,6 +1,6 @@
-"""Numbers and arrays that have left torch in a rehearsal, and know the values that they came from.
+"""Traces numbers and arrays that have left torch in a rehearsal back to the values they came from.
 
-What is computed from them knows it as well, as far as it is computed by Python or by numpy.
+Results know their values too, if Python or numpy computes them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ _UNARY = ("neg", "pos", "abs")
 _MOST_KEPT = 10_000
 
 _bare: dict[int, tuple[object, tuple[int, ...]]] = {}
-"""What ``float(x)`` gave, which Python makes a plain number: by its identity, as long as it is
-kept.
-"""
+"""The plain numbers that ``float(x)`` gave, by identity, with the values that they came from."""
 
 
 _owned: dict[int, tuple[weakref.ref[Any], tuple[int, ...]]] = {}

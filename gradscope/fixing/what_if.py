@@ -1,4 +1,4 @@
-"""Says what would become of a rehearsal with a change: what it mends, and what it harms."""
+"""Simulates changes on a rehearsal, and says what each mends and what it harms."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gradscope.fixing.constructs import made_once
 from gradscope.fixing.edits import unguarded
 from gradscope.fixing.patch import Pieces, block_with
 from gradscope.fixing.rehearsal import Event, Kind, Option, Record, Simulation, Spot
+from gradscope.formatting import firsts, gathered
 from gradscope.model import Applicability, Edit, Fix, FixKind
-from gradscope.units import firsts, gathered
 
 MOST = 3  # lines in a fix that say what the training loses: more are not read
 CHANGES = Applicability.MAYBE_INCORRECT

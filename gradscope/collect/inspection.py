@@ -1,4 +1,4 @@
-"""What a look at the graph of a backward call found: nodes, marks, and what is wrong with them."""
+"""Holds what the inspection of a backward call's graph found: nodes, marks, and their problems."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradscope.torch_private import NO_SEQUENCE_NR
 
 
 class Look:
-    """What a look at the graph of one backward call found; it lives only until the engine starts.
+    """What the inspection of one backward call's graph found; it lives until the engine starts.
 
     ``kinds`` and ``places`` are the signature of the graph: the type of each node in depth-first
     order, and where it was made. ``unhooked`` has address and bytes of what new nodes saved while
@@ -69,9 +69,9 @@ class Look:
         return Signature(place, kind, self.nbytes, self.left, *nodes)
 
     def narrow(self, error: BaseException, built: int) -> None:
-        """Leave what the engine can have met, which has run the graph and failed with this error:
-        what it has freed itself was most likely built from number ``built`` on. Where it was freed
-        and no node says so, it was one that cannot be asked.
+        """Keep only the problems that the engine can have hit when it ran the graph and raised this
+        error: what it has freed itself was most likely built from number ``built`` on. Where it was
+        freed and no node says so, it was one that cannot be asked.
         """
         is_freed = FREED_TEXT in str(error)
         self.stale = [] if is_freed else self.stale

@@ -1,4 +1,4 @@
-"""Notes what a checkpoint saves in its forward pass, and compares that with what it saves when it
+"""Records what a checkpoint saves in its forward pass, and compares it with what it saves when it
 runs again: kinds, shapes, places, and sums of the values; no tensor is kept.
 """
 

@@ -13,8 +13,8 @@ from gradscope.fixing.rehearsal import Line, Spot
 from gradscope.fixing.runs import LINES_OF_OUTPUT, LossLog, Run, text_at, told_place
 from gradscope.fixing.training import Comparison, Difference, TrainingChange, owners
 from gradscope.fixing.verify import NEVER_CAME, Tried, Verdict, Verification
+from gradscope.formatting import counted, gathered, nbytes, short_path
 from gradscope.render.text import plain, print_lines, print_message, shorten, wrapped
-from gradscope.units import counted, gathered, nbytes, short_path
 
 _MOST_TEXT = 40  # characters of code within a sentence: a longer one is named by its line
 _MORE_TIME = "give it more time (--timeout)"
@@ -141,8 +141,8 @@ def why(verdict: Verdict, proposals: Sequence[Proposal] = ()) -> str:
             if verdict.before.is_rank and not verdict.before.calls:
                 none = "the program made no backward call as the only rank of a launcher"
                 return f"{none}; what starts its ranks itself is tried in its first process alone"
-            gone = f"the {proposal.hazard} did not show this time without the fix either"
-            return f"{gone}, so its absence says nothing"
+            gone = f"the {proposal.hazard} did not occur this time without the fix either"
+            return f"{gone}, so its absence with the fix proves nothing"
         if verdict.left(proposal) is not None:
             return f"{proposal.named} is still there"
     if verdict.comparison is None:

@@ -1,4 +1,4 @@
-"""Tells of checkpoints whose second run differs: before torch does, after its error, or where it
+"""Reports checkpoints whose second run differs: before torch does, after its error, or if torch
 says nothing.
 """
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from gradscope.collect.backward import Evidence
 from gradscope.collect.calls import Call
+from gradscope.collect.checkpoints import Divergence, Saved
 from gradscope.collect.generations import this_thread
 from gradscope.collect.observers import Observer
-from gradscope.collect.recomputing import Divergence, Saved
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Finding
 from gradscope.program.sites import USER, Place, owner_of, site_of
@@ -28,7 +28,7 @@ _FEWER = re.compile(r"during recomputation: (\d+)")
 
 
 class Recomputings(Observer):
-    """Announces GS601 where both runs were looked at."""
+    """Announces GS601 if both runs were inspected."""
 
     def __init__(self, watch: State) -> None:
         self._watch = watch

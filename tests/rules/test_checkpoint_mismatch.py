@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointError, checkpoint
 
 import gradscope
-from gradscope.collect.recomputing import changed, generators, parameters, reads_of
+from gradscope.collect.checkpoints import changed, generators, parameters, reads_of
 from gradscope.fixing.constructs import with_edits
 from gradscope.model import BackwardCall, Certainty, Severity, Site
 from gradscope.program.tensors import sums_of

@@ -1,6 +1,6 @@
-"""Follows which parameters the calls at each line reach, and whether a step used what they gave.
+"""Tracks which parameters the calls at each line reach, and whether a step used their gradients.
 
-Nothing is read from a device, and of a guarded call it is only counted that there was one.
+Nothing is read from a device, and guarded calls are only counted.
 """
 
 from __future__ import annotations

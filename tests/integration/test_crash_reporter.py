@@ -37,12 +37,12 @@ ENDS = {
     "os.kill(os.getpid(), signal.SIGHUP)": (-signal.SIGHUP, "ended by SIGHUP before"),
     "os.abort()": (-signal.SIGABRT, "ended by SIGABRT before"),
     "ctypes.string_at(0)": (-signal.SIGSEGV, "ended by SIGSEGV before"),
-    "os._exit(3)": (3, "left with status 3 and not by Python's own end"),
-    "os.execv('/bin/sh', ['sh', '-c', 'exit 4'])": (4, "left with status 4 and not by"),
+    "os._exit(3)": (3, "exited with status 3 without a normal Python shutdown"),
+    "os.execv('/bin/sh', ['sh', '-c', 'exit 4'])": (4, "exited with status 4 without a normal"),
     "threading.Thread(target=os.abort).start(); time.sleep(9)": (-signal.SIGABRT, "by SIGABRT"),
     "if os.fork():\n    os._exit(3)\nos.closerange(0, 3)\ntime.sleep(1)": (
         3,
-        "with status 3 and not",
+        "with status 3 without",
     ),
 }
 

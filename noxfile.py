@@ -82,7 +82,7 @@ MEETS_TORCH = (
     "tests/unit/test_agreement.py",
     "tests/unit/test_ahead.py",
     "tests/unit/test_facts.py",
-    "tests/unit/test_ledger.py",
+    "tests/unit/test_saved_bytes.py",
     "tests/unit/test_places.py",
 )
 

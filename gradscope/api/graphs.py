@@ -46,7 +46,7 @@ from gradscope.program.sites import USER, owner_of, user_frames
 from gradscope.program.tensors import describe, held_node, node_of, storage_of, values_of
 from gradscope.program.undisturbed import Uncollected
 from gradscope.program.variables import frames_of_threads, variables
-from gradscope.render.pictures import DrawOptions, Options, dot
+from gradscope.render.pictures import DrawOptions, Options, layout
 from gradscope.render.pictures.compose import compose
 from gradscope.render.pictures.draw import Drawing, draw_graphs
 from gradscope.render.printing import table
@@ -218,7 +218,7 @@ def to_dot(*roots: Drawable, **options: Unpack[DrawOptions]) -> str:
 
     Raises GradscopeError for a tensor without a graph.
     """
-    return dot.to_dot(compose(_graphs(roots), Options(**options)))
+    return layout.to_dot(compose(_graphs(roots), Options(**options)))
 
 
 def _graphs(roots: Sequence[Drawable]) -> list[Graph]:

@@ -21,9 +21,9 @@ from gradscope.collect.calls import Call, EngineCall, Guarded, Habit, Shape, Sha
 from gradscope.collect.generations import name_of_thread
 from gradscope.collect.inspection import Look
 from gradscope.collect.inspector import Looker
-from gradscope.collect.ledger import LOOKS
 from gradscope.collect.notes import postponed, raise_postponed, raised_by_program
 from gradscope.collect.observers import Observer
+from gradscope.collect.saved_bytes import LOOKS
 from gradscope.collect.saving import Saving
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.snapshot import Pictures

@@ -133,7 +133,7 @@ def leaf_nodes_have_the_largest_number() -> bool:
     return bool(leaf._sequence_nr() == private.NO_SEQUENCE_NR) and leaf.name().endswith("Grad")
 
 
-@_fact(_LOOKS, "program/tensors.py", "collect/ledger.py")
+@_fact(_LOOKS, "program/tensors.py", "collect/saved_bytes.py")
 def views_name_their_base() -> bool:
     """Check that a view says so and names its base."""
     tensor = torch.ones(2, 2, device="cpu")
@@ -172,7 +172,7 @@ def torch_keeps_objects_for_a_thread() -> bool:
     return kept and private.carried(key) is None
 
 
-@_fact(_HOOKS, "collect/marks.py", "collect/ledger.py")
+@_fact(_HOOKS, "collect/marks.py", "collect/saved_bytes.py")
 def pack_result_dies_with_the_saved_tensor() -> bool:
     """Check that what a pack hook returned is destroyed when the graph lets go of the saved
     tensor.

@@ -22,11 +22,11 @@ from gradscope.collect import slots
 from gradscope.collect.checkpoints import Recomputing
 from gradscope.collect.engine_errors import DETACHED, PACK_HOOK_MODIFIES, modified_in_place
 from gradscope.collect.generations import OTHER, Generations, this_thread
-from gradscope.collect.ledger import LOOKS, Ledger
 from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, token_of
 from gradscope.collect.nodes import CLONE, has_yet_to_save, kind_of
 from gradscope.collect.notes import Notes, postponed, raise_postponed, raised_by_program
 from gradscope.collect.observers import Observer
+from gradscope.collect.saved_bytes import LOOKS, Ledger
 from gradscope.collect.slots import MODIFIED, foreign, readable
 from gradscope.hooks import (
     DefaultHookFunctions,

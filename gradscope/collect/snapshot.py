@@ -15,7 +15,6 @@ from torch.autograd.graph import Node
 import gradscope.model as model
 from gradscope.collect.calls import Shape, Shapes
 from gradscope.collect.inspection import Look
-from gradscope.collect.ledger import Entry, Storages
 from gradscope.collect.marks import Packed, Token, are_made, token_of
 from gradscope.collect.nodes import (
     held,
@@ -25,6 +24,7 @@ from gradscope.collect.nodes import (
     stale_by_engine,
     was_freed,
 )
+from gradscope.collect.saved_bytes import Entry, Storages
 from gradscope.collect.state import State
 from gradscope.collect.walk import Following
 from gradscope.model import Graph, NodeState, Root, SavedState, SavedTensor

@@ -11,13 +11,13 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.calls import COUNTS, Call
 from gradscope.collect.generations import Generations, Past
-from gradscope.collect.ledger import Ledger
 from gradscope.collect.lifting import Lifting, Recognizer
 from gradscope.collect.marks import Census, Packed, token_of
 from gradscope.collect.mutations import Mutations
 from gradscope.collect.nodes import kind_of, packs_in
 from gradscope.collect.notes import Notes
 from gradscope.collect.observers import Observers
+from gradscope.collect.saved_bytes import Ledger
 from gradscope.collect.saving import DefaultHooks, Saving
 from gradscope.collect.walk import StackLimit
 from gradscope.formatting import counted

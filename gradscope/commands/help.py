@@ -100,10 +100,10 @@ def _watches() -> Check:
 
 
 def _pictures() -> Check:
-    from gradscope.render.pictures import dot
+    from gradscope.render.pictures import layout
 
     try:
-        dot.lay_out("digraph { a -> b }", "json0")
+        layout.lay_out("digraph { a -> b }", "json0")
     except Exception as error:  # a system that the engine does not know
         why = f"{type(error).__name__}: {error}"
         return Check("pictures", Grade.LESS, why, "a .dot can be drawn elsewhere; all else works")

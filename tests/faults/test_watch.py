@@ -17,9 +17,9 @@ import torch
 import gradscope
 from gradscope.api.watch import current
 from gradscope.collect import notes
-from gradscope.collect.ledger import Ledger
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes
+from gradscope.collect.saved_bytes import Ledger
 from gradscope.errors import GradscopeError
 from gradscope.record.file import load
 from tests import known

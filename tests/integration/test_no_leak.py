@@ -20,7 +20,7 @@ def live_objects() -> Counter[str]:
         if issubclass(type(thing), torch.Tensor):
             kinds["tensors"] += 1
         elif (
-            type(thing).__module__ == "gradscope.collect.ledger"
+            type(thing).__module__ == "gradscope.collect.saved_bytes"
             and "Packed" in type(thing).__name__
         ):
             kinds["packed"] += 1

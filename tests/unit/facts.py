@@ -173,7 +173,7 @@ def _engine_runs_once_per_call() -> bool:
 @fact(
     "what a pack hook returned is destroyed when the graph lets go of the saved tensor",
     "collect/marks.py",
-    "collect/ledger.py",
+    "collect/saved_bytes.py",
 )
 def _pack_result_dies_with_the_saved_tensor() -> bool:
     class Mark:
@@ -509,8 +509,8 @@ def _warnings_skip_frames_of_the_import_machinery() -> bool:
 
 @fact(
     "a storage counts its owners, of which its Python object is one",
-    "collect/ledger.py",
-    "collect/ledger.py",
+    "collect/saved_bytes.py",
+    "collect/saved_bytes.py",
 )
 def _storages_count_their_owners() -> bool:
     tensor: Any = torch.ones(2)

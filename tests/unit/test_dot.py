@@ -21,8 +21,8 @@ from gradscope.errors import GradscopeError
 from gradscope.model import Graph, NodeState, SavedState
 from gradscope.render.pictures import DEFAULTS, UNMARKED, Marking, Options, one_line
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.dot import lay_out, to_dot
 from gradscope.render.pictures.draw import draw_graphs
+from gradscope.render.pictures.layout import lay_out, to_dot
 from gradscope.render.theme import NODE_STATES
 
 GRAPHS: dict[str, Callable[[], Graph]] = {

@@ -16,10 +16,10 @@ from fontTools.ttLib import TTFont
 
 from gradscope.fixing.gradient_paths import LineState
 from gradscope.model import Graph
-from gradscope.render.pictures import Arrow, Box, BoxRow, Cluster, Options, Picture, dot, draw
+from gradscope.render.pictures import Arrow, Box, BoxRow, Cluster, Options, Picture, draw, layout
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.dot import LayoutError, lay_out
 from gradscope.render.pictures.draw import draw_graphs, to_svg
+from gradscope.render.pictures.layout import LayoutError, lay_out
 
 
 def picture_of(whole: Graph, **options: object) -> Picture:
@@ -174,7 +174,7 @@ def test_links_go_from_box_to_box_downwards(whole: Graph) -> None:
 def test_the_time_limit_stops_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     picture = picture_of(chain(6000, ("Add", "Mul")), fold=False)
     with monkeypatch.context() as patched:
-        patched.setattr(dot, "_LIMIT", 0.01)
+        patched.setattr(layout, "_LIMIT", 0.01)
         with pytest.raises(LayoutError) as stopped:
             to_svg(picture)
     assert "cannot draw that: no layout within 0.01 s; a folded" in str(stopped.value)

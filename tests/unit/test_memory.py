@@ -11,10 +11,10 @@ import torch
 
 from gradscope.code.statements import ThroughData, data_lines
 from gradscope.collect.generations import Generations
-from gradscope.collect.ledger import Ledger
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes
 from gradscope.collect.observers import Observers
+from gradscope.collect.saved_bytes import Ledger
 from gradscope.collect.saving import Saving
 from gradscope.detect.line_watch import MemoryBefore, checksums
 from gradscope.program.names import Names

@@ -29,8 +29,8 @@ from gradscope.model import (
 )
 from gradscope.render.pictures import DEFAULTS, UNMARKED, Marking, Options, Picture
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.dot import LayoutError, Line, head_of, lay_out, lines_of, to_dot
 from gradscope.render.pictures.folding import COMFORTABLE
+from gradscope.render.pictures.layout import LayoutError, Line, head_of, lay_out, lines_of, to_dot
 
 MOST_CALLS = 4  # more graphs than these in one picture show less, not more
 

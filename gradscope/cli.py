@@ -270,14 +270,6 @@ def top(
 
 
 @app.command()
-def diff(
-    before: RecordingArgument, after: Annotated[Path, _argument("A later one.", "OTHER")]
-) -> Job:
-    """Say how two saved recordings differ: memory, totals and findings."""
-    return partial(report_command.diff, before, after)
-
-
-@app.command()
 def draw(
     file: RecordingArgument,
     output: Annotated[Path, _file("Draw to this .svg, .png or .dot file.", "--output", "-o")],

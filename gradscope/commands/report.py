@@ -1,4 +1,4 @@
-"""`gradscope report`, `diff` and `draw`: show saved recordings, as text, as a page or a picture.
+"""`gradscope report` and `draw`: show saved recordings, as text, as a page or a picture.
 
 The recordings of several processes of one run make one report.
 """
@@ -62,15 +62,6 @@ def report(
                 print_fit(recording, fit, console)
             elif not (memory or trains):
                 show(recording, console, name)
-    return 0
-
-
-def diff(before: Path, after: Path) -> int:
-    """Print how memory, totals and findings differ."""
-    from gradscope.record.processes import load_run
-    from gradscope.render.text.report import print_diff
-
-    print_diff(load_run(before), load_run(after), console_on(sys.stdout))
     return 0
 
 

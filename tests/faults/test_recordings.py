@@ -550,7 +550,7 @@ def test_hostile_texts(
         drawn = (("draw", "--output", picture) for picture in (svg, dot))
         memory = ("report", "--memory")
         shown: dict[tuple[str | Path, ...], str] = {}
-        for way in (*(("report",), ("fix",), ("diff", file), memory, *drawn, *forms.values()),):
+        for way in (*(("report",), ("fix",), memory, *drawn, *forms.values()),):
             assert gradscope(monkeypatch, *way, file) == 0
             out, err = capsys.readouterr()
             assert err == ""
@@ -591,7 +591,6 @@ def test_hostile_arguments_and_environments(
             ("report", text),
             ("draw", "-o", svg, text),
             ("fix", text),
-            ("diff", text, text),
         ),
         *(("explain", text), ("run", text), (text,), (f"--{text}",)),
         *(("report", "--ignore", text, whole), ("report", "--baseline", text, whole)),
@@ -644,7 +643,7 @@ def test_streams_without_unicode_or_none_at_all(
     page = ("explain", "GS302")
     for way in (
         *(("report", whole), ("report", "--memory", whole), ("fix", whole)),
-        *(("diff", whole, whole), page, ("rules",), ("doctor",), ("--help",), ("--version",)),
+        *(page, ("rules",), ("doctor",), ("--help",), ("--version",)),
         *(("report", "--format", form, whole) for form in ("github", "json", "sarif")),
     ):
         raw = io.BytesIO()

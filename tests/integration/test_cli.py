@@ -204,7 +204,6 @@ def test_the_recordings_of_ranks_are_found_by_the_name_that_was_given(
     for arguments, says in (
         (["report", "ddp.gscope"], "gradscope report --verbose ddp.gscope\n"),
         (["report", "ddp.gscope"], "in 6 backward calls of 3 processes"),
-        (["diff", "ddp.gscope", "ddp-1.gscope"], "backward calls"),
         (["draw", "ddp.gscope", "-o", "drawn.svg"], "picture: drawn.svg"),
         (["fix", "ddp.gscope"], "GS101"),
     ):

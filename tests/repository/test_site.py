@@ -18,7 +18,7 @@ from gradscope.rules import ALL_RULES, Rule
 from tests.command import ROOT, ran, ran_well
 
 COMMANDS = (
-    *("diff", "doctor", "draw", "explain", "fix"),
+    *("doctor", "draw", "explain", "fix"),
     *("report", "rules", "run", "top", "why"),
 )
 

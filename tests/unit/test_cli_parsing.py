@@ -109,7 +109,6 @@ def test_the_other_commands() -> None:
     assert parse("report", "a", "--trains").args[-3:] == (False, True, None)
     assert parse("report", "a", "--verbose").args[1] == Settings(verbose=True)
     assert parse("report", "a", "--fit", "1.5GiB").args[-1] == 3 << 29
-    assert parse("diff", "a", "b").args == (a, b)
     assert parse("draw", "a", "-o", "b.svg").args == (a, svg, None, Options(), DEFAULTS)
     options = ["--call", "2", "--focus", "x", "--depth", "3", "--no-fold", "--sites"]
     drawn = (a, svg, 2, Options("x", 3, fold=False, sites=True), DEFAULTS)

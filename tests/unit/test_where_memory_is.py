@@ -20,8 +20,6 @@ from torch.utils.checkpoint import checkpoint
 import gradscope
 from gradscope.model import (
     BackwardCall,
-    Certainty,
-    Finding,
     Graph,
     Header,
     Node,
@@ -30,14 +28,13 @@ from gradscope.model import (
     Recording,
     SavedState,
     SavedTensor,
-    Severity,
     Site,
     Summary,
 )
 from gradscope.record.processes import merged
 from gradscope.render.machine import to_json
 from gradscope.render.memory import GroupBy, by, largest, name_of
-from gradscope.render.text.report import print_diff, print_memory
+from gradscope.render.text.report import print_memory
 from tests import known
 
 
@@ -299,66 +296,13 @@ def test_of_several_processes_it_is_the_one_with_the_largest_graph() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_tables_fit_the_terminal(width: int) -> None:
-    for show in (
-        lambda console: print_memory(canned_recording(), console),
-        lambda console: print_diff(canned_recording(), recording(), console),
-    ):
-        assert all(len(line) <= width for line in printed(show, width))
+    lines = printed(lambda console: print_memory(canned_recording(), console), width)
+    assert all(len(line) <= width for line in lines)
 
 
 def test_a_run_without_graphs_has_nothing_to_show() -> None:
     says = "no graph was recorded, so there is nothing to show"
     assert printed(lambda console: print_memory(empty_recording(), console)) == [says]
-
-
-def test_a_difference_has_signs_and_only_what_changed() -> None:
-    lines = printed(lambda console: print_diff(recording(2), recording(), console))
-    assert "  saved in the largest graph   9 KiB  5 KiB  -4 KiB" in lines
-    assert "  net.0.act ReLU  8 KiB  4 KiB  -4 KiB" in lines
-    assert not [line for line in lines if "net.0 Block" in line]
-    assert lines[-2:] == ["findings", "  the same"]
-    fixed = printed(lambda console: print_diff(canned_recording(), recording(), console))
-    assert any(line.startswith("  gone: GS101 backward-through-freed-graph at ") for line in fixed)
-
-
-def kept(variable: str, line: int, file: str = "/a/train.py") -> Recording:
-    """A run in which a list of this name keeps graphs."""
-    site = Site(file, line, 5)
-    told = Finding(
-        "GS302",
-        "graph-kept-alive",
-        Severity.WARNING,
-        Certainty.OBSERVED,
-        f"`{variable}` keeps",
-        site,
-    )
-    sources = {file: "\n" * (line - 1) + "losses.append(loss)"}
-    whole = recording()
-    header = replace(whole.header, cwd=file.rpartition("/")[0])
-    return replace(whole, header=header, findings=(told,), sources=sources)
-
-
-def test_findings_are_the_same_by_code_line_and_variable() -> None:
-    def said(before: Recording, after: Recording) -> list[str]:
-        text = "\n".join(printed(lambda console: print_diff(before, after, console), 200))
-        return text.partition("findings\n")[2].splitlines()
-
-    name = "GS302 graph-kept-alive at"
-    assert said(kept("losses", 9), kept("losses", 9)) == ["  the same"]
-    assert said(kept("losses", 9), kept("losses", 9, "/b/train.py")) == ["  the same"]
-    assert said(kept("losses", 9), kept("losses", 12)) == ["  the same"]
-    other = [f"  gone: {name} train.py:9 `losses`", f"  new: {name} train.py:9 `kept`"]
-    assert said(kept("losses", 9), kept("kept", 9)) == other
-    changed = replace(kept("losses", 12), sources={"/a/train.py": "\n" * 11 + "losses += [loss]"})
-    gone = [f"  gone: {name} train.py:9 `losses`", f"  new: {name} train.py:12 `losses`"]
-    assert said(kept("losses", 9), changed) == gone
-
-
-def test_a_difference_tells_what_the_graphs_alone_held_if_both_know() -> None:
-    lines = printed(lambda console: print_diff(told(), told(), console))
-    assert "  held by it alone             4 KiB  4 KiB" in lines
-    lines = printed(lambda console: print_diff(recording(), told(), console))
-    assert not [line for line in lines if "alone" in line]
 
 
 def large(layers: int) -> Recording:

@@ -1,24 +1,21 @@
 """The report for people: findings, backward calls, totals, and the next command to type.
 
-Also where the memory of a run is, as tables with bars, and how that differs between two runs.
+Also where the memory of a run is, as tables with bars.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
-from operator import attrgetter
-from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from gradscope.formatting import Sources, counted, firsts, line_at, listed, nbytes, source_lines
+from gradscope.formatting import Sources, counted, listed, nbytes
 from gradscope.model import (
     Cause,
     Certainty,
@@ -75,7 +72,6 @@ from gradscope.render.wording import (
 )
 from gradscope.rules.gs604 import CROSSES
 
-_QUOTED = re.compile(r"`[^`]+`")
 _COSTLY = 0.15  # of a loop's time: where the watch took more, the report says how it takes less
 
 
@@ -525,79 +521,6 @@ def _print_head(graph: Largest, recording: Recording, console: Console) -> None:
         size = nbytes(sum(one.tensor.nbytes for one in known))
         print_message(indent, f"{size} is in variables of the program too: {names}", console)
     print_lines(console, [Text()])
-
-
-def print_diff(before: Recording, after: Recording, console: Console) -> None:
-    """Print how the memory, the totals and the findings of two runs differ."""
-    rows: list[BarRow] = []
-    for name, figure, str_of in _FIGURES:
-        sizes = figure(before), figure(after)
-        if None not in sizes:
-            rows.append((name, _change(*sizes, str_of=str_of), 0))
-    _print_table("totals", ("before", "after", "change"), rows, console)
-    graphs = [largest(one) for one in (before, after)]
-    saved = [graph.saved if graph else () for graph in graphs]
-    for kind in (GroupBy.MODULE, GroupBy.OPERATION):  # lines move with the change that is looked at
-        tables = (_by(kind, one, console).items() for one in saved)
-        was, now = (Counter({name: size.nbytes for name, size in table}) for table in tables)
-        changed = [name for name in was | now if was[name] != now[name]]
-        if changed:
-            changed.sort(key=lambda name: -abs(now[name] - was[name]))
-            rows = [(name, _change(was[name], now[name]), 0) for name in changed]
-            _print_table(f"largest graph, by {kind}", ("", "", ""), rows, console)
-    _print_findings(before, after, console)
-
-
-def _print_findings(before: Recording, after: Recording, console: Console) -> None:
-    """Print which findings are gone or new: the same one has the same code, and is about the same
-    variables, at a line with the same text, wherever that is now.
-    """
-    was, now = list(_told(before)), list(_told(after))
-    lines = []
-    for word, told, others in (("gone", was, now), ("new", now, was)):
-        left = Counter(what for what, _ in others)
-        for what, shown in told:
-            left[what] -= 1
-            lines += [f"{word}: {shown}"] if left[what] < 0 else []
-    print_lines(console, [Text("findings", style="bold")])
-    for line in lines or ["the same"]:
-        print_message(Text("  "), line, console)
-
-
-def _told(recording: Recording) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield of each finding that counts what it is known by, and how it is shown."""
-    cwd = recording.header.cwd
-    for one in recording.findings:
-        if not one.counts:
-            continue
-        place = text = ""
-        if one.site is not None:
-            file = one.site.file.removeprefix(f"{cwd}/") if cwd else one.site.file
-            place = one.site.cell or f"{file}:{one.site.line}"
-            text = line_at(source_lines(one.site.file, recording.sources), one.site.line).strip()
-        variables = firsts(_QUOTED.findall(f"{one.message} {one.label}"), str)
-        about = f" {listed(variables)}" if variables else ""
-        at = f" at {place}" if place else ""
-        yield (one.code, text, *variables), f"{one.code} {one.name}{at}{about}"
-
-
-_FIGURES: tuple[tuple[str, Callable[[Recording], Any], Callable[[int], str]], ...] = (
-    ("saved in the largest graph", lambda run: getattr(largest(run), "nbytes", 0), nbytes),
-    ("held by it alone", lambda run: getattr(largest(run), "alone", None), nbytes),
-    ("held at the peak", attrgetter("summary.peak_saved_bytes"), nbytes),
-    ("held at the end", attrgetter("summary.live_bytes"), nbytes),
-    ("saved in all", attrgetter("summary.saved_bytes"), nbytes),
-    ("backward calls", attrgetter("summary.backward_calls"), "{:,}".format),
-    ("nodes built", attrgetter("summary.nodes"), "{:,}".format),
-)
-"""The totals that two runs are compared by; None where a recording does not have one."""
-
-
-def _change(before: int, after: int, str_of: Callable[[int], str] = nbytes) -> tuple[str, ...]:
-    """Return both figures, and the difference with its sign."""
-    sign = "+" if after > before else "-"
-    change = "" if after == before else f"{sign}{str_of(abs(after - before))}"
-    return str_of(before), str_of(after), change
 
 
 def _print_table(

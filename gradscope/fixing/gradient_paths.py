@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -17,6 +18,7 @@ from gradscope.model import Related, Site
 
 _DATA = ("", "tensor", "as_tensor", "asarray", "from_numpy")
 """How a tensor is made of what torch has no part in."""
+_INDEX = re.compile(r"\[['\"]?(\w+)['\"]?\]")
 
 
 _WHY = {
@@ -303,12 +305,15 @@ class Ways:
     # leaves
 
     def named(self, name: str) -> list[int]:
-        """Return the leaves that a name means: a parameter, a module or a prefix of names."""
-        name = name.removesuffix(".*")
-        leaves = [(n, leaf.name) for n, leaf in enumerate(self.record.leaves) if leaf.name]
+        """Return the leaves that a name means: a parameter, a module or a prefix of names. In a
+        list ``layers[0]`` is what it is in a ``ModuleList``, ``layers.0``.
+        """
+        name = _INDEX.sub(r".\1", name.removesuffix(".*"))
+        names = (_INDEX.sub(r".\1", leaf.name) for leaf in self.record.leaves)
+        leaves = [(n, known) for n, known in enumerate(names) if known]
         for matches in (
             lambda known: known == name,
-            lambda known: known.startswith((f"{name}.", f"{name}[")),
+            lambda known: known.startswith(f"{name}."),
             lambda known: known.endswith(f".{name}"),
             lambda known: f".{name}." in known,
         ):

@@ -26,7 +26,7 @@ from gradscope.fixing.patch import (
     under,
     written,
 )
-from gradscope.formatting import common_module
+from gradscope.formatting import common_module, lines_told
 from gradscope.model import Applicability, Fix, FixKind, Site
 
 _LEAVING = ("item", "tolist", "numpy")
@@ -59,6 +59,7 @@ def fixes_of(cut: Cut, ways: Ways, roots: Iterable[int]) -> list[Fix]:
     return [*found, *([Fix(FixKind.ATTACH, words)] if words else [])]
 
 
+_LISTS, _DICTS = (ast.List, ast.ListComp), (ast.Dict, ast.DictComp)
 _STEM = re.compile(r"[0-9_]+$|(?<=_)[a-z]$")  # the number of an attribute, or its letter
 _Proposed = Iterator[tuple[str, Pieces]]
 
@@ -350,19 +351,40 @@ def _given_to(
 ) -> _Proposed:
     """Give them to it by way of the module that has them, or behind the line where both exist."""
     first = record.leaves[leaves[0]]
-    for site in record.routes[first.made] if first.made >= 0 else ():
-        statement = _statement(site)
-        value = getattr(statement, "value", None)
-        if isinstance(value, ast.List | ast.ListComp) and isinstance(statement, ast.Assign):
-            text = f"torch.nn.ModuleList({text_of(value, site.file)})"
-            message = f"keep the modules of line {site.line} in an nn.ModuleList"
-            yield message, (instead_of(value, site.file, text),)
+    own = (record.leaves[n] for n in leaves if record.leaves[n].made >= 0)
+    made = dict.fromkeys(at for leaf in own for at in _made_in(record.routes[leaf.made], leaf.name))
+    if made:
+        lines = lines_told(sorted(statement.lineno for _, statement in made))
+        message = f"keep the modules of {lines} in an nn.ModuleList or nn.ModuleDict"
+        yield message, tuple(_as_modules(file, statement.value) for file, statement in made)
     owner = common_module(record.leaves[n].name for n in leaves)
     if owner and holder.name and later and (behind := source.statement_at(later)):
         is_one = len(leaves) == 1 and owner == first.name
         what = f"[{owner}]" if is_one else f"{owner}.parameters()"
         line = f'{holder.name}.add_param_group({{"params": {what}}})'
         yield line, after(behind, later.file, [line])
+
+
+def _made_in(route: Sequence[Site], name: str) -> Iterator[tuple[str, ast.Assign]]:
+    """Yield what makes the lists and dicts of the classes on a route from which a name takes items:
+    ``self.layers = []`` of ``model.layers[0].weight``.
+    """
+    taken = re.findall(r"(\w+)\[", name)
+    for site in route:
+        owner = source.innermost(site.file, site.line, ast.ClassDef) or source.tree(site.file)
+        for each in (node for node in ast.walk(owner) if isinstance(node, ast.Assign)):
+            name = ast.unparse(each.targets[0]).rpartition(".")[2]
+            if name in taken and isinstance(each.value, _LISTS + _DICTS):
+                yield site.file, each
+
+
+def _as_modules(file: str, value: ast.expr) -> Piece:
+    """Have a list or dict of modules be one that ``parameters()`` looks into."""
+    imports = (e for e in source.tree(file).body if isinstance(e, ast.Import | ast.ImportFrom))
+    names = {alias.asname or alias.name for each in imports for alias in each.names}
+    kind = "ModuleList" if isinstance(value, _LISTS) else "ModuleDict"
+    where = "nn" if "nn" in names else "torch.nn"
+    return instead_of(value, file, f"{where}.{kind}({text_of(value, file)})")
 
 
 def _built_behind(built: Site, made: Site) -> Pieces:

@@ -163,6 +163,27 @@ def test_nothing_is_given_to_an_optimizer_before_it_is_there(tmp_path: Path) -> 
     assert not any(fix.edits for fix in finding.fixes)
 
 
+IN_A_LIST = NET.format(
+    made="""self.layers, self.head = [], nn.Linear(4, 1)
+        self.layers = [nn.Linear(4, 4)]
+        self.layers.append(nn.Linear(4, 4))""",
+    run="""for layer in self.layers:
+            x = layer(x).tanh()
+        return self.head(x)""",
+)
+
+
+def test_modules_of_a_list_are_kept_where_parameters_looks(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(IN_A_LIST)
+    (finding,) = found(file)
+    assert (finding.code, finding.severity) == ("GS503", Severity.WARNING)
+    assert known(finding.fix).proof is Proof.HELD, "though its parameters have other names then"
+    assert [edit.replacement for edit in known(finding.fix).edits] == [
+        "        self.layers = nn.ModuleList([nn.Linear(4, 4)])"
+    ]
+
+
 MISTAKEN = NET.format(
     made="self.layer1 = nn.Linear(4, 4)\n        self.layer2 = nn.Linear(4, 4)",
     run="""x = self.layer1(x).tanh()

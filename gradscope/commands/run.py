@@ -52,9 +52,9 @@ from gradscope.rules.settings import Format, Settings, Suppressor, write_baselin
 # A run that took more seconds is rehearsed only by `gradscope fix`: a rehearsal may take as long,
 # and the user waits for it.
 _SOON = 30.0
-# Seconds for a rehearsal and all tries: importing torch once more takes about 2 of them, and a
-# try of a small program 0.1 to 0.2.
-_MOST_TIME = 10.0
+# Seconds for a rehearsal and all tries, and for a run that took longer as many times its own:
+# importing torch once more takes about 2 of them, and a try of a small program 0.1 to 0.2.
+_MOST_TIME, _MOST_TIMES, _MOST_OF_ALL = 10.0, 3, 20.0
 _LEAST_LEFT = 2.0  # seconds at the end of that time in which nothing more is begun
 # How many times longer that may take on a busy machine, at most: a program that sleeps looks like
 # one.
@@ -193,7 +193,8 @@ class _Report:
         self.children.leave()  # what is started now is ours
         progress = self.live.progress if self.live else lambda doing: None
         began = time.monotonic()
-        end = began + busy * _MOST_TIME
+        most = max(_MOST_TIME, min(_MOST_TIMES * took / busy, _MOST_OF_ALL))
+        end = began + busy * most
         with Workshop(progress, sys.modules) as workshop:
             recording = improved(recording, end, workshop)[0]
         looked = time.monotonic() - began

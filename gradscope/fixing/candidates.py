@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
-from itertools import chain, islice, pairwise, product
+from itertools import chain, islice, product
 from typing import TypeAlias
 
 from gradscope.code import source
@@ -146,14 +146,19 @@ class Search(WhatIf):
 
     def _collected(self) -> Iterator[tuple[int, list[tuple[int, tuple[int, ...]]]]]:
         """Yield the places that give lists or dicts of numbers that only grow, and how many nodes
-        there were each time that one had more in it, and which of them were.
+        there were each time that one had more in it, and which of them were in any.
         """
         record = self._record
         for number, own in record.held.items():
             kinds = record.kinds[number]
             parts, are_lists = {*plain(kinds)}, all(kind[0] in ("list", "dict") for kind in kinds)
-            times = [here for before, here in pairwise([(0, ()), *own]) if here[1] != before[1]]
-            grows = all({*one[1]} < {*other[1]} for one, other in pairwise(times))
+            times, lists, grows = list[tuple[int, tuple[int, ...]]](), list[set[int]](), True
+            for time, nodes in own:  # a place may give several lists, as those of modules
+                same = [each for each in lists if not each.isdisjoint(nodes)]
+                grows &= all(each <= {*nodes} for each in same)
+                lists = [*(each for each in lists if each not in same), {*nodes}]
+                held = tuple(sorted(set[int]().union(*lists)))
+                times += [(time, held)] if held != (times[-1][1] if times else ()) else []
             are_numbers = "number" in parts and "tensor" not in parts
             is_path = isinstance(record.places[number].expression, PATHS)
             if grows and are_lists and are_numbers and is_path:
@@ -413,7 +418,7 @@ class Search(WhatIf):
             if not names or self._harm(changed):
                 continue
             begun = record.begun[head][-1]
-            last = record.reached(range(begun, len(record.after)), changed.cut)
+            last = record.reached(range(begun, len(record.after)), changed.cut, changed.cut_at)
             if any(node < begun and record.saves[node] for node in last):
                 continue
             fixes += self._rebinding(head, names, changed, "it leads to all earlier runs")
@@ -724,7 +729,7 @@ class Search(WhatIf):
             places = record.identities.get(following), record.added.get((node, following))
             return number in places
 
-        reached = record.reached(range(start, end), is_cut)
+        reached = record.reached(range(start, end), is_cut, record.read_at({number}))
         return sum(1 for node in reached if node < start and record.saves[node])
 
     def _detach(self, numbers: Sequence[int]) -> Fix:

@@ -19,10 +19,16 @@ from gradscope.fixing.patch import all_of, read
 from gradscope.fixing.plan import Candidate, Proposal, alone, none_held, plan
 from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program, Run, Start, start_process
-from gradscope.fixing.verify import Verdict, compared, default_calls
+from gradscope.fixing.verify import (
+    LEAST_CALLS,
+    MOST_REHEARSED,
+    Verdict,
+    compared,
+    default_calls,
+)
 from gradscope.fixing.what_if import CONSTANT, MOST, OTHER, STALE, TARGET, UNSPOILT
 from gradscope.formatting import firsts, gathered, listed
-from gradscope.model import Applicability, Finding, Fix, FixKind, Proof, Recording
+from gradscope.model import Applicability, Finding, Fix, FixKind, Proof, Recording, Severity
 
 _HAZARDS = frozenset({"GS101", "GS102", "GS103", "GS201", "GS202"})
 _LEAKS = frozenset({"GS301", "GS302", "GS304", "GS305"})
@@ -38,6 +44,8 @@ _FIRST: tuple[FixKind, ...] = (FixKind.CREATE_GRAPH, FixKind.RESET)
 # Fixes of one finding that are tried, small changes first: each takes a run of the program and,
 # if it mends, a rehearsal. The search ends earlier at one that leaves the training as it was.
 _MOST_TRIED = 6
+# Seconds of a search that is to be over soon: each of its runs makes fewer backward calls.
+_SOON = 60.0
 # Fixes of one kind that are shown where one held: what was not tried of them does the same at
 # another place, and five lines that read alike help nobody to choose.
 _MOST_ALIKE = 2
@@ -195,7 +203,7 @@ def improved(
             return recording, None
     tell("rehearses the run, to find a fix")
     try:
-        record = program.rehearse(Bounds(0, seconds))
+        record = program.rehearse(Bounds(_enough_calls(recording), seconds))
     except GradscopeError as failure:
         tell(str(failure))
         return _settled(recording, {}, str(failure)), None
@@ -209,6 +217,15 @@ def improved(
     return _settled(found, tried, why), None if record.stopped else record
 
 
+def _enough_calls(recording: Recording) -> int:
+    """Return how many calls of a program show what keeps its graphs; 0, for all up to the one that
+    fails, where one does.
+    """
+    found = [each for each in recording.findings if each.is_to_mend]
+    fails = any(each.severity is Severity.ERROR or each.predicts_error for each in found)
+    return 0 if fails else max([MOST_REHEARSED, *(2 * each.backward_call for each in found)])
+
+
 _Tried: TypeAlias = list[tuple[Rank | None, Fix]]
 """What trying the fixes of one proposal has shown; no outcome of what does not hold."""
 
@@ -218,7 +235,8 @@ def _tried(
 ) -> tuple[dict[int, _Tried], str]:
     """Return by finding what trying its fixes has shown, and why some were not tried."""
     proposed = plan(recording)
-    bounds = Bounds(default_calls(proposed.proposals), 0)
+    least = MOST_REHEARSED if end - time.monotonic() < _SOON else LEAST_CALLS
+    bounds = Bounds(default_calls(proposed.proposals, least), 0)
     before = Run(recording, (), recording.outcome.exit_status, "")
     every, results, why = proposed.proposals, dict[int, _Tried](), ""
     grave = [p for p in every if any(e.is_to_mend and not e.is_born for e in p.findings)]

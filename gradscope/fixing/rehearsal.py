@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -123,18 +124,22 @@ class Record(Rehearsed):
     holders: dict[int, str] = field(default_factory=dict)
     ended: str = ""
 
-    def reached(self, starts: Iterable[int], cut: Cut = _NO_CUT) -> set[int]:
-        """Return the nodes that a call runs without the edges that are cut; -1 leads to a root."""
+    def reached(
+        self, starts: Iterable[int], cut: Cut = _NO_CUT, at: AbstractSet[int] = frozenset()
+    ) -> set[int]:
+        """Return the nodes that a call runs without the edges that are cut, all of which lead to
+        the nodes ``at``; -1 leads to a root.
+        """
         after, seen = self.after, set[int]()
-        waiting = [start for start in starts if not cut(-1, start)]
+        waiting = [start for start in starts if start not in at or not cut(-1, start)]
         while waiting:
             node = waiting.pop()
             if node not in seen:
                 seen.add(node)
                 following = after[node]
-                waiting += (
-                    following if cut is _NO_CUT else [n for n in following if not cut(node, n)]
-                )
+                if not at.isdisjoint(following):
+                    following = [n for n in following if n not in at or not cut(node, n)]
+                waiting += following
         return seen
 
     def leading(self, seen: set[int], targets: set[int]) -> set[int]:
@@ -154,9 +159,24 @@ class Record(Rehearsed):
         return {self.leaf[node] for node in nodes if node in self.leaf}
 
     @cached_property
+    def before_leaves(self) -> dict[int, list[int]]:
+        """The nodes that lead to each one that accumulates into a leaf."""
+        before: dict[int, list[int]] = {node: [] for node in self.leaf}
+        for node, following in enumerate(self.after):
+            for each in following if not before.keys().isdisjoint(following) else ():
+                if each in before and node not in before[each]:
+                    before[each].append(node)
+        return before
+
+    @cached_property
     def given(self) -> dict[int, list[int]]:
         """The nodes that stand for each place."""
         return gathered(self.identities, self.identities.__getitem__)
+
+    def read_at(self, places: Collection[int]) -> set[int]:
+        """Return the nodes to which an edge leads where some places read a tensor, or add to it."""
+        added = {node for (_, node), place in self.added.items() if place in places}
+        return added.union(*(self.given.get(place, ()) for place in places))
 
     def read_by(self, node: int) -> tuple[int, ...]:
         """Return a node and, if it stands for a place, those down to that of the tensor read."""
@@ -245,6 +265,9 @@ class Simulation:
         self._ends: dict[int, set[int]] = defaultdict(set)
         self._since: dict[int, set[tuple[tuple[Spot, int, int], int, bool]]] = defaultdict(set)
         self._asked: dict[int, set[int]] = defaultdict(set)
+        read = self.record.read_at(self.change.cuts | self.change.names)
+        self.cut_at = read.union(*self._carried.values())
+        """The nodes to which an edge may be cut."""
         for index, event in enumerate(self.record.events):
             if event.kind == "call":
                 self._call(index, event)
@@ -272,8 +295,6 @@ class Simulation:
 
     def _cuts_of(self, call: int) -> Cut:
         """Return what cuts an edge, and notes that it is lost to a call."""
-        if not (self._carried or self.change.names or self.change.cuts):
-            return _NO_CUT
 
         def cut(node: int, following: int) -> bool:
             is_cut = self.cut(node, following)
@@ -311,7 +332,7 @@ class Simulation:
             self._latest = turn
             self._freed -= change.again
         self._rebound = []
-        here = record.reached(event.roots, self._cuts_of(index))
+        here = record.reached(event.roots, self._cuts_of(index), self.cut_at)
         targets = {t for t in event.targets or () if t is not None}
         rebound = [(read, node) for read, node in self._rebound if read[-1] in targets]
         self.rebound |= {read[-1] for read, _ in rebound}
@@ -321,7 +342,7 @@ class Simulation:
         self.ran[index] = here.union(*(read for read, _ in rebound))
         by = {record.stepped_by(leaf) for leaf in record.leaves_of(here)} or self._old.keys()
         old = [self._old[each] for each in by]
-        self.fresh[index] = here - old[0].intersection(*old) if old else {*here}
+        self.fresh[index] = here - here.intersection(*old) if old else {*here}
         new = here & change.again if self._is_again else set[int]()
         kept = ((node, by) for node, by, place in event.stale if place not in change.clones)
         stale = {node for node, by in kept if not self._is_newer(node, by, turn)}
@@ -343,14 +364,13 @@ class Simulation:
             for target in targets & self.ran[index] & record.leaf.keys():
                 self._asked[record.leaf[target]].add(index)
             return
-        for node in here:
-            for following in record.after[node]:
-                if following in record.leaf and following in here:
-                    leaf = record.leaf[following]
-                    flow = (event.spot, index, node)
-                    own = record.stepped_by(leaf)
-                    is_fresh = node not in self._old[own]
-                    self._since[leaf].add((flow, self._windows[own], is_fresh))
+        spot = event.spot
+        for last in here & record.leaf.keys():
+            leaf = record.leaf[last]
+            own = record.stepped_by(leaf)
+            window, before = self._windows[own], self._old[own]
+            nodes = here.intersection(record.before_leaves[last])
+            self._since[leaf] |= {((spot, index, n), window, n not in before) for n in nodes}
 
     def _is_newer(self, node: int, by: int, turn: int) -> bool:
         """Return whether a node is built anew after what changed the tensors that it has saved."""
@@ -366,7 +386,7 @@ class Simulation:
         if event.targets is None:
             return not leaf & here
         asked = {t for t in event.targets if t is not None}
-        own = (self.record.reached([t], self.cut) for t in asked - self.rebound)
+        own = (self.record.reached([t], self.cut, self.cut_at) for t in asked - self.rebound)
         is_led = makes_leaves(*event.spot) or all(leaf & each for each in own)
         return not asked <= here or not is_led
 

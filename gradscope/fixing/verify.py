@@ -159,10 +159,10 @@ def compared(verdict: Verdict, program: Program, record: Record, seconds: float)
     return verdict
 
 
-def default_calls(proposals: Sequence[Proposal]) -> int:
+def default_calls(proposals: Sequence[Proposal], least: int = LEAST_CALLS) -> int:
     """Return enough calls for the findings to be made again, even in another order."""
     calls = (2 * finding.backward_call for each in proposals for finding in each.findings)
-    return max([LEAST_CALLS, *calls])
+    return max([least, *calls])
 
 
 class _Trials:

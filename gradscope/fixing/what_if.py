@@ -109,9 +109,10 @@ class WhatIf:
 
     def lets_go(self, place: int, near: Iterable[int]) -> bool:
         """Return whether, with a cut, what stays there of what some places gave trains nothing."""
-        record, cut = self._record, self._cut([place]).cut
+        record, changed = self._record, self._cut([place])
         given = {node for number in near for node in record.given[number]}
-        return not record.leaves_of(record.reached(given.intersection(record.kept) or given, cut))
+        given = given.intersection(record.kept) or given
+        return not record.leaves_of(record.reached(given, changed.cut, changed.cut_at))
 
     @cached_property
     def _reads(self) -> dict[int, list[int]]:

@@ -236,6 +236,29 @@ for _ in range(3):
 """,
         "sum()\n    activities.clear()\n",
     ),
+    "empty the list of each module once it was added": (
+        """
+class Noisy(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(3, 3)
+        self.terms = []
+
+    def forward(self, x):
+        self.terms.append(self.weight.square().sum())
+        return super().forward(x).tanh()
+
+net = torch.nn.Sequential(Noisy(), Noisy())
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    loss = net(torch.randn(4, 3)).square().mean()
+    for each in net:
+        loss = loss + sum(each.terms)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+""",
+        "sum(each.terms)\n        each.terms.clear()\n",
+    ),
     "empty what is read for the same sum, and no log": (
         """
 class Agent(torch.nn.Linear):

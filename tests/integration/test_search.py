@@ -85,6 +85,22 @@ def test_a_value_is_cut_in_all_its_uses(tmp_path: Path) -> None:
         assert cut == 3 or "    h = h.detach()\n" in text
 
 
+LARGE = """\
+import torch
+
+net, h = torch.nn.Linear(2, 2), torch.zeros(2, 2)
+for step in range(40):
+    for _ in range({times}):
+        h = torch.tanh(net(h))
+    h.sum().backward()
+"""
+
+
+@pytest.mark.parametrize(("times", "calls"), [(1, 16), (500, 8)])
+def test_of_large_graphs_fewer_calls_are_rehearsed(times: int, calls: int, tmp_path: Path) -> None:
+    assert len(rehearsed(LARGE.format(times=times), tmp_path).calls) == calls
+
+
 GRAM = loop(
     f"net, total = torch.nn.Linear(4, 4), 0.0\n{SGD}",
     f"""out = net(torch.ones(2, 4))

@@ -378,6 +378,13 @@ def resets_before(step: Site, calls: Iterable[Site | None], whose: Collection[st
     return None
 
 
+def resets_in(file: str) -> list[Site]:
+    """Return the places in a file that reset gradients."""
+    nodes = (n for n in ast.walk(source.tree(file)) if isinstance(n, ast.stmt))
+    simple = (n for n in nodes if not hasattr(n, "body"))
+    return [source.of_node(each, file) for each in simple if _RESET.search(ast.unparse(each))]
+
+
 def sets_requires_grad(site: Site, name: str) -> Site | None:
     """Return the last place before a site that sets ``requires_grad`` of a variable, in its
     function.

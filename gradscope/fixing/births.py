@@ -246,8 +246,11 @@ def never_used(finding: Finding, ways: Ways) -> Way | None:
     leaves = [n for name in finding.parameters for n in ways.named(name)[:1]]
     numbers = (s.optimizer for s in record.steps if spot_of(record.site(s.route)) == spot_of(step))
     number = next(numbers, -1)
-    if not leaves or number < 0 or record.leaves[leaves[0]].optimizer == number:
+    if not leaves or number < 0:
         return None
+    is_held = record.leaves[leaves[0]].optimizer == number
+    if is_held and step is not None:  # it finds them reset
+        return Way(step, finding.label, (), [*reconnecting.reset(step, None), *finding.fixes])
     holder = record.optimizers[number]
     fixes = reconnecting.given_to(holder, leaves, ways)
     first = record.leaves[leaves[0]]

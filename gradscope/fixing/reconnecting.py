@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.code import source
-from gradscope.code.statements import stored_names
+from gradscope.code.statements import resets_in, stored_names
 from gradscope.fixing.edits import computed_at, moved, not_reentrant, with_flag, with_followers
 from gradscope.fixing.gradient_paths import Cut, Ways, is_switch, switching_decorator
 from gradscope.fixing.instrumentation import Span
@@ -59,6 +59,7 @@ def fixes_of(cut: Cut, ways: Ways, roots: Iterable[int]) -> list[Fix]:
     return [*found, *([Fix(FixKind.ATTACH, words)] if words else [])]
 
 
+_MOST_RESETS = 2  # lines that reset gradients, each of which may be the one that does so too early
 _LISTS, _DICTS = (ast.List, ast.ListComp), (ast.Dict, ast.DictComp)
 _STEM = re.compile(r"[0-9_]+$|(?<=_)[a-z]$")  # the number of an attribute, or its letter
 _Proposed = Iterator[tuple[str, Pieces]]
@@ -405,11 +406,13 @@ def reset(step: Site, place: Site | None) -> list[Fix]:
         return []
     owner = call.args[0] if call.args and source.called_name(call) == "step" else call.func.value
     line = f"{text_of(owner, step.file)}.zero_grad()"
-    message, pieces = (
-        "reset what the optimizer steps, once a step",
-        after(_statement(step), step.file, [line]),
-    )
-    if place is not None and place != step:
-        message = f"reset them behind the step, and not in line {place.line}"
-        pieces = together(removed(_statement(place), place.file), pieces)
-    return _fixes(iter([(f"{message}: {line}", pieces)]))
+    once = after(_statement(step), step.file, [line])
+    places = resets_in(step.file) if place in (None, step) else [place]
+    found = [
+        (
+            f"reset them behind the step, and not in line {each.line}: {line}",
+            together(removed(_statement(each), each.file), once),
+        )
+        for each in places[:_MOST_RESETS]
+    ]
+    return _fixes(iter(found or [(f"reset what the optimizer steps, once a step: {line}", once)]))

@@ -209,7 +209,7 @@ def test_a_list_that_grows_is_the_cause_before_any_backward_call(tmp_path: Path)
 def test_what_an_evaluation_keeps_is_weighed_without_hooks(tmp_path: Path) -> None:
     _, lines = found(program(EVALUATION, 40, 200), tmp_path)
     (held,) = (line for line in lines if line.startswith("note: `total` holds"))
-    assert " MiB of tensors; 7 nodes, 8" in held
+    assert " MiB of tensors; each iteration adds 7 nodes, 8" in held
 
 
 @limited

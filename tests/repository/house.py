@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 34_912
+CODE = 34_922
 FILES = 174
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 

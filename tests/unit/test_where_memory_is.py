@@ -226,7 +226,7 @@ def test_what_several_nodes_saved_is_the_first_ones() -> None:
         "        all graphs together held 8 KiB at the peak of the",
         "        run",
         "        of 5 KiB that the call released, 1 KiB was still",
-        "        held by others",
+        "        held elsewhere",
         "        1 KiB is in variables of the program too: `x`",
         "",
         "by module",

@@ -125,20 +125,21 @@ class Record(Rehearsed):
     ended: str = ""
 
     def reached(
-        self, starts: Iterable[int], cut: Cut = _NO_CUT, at: AbstractSet[int] = frozenset()
+        self, starts: Iterable[int], cut: Cut = _NO_CUT, at: AbstractSet[int] | None = None
     ) -> set[int]:
         """Return the nodes that a call runs without the edges that are cut, all of which lead to
-        the nodes ``at``; -1 leads to a root.
+        the nodes ``at``, where these are known; -1 leads to a root.
         """
         after, seen = self.after, set[int]()
-        waiting = [start for start in starts if start not in at or not cut(-1, start)]
+        at = frozenset() if cut is _NO_CUT else at
+        waiting = [start for start in starts if not cut(-1, start)]
         while waiting:
             node = waiting.pop()
             if node not in seen:
                 seen.add(node)
                 following = after[node]
-                if not at.isdisjoint(following):
-                    following = [n for n in following if n not in at or not cut(node, n)]
+                if at is None or not at.isdisjoint(following):
+                    following = [n for n in following if not cut(node, n)]
                 waiting += following
         return seen
 

@@ -20,6 +20,8 @@ from gradscope.fixing.plan import Candidate, Proposal, alone, none_held, plan
 from gradscope.fixing.rehearsal import Record, Spot
 from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program, Run, Start, start_process
 from gradscope.fixing.verify import (
+    FEW_CALLS,
+    FEWEST_CALLS,
     LEAST_CALLS,
     MOST_REHEARSED,
     Verdict,
@@ -44,8 +46,9 @@ _FIRST: tuple[FixKind, ...] = (FixKind.CREATE_GRAPH, FixKind.RESET)
 # Fixes of one finding that are tried, small changes first: each takes a run of the program and,
 # if it mends, a rehearsal. The search ends earlier at one that leaves the training as it was.
 _MOST_TRIED = 6
-# Seconds of a search that is to be over soon: each of its runs makes fewer backward calls.
-_SOON = 60.0
+# Seconds that are left of a search that is to be over soon, or at once: each of its runs makes
+# fewer backward calls, so that there is one of a program that takes 50 ms for each.
+_SOON, _AT_ONCE = 60.0, 8.0
 # Fixes of one kind that are shown where one held: what was not tried of them does the same at
 # another place, and five lines that read alike help nobody to choose.
 _MOST_ALIKE = 2
@@ -235,7 +238,8 @@ def _tried(
 ) -> tuple[dict[int, _Tried], str]:
     """Return by finding what trying its fixes has shown, and why some were not tried."""
     proposed = plan(recording)
-    least = MOST_REHEARSED if end - time.monotonic() < _SOON else LEAST_CALLS
+    left = end - time.monotonic()
+    least = LEAST_CALLS if left > _SOON else FEW_CALLS if left > _AT_ONCE else FEWEST_CALLS
     bounds = Bounds(default_calls(proposed.proposals, least), 0)
     before = Run(recording, (), recording.outcome.exit_status, "")
     every, results, why = proposed.proposals, dict[int, _Tried](), ""

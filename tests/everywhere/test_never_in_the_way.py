@@ -23,6 +23,7 @@ BOUNDARIES = {
     "gradscope.collect.backward:Backward.run",
     "gradscope.collect.backward:Backward._prepare",
     "gradscope.collect.backward:Backward._conclude",
+    "gradscope.collect.saved_bytes:Ledger.let_go",
     "gradscope.collect.saving:Saving.pack",
     "gradscope.collect.saving:Saving.unpack",
     "gradscope.detect.line_watch:LineWatch._start",

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.code import source
-from gradscope.code.statements import stored_names
+from gradscope.code.statements import resets_in, stored_names
 from gradscope.errors import GradscopeError
 from gradscope.fixing import reconnecting
 from gradscope.fixing.gradient_paths import Arrival, Cut, Ways, spot_of
@@ -37,6 +37,7 @@ from gradscope.rules.base import table_rows
 
 # Fixes of one finding that are tried: each takes a run of the program and a rehearsal.
 _MOST_TRIED = 5
+_MOST_RESETS = 2  # lines that reset gradients, each of which may be the one that does so too early
 _MOST_NOTES = 3  # notes of one finding on where a way was cut: nobody reads more
 _ATTACHED = Fix(FixKind.ATTACH, "use the value itself, with its graph")
 
@@ -83,7 +84,9 @@ def improved(
 def full(finding: Finding, ways: Ways) -> Finding:
     """Return a finding with the cut, if the rehearsal has shown it; else as it is."""
     if finding.is_of_resets and finding.step is not None:
-        fixes = reconnecting.reset(finding.step, finding.site)
+        place = finding.site
+        places = [place] if place is not None and place != finding.step else []
+        fixes = reconnecting.reset(finding.step, places)
         return finding.with_fixes([*fixes, *finding.fixes])
     to_find = _ASKED.get(finding.code)
     way = None if to_find is None else to_find(finding, ways)
@@ -250,7 +253,9 @@ def never_used(finding: Finding, ways: Ways) -> Way | None:
         return None
     is_held = record.leaves[leaves[0]].optimizer == number
     if is_held and step is not None:  # it finds them reset
-        return Way(step, finding.label, (), [*reconnecting.reset(step, None), *finding.fixes])
+        places = resets_in(step.file)[:_MOST_RESETS]
+        fixes = reconnecting.reset(step, places) if places else []
+        return Way(step, finding.label, (), [*fixes, *finding.fixes])
     holder = record.optimizers[number]
     fixes = reconnecting.given_to(holder, leaves, ways)
     first = record.leaves[leaves[0]]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.code import source
-from gradscope.code.statements import resets_in, stored_names
+from gradscope.code.statements import stored_names
 from gradscope.fixing.edits import computed_at, moved, not_reentrant, with_flag, with_followers
 from gradscope.fixing.gradient_paths import Cut, Ways, is_switch, switching_decorator
 from gradscope.fixing.instrumentation import Span
@@ -59,7 +59,6 @@ def fixes_of(cut: Cut, ways: Ways, roots: Iterable[int]) -> list[Fix]:
     return [*found, *([Fix(FixKind.ATTACH, words)] if words else [])]
 
 
-_MOST_RESETS = 2  # lines that reset gradients, each of which may be the one that does so too early
 _LISTS, _DICTS = (ast.List, ast.ListComp), (ast.Dict, ast.DictComp)
 _STEM = re.compile(r"[0-9_]+$|(?<=_)[a-z]$")  # the number of an attribute, or its letter
 _Proposed = Iterator[tuple[str, Pieces]]
@@ -374,8 +373,8 @@ def _made_in(route: Sequence[Site], name: str) -> Iterator[tuple[str, ast.Assign
     for site in route:
         owner = source.innermost(site.file, site.line, ast.ClassDef) or source.tree(site.file)
         for each in (node for node in ast.walk(owner) if isinstance(node, ast.Assign)):
-            name = ast.unparse(each.targets[0]).rpartition(".")[2]
-            if name in taken and isinstance(each.value, _LISTS + _DICTS):
+            attribute = ast.unparse(each.targets[0]).rpartition(".")[2]
+            if attribute in taken and isinstance(each.value, _LISTS + _DICTS):
                 yield site.file, each
 
 
@@ -399,20 +398,18 @@ def _built_behind(built: Site, made: Site) -> Pieces:
     return moved(_line(built), _line(made), *own[1:])
 
 
-def reset(step: Site, place: Site | None) -> list[Fix]:
-    """Return what resets the gradients that a step has used, and not before it, at ``place``."""
+def reset(step: Site, places: Iterable[Site] = ()) -> list[Fix]:
+    """Return what resets the gradients that a step has used, and not before it, at one of some
+    ``places``.
+    """
     call = source.call_at(step)
     if call is None or not isinstance(call.func, ast.Attribute):
         return []
     owner = call.args[0] if call.args and source.called_name(call) == "step" else call.func.value
     line = f"{text_of(owner, step.file)}.zero_grad()"
     once = after(_statement(step), step.file, [line])
-    places = resets_in(step.file) if place in (None, step) else [place]
-    found = [
-        (
-            f"reset them behind the step, and not in line {each.line}: {line}",
-            together(removed(_statement(each), each.file), once),
-        )
-        for each in places[:_MOST_RESETS]
-    ]
+    found = []
+    for place in places:
+        message = f"reset them behind the step, and not in line {place.line}: {line}"
+        found.append((message, together(removed(_statement(place), place.file), once)))
     return _fixes(iter(found or [(f"reset what the optimizer steps, once a step: {line}", once)]))

@@ -130,6 +130,31 @@ def test_what_resets_too_early_is_moved_behind_the_step(line: str, tmp_path: Pat
     assert known(finding.fix).proof is (Proof.UNTRIED if "reset" in line else Proof.HELD)
 
 
+RESET_IN_PART = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+net, head = nn.Linear(4, 4), nn.Linear(4, 1)
+optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], 0.1)
+for step in range(12):
+    loss = F.mse_loss(head(net(torch.randn(8, 4))), torch.ones(8, 1))
+    net.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_what_resets_others_stays_where_gradients_are_never_reset(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(RESET_IN_PART)
+    (finding,) = found(file)
+    assert finding.code == "GS504"
+    (edit,) = known(finding.fix).edits
+    assert known(finding.fix).proof is Proof.HELD
+    assert edit.replacement == "    optimizer.step()\n    optimizer.zero_grad()"
+
+
 NET = """\
 import torch
 from torch import nn

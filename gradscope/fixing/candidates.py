@@ -153,12 +153,14 @@ class Search(WhatIf):
             kinds = record.kinds[number]
             parts, are_lists = {*plain(kinds)}, all(kind[0] in ("list", "dict") for kind in kinds)
             times, lists, grows = list[tuple[int, tuple[int, ...]]](), list[set[int]](), True
+            met = set[int]()
             for time, nodes in own:  # a place may give several lists, as those of modules
                 same = [each for each in lists if not each.isdisjoint(nodes)]
                 grows &= all(each <= {*nodes} for each in same)
                 lists = [*(each for each in lists if each not in same), {*nodes}]
-                held = tuple(sorted(set[int]().union(*lists)))
-                times += [(time, held)] if held != (times[-1][1] if times else ()) else []
+                if not met.issuperset(nodes):
+                    met.update(nodes)
+                    times.append((time, tuple(sorted(met))))
             are_numbers = "number" in parts and "tensor" not in parts
             is_path = isinstance(record.places[number].expression, PATHS)
             if grows and are_lists and are_numbers and is_path:

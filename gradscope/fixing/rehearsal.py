@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -125,13 +124,13 @@ class Record(Rehearsed):
     ended: str = ""
 
     def reached(
-        self, starts: Iterable[int], cut: Cut = _NO_CUT, at: AbstractSet[int] | None = None
+        self, starts: Iterable[int], cut: Cut = _NO_CUT, at: set[int] | None = None
     ) -> set[int]:
         """Return the nodes that a call runs without the edges that are cut, all of which lead to
         the nodes ``at``, where these are known; -1 leads to a root.
         """
         after, seen = self.after, set[int]()
-        at = frozenset() if cut is _NO_CUT else at
+        at = set() if cut is _NO_CUT else at
         waiting = [start for start in starts if not cut(-1, start)]
         while waiting:
             node = waiting.pop()
@@ -164,9 +163,8 @@ class Record(Rehearsed):
         """The nodes that lead to each one that accumulates into a leaf."""
         before: dict[int, list[int]] = {node: [] for node in self.leaf}
         for node, following in enumerate(self.after):
-            for each in following if not before.keys().isdisjoint(following) else ():
-                if each in before and node not in before[each]:
-                    before[each].append(node)
+            for each in before.keys() & following:
+                before[each].append(node)
         return before
 
     @cached_property

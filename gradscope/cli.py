@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -109,14 +108,6 @@ def _argument(help: str, metavar: str = "FILE", **more: Any) -> Any:  # noqa: A0
     return typer.Argument(help=help, metavar=metavar, **more)
 
 
-def _signal(text: str) -> int:
-    """Return the number of the signal that ``--dump-on`` names."""
-    number = getattr(signal, f"SIG{text.upper().removeprefix('SIG')}", None)
-    if not isinstance(number, signal.Signals):
-        raise typer.BadParameter(f"{text!r} is not a signal here; use SIGUSR1")
-    return number
-
-
 def _size(text: str) -> int:
     """Return the bytes that ``--fit`` names."""
     try:
@@ -130,7 +121,6 @@ _IGNORE = "Suppress findings with these comma-separated codes, such as GS303,GS3
 _QUIET = "The same as --format brief, and the default where CI=true: a line for each finding."
 _NO_REHEARSAL = "Do not rerun the program to search for fixes."
 _file = partial(_option, metavar="FILE")
-_on = partial(_option, metavar="SIGNAL", parser=_signal)
 _count = partial(_option, metavar="N", min=1)
 
 
@@ -175,7 +165,6 @@ def run(
     metrics: Annotated[
         Path | None, _file("Write Prometheus metrics to this file once a second.")
     ] = None,
-    dump_on: Annotated[int | None, _on("Print stacks and graphs at this signal.")] = None,
     stop_after: Annotated[int | None, _count("End the program after N backward calls.")] = None,
     guard: Annotated[bool, _option("Raise an error before the engine would.", "--guard")] = False,
     no_hooks: Annotated[

@@ -396,6 +396,23 @@ def sets_requires_grad(site: Site, name: str) -> Site | None:
     return source.of_node(last, site.file, site.function)
 
 
+def flags_set(file: str, attribute: str, *, value: bool) -> list[ast.Assign]:
+    """Return the statements of a file that set an attribute to a truth value, but of what a loop
+    takes from ``parameters()``, where ``requires_grad`` is a property.
+    """
+    nodes = [*ast.walk(source.tree(file))]
+    loops = [n for n in nodes if isinstance(n, ast.For) and "parameters(" in ast.unparse(n.iter)]
+    theirs = {id(n) for each in loops for n in ast.walk(each)}
+    found = []
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=[ast.Attribute(attr=set_)], value=ast.Constant(value=to)):
+                is_theirs = id(node) in theirs and attribute == "requires_grad"
+                if set_ == attribute and to is value and not is_theirs:
+                    found.append(node)
+    return found
+
+
 def _sets(statement: ast.stmt, name: str) -> bool:
     match statement:
         case ast.Expr(value=ast.Call(func=ast.Attribute(ast.Name(id=owner), "requires_grad_"))):

@@ -32,7 +32,6 @@ from gradscope.fixing.constructs import with_edits
 from gradscope.formatting import counted, listed
 from gradscope.launch.children import ChildPlan, Children, own_file
 from gradscope.launch.crash_reporter import is_possible, standing_by
-from gradscope.launch.dump import answer
 from gradscope.launch.fork_server import Workshop, improved, untried
 from gradscope.launch.interpreter import Target, header_of
 from gradscope.launch.runner import Ended, die_of_interrupt, run_program
@@ -102,8 +101,6 @@ def run(target: Target, settings: Settings) -> int:
             watch = partial(plan.watch, header, save=store, log=metrics)
             start = partial(watch, on_finding=live.found if live else None, settings=suppressor)
             with standing_by(report.of_killed, report.files), children:
-                if settings.dump_on:
-                    answer(settings.dump_on)
                 try:
                     ended = run_program(target, start)
                     recording = report.of_ended(ended)

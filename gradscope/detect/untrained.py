@@ -1,5 +1,5 @@
 """Tracks which parameters get gradients, and what optimizer steps do with them: GS502 to GS504,
-and who trains what.
+GS506, and who trains what.
 
 Nothing is read from a device: whether a gradient is there, is the same tensor and has the same
 version is known to the CPU. Values are compared on the CPU alone, and of suspects alone.
@@ -27,6 +27,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.call_arguments import script
 from gradscope.detect.training_table import ENOUGH_STEPS, Losses
+from gradscope.detect.unread_flags import unread_flags
 from gradscope.model import BackwardCall, Finding, Site, Training, TrainingOptimizer, TrainingTable
 from gradscope.program.containers import is_exactly
 from gradscope.program.names import names_in, parameters_in, within
@@ -45,7 +46,7 @@ from gradscope.program.tensors import (
     version_of,
 )
 from gradscope.program.variables import local_variables, variables
-from gradscope.rules import gs502, gs503, gs504
+from gradscope.rules import gs502, gs503, gs504, gs506
 from gradscope.rules.base import counts
 from gradscope.torch_private import DisableTorchFunction
 
@@ -256,7 +257,7 @@ class _Optimizer:
 
 
 class Trained(Observer):
-    """Announces GS502, GS503 and GS504 when the watch ends."""
+    """Announces GS502 to GS504, and GS506, when the watch ends."""
 
     def __init__(self, watch: State, *, sees_steps: bool = True) -> None:
         self.watch = watch
@@ -272,6 +273,8 @@ class Trained(Observer):
         self._silenced: tuple[Site, str] | None = None
         self._guarded_before = watch.guarded
         self._script = ""
+        self._unread: dict[gs506.NotRead, _Optimizer] = {}
+        """What stood, at the steps of an optimizer, where autograd does not read it."""
         self._losses = Losses()
         self._refs: dict[int, TensorRef] = {}
         self.told: Training | None = None
@@ -373,6 +376,9 @@ class Trained(Observer):
         }
         known.choices = [*map(_choices, self.watch.names.modules)]
         known.homeless = known.waiting.keys() - names.keys() - known.owners.keys()
+        files = dict.fromkeys(filter(None, (*(f.f_code.co_filename for f in frames), self._script)))
+        for flag in unread_flags(self.watch.names.named_modules, self._names, files):
+            self._unread.setdefault(flag, known)
 
     # at calls
 
@@ -480,6 +486,7 @@ class Trained(Observer):
             yield from self._not_reached(known, replaced)
             yield from self._not_reset(known)
             yield from self._reset_too_early(known)
+        yield from self._not_read()
 
     def let_go(self) -> None:
         """Refer to no tensor any more: the watch is over."""
@@ -574,6 +581,17 @@ class Trained(Observer):
         steps = known.steps + 1 - max(known.waiting[key] for key in never)
         of = names, others, steps, known.name, step, calls, self._script, silenced, loss
         yield gs502.finding(gs502.NotReached(*of))
+
+    def _not_read(self) -> Iterator[Finding]:
+        frozen = {*self._losses.frozen}
+        for flag, known in self._unread.items():
+            there = frozen if flag.value else {*known.names.values()} - frozen
+            names = tuple(filter(there.__contains__, flag.names))
+            if known.steps >= ENOUGH_STEPS and names and (names == flag.names or not flag.value):
+                rule = gs502.RULE if flag.value else gs506.RULE
+                others = {*self._names.values()} - {*names}
+                of = flag._replace(names=names), others, site_of(known.place), self.watch.calls
+                yield gs506.finding(*of, rule)
 
     def _not_reset(self, known: _Optimizer) -> Iterator[Finding]:
         looked_at = min(known.steps, _LOOKED_AT)

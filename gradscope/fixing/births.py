@@ -184,6 +184,10 @@ def not_reached(finding: Finding, ways: Ways) -> Way | None:
     """Return why no gradient reaches the parameters of a finding."""
     leaves = [n for name in finding.parameters for n in ways.named(name)[:1]]
     answers = [a for a in ways.of_leaves(leaves) if a.state not in (Arrival.ARRIVES, Arrival.ZERO)]
+    frozen = [leaf for a in answers if a.state is Arrival.FROZEN for leaf in a.leaves]
+    if frozen and finding.site is not None:  # though they are to be trained
+        fixes = [*reconnecting.thawed(frozen, ways)[:-1], *finding.fixes]
+        return Way(finding.site, finding.label, finding.related, fixes)
     cut_off = [a for a in answers if a.state is Arrival.CUT]
     if cut_off:
         cuts = [*filter(ways.is_last, cut_off[0].cuts)] or cut_off[0].cuts
@@ -457,8 +461,9 @@ def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> boo
         own = [n for name in finding.parameters for n in after.named(name)[:1]]
         if finding.code == "GS503" and not finding.is_of_resets:
             return bool(own) and all(record.leaves[n].optimizer >= 0 for n in own)
-        # A gradient that no step finds changes nothing.
-        states = {each.state if each.given else Arrival.LOST for each in after.of_leaves(own)}
+        # A gradient that no step finds changes nothing. What is frozen still is so on purpose.
+        answers = [each for each in after.of_leaves(own) if each.state is not Arrival.FROZEN]
+        states = {each.state if each.given else Arrival.LOST for each in answers}
         return Arrival.ARRIVES in states <= {Arrival.ARRIVES, Arrival.ZERO}
     return None
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gradscope.code import source
-from gradscope.code.statements import stored_names
+from gradscope.code.statements import flags_set, stored_names
 from gradscope.fixing.edits import computed_at, moved, not_reentrant, with_flag, with_followers
 from gradscope.fixing.gradient_paths import Cut, Ways, is_switch, switching_decorator
 from gradscope.fixing.instrumentation import Span
@@ -276,6 +276,12 @@ def thawed(frozen: Sequence[int], ways: Ways) -> list[Fix]:
 
 
 def _thawed(frozen: Sequence[int], record: Origins) -> _Proposed:
+    routes = (each for n in frozen for each in (record.leaves[n].frozen, record.leaves[n].made))
+    files = dict.fromkeys(site.file for each in routes if each >= 0 for site in record.routes[each])
+    for file, each in ((f, e) for f in files for e in flags_set(f, "requires_grad", value=True)):
+        method = f"{ast.unparse(each.targets[0])}_(True)"
+        message = f"{method} in line {each.lineno}: a module has no such property"
+        yield message, (instead_of(each, file, method),)
     names = [record.leaves[n].name for n in frozen if record.leaves[n].name]
     owner = names[0].partition(".")[0] if names else ""
     for made in dict.fromkeys(record.leaves[n].made for n in frozen):

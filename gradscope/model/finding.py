@@ -10,8 +10,8 @@ from typing import TypeAlias
 from gradscope.formatting import duration, nbytes, rounded
 from gradscope.model.graph import Listing, Printed, Site
 
-_BY_HAND = ("GS401", "GS603", "GS604")
-"""Of these no edit is known: what to do is said in words alone."""
+_BY_HAND = ("GS401", "GS506", "GS603", "GS604")
+"""Of these no edit is known, or none can be tried: what to do is said in words alone."""
 
 
 class Severity(StrEnum):

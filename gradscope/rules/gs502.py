@@ -11,7 +11,8 @@ began with. The loss may fall even so, as the others are trained.
 Either nothing was computed from these parameters (a layer that `forward` does not use), or what was
 computed from them does not lead to a loss: the way was cut by `.detach()`, `torch.no_grad()`,
 `.item()`, `torch.tensor(…)` of tensors, an integer result (`argmax`), or an `autograd.grad` without
-`create_graph=True` whose result is part of the loss.
+`create_graph=True` whose result is part of the loss. Or they are frozen though the program means to
+train them: `module.requires_grad = True` only makes an attribute, as a module has no such property.
 
 ## Bad example
 
@@ -49,6 +50,7 @@ for _ in range(4):
 - If the way was cut by accident, take the cut out: use the tensor itself, `torch.stack` for
   `torch.tensor`, `.rsample()` for `.sample()`, `create_graph=True`.
 - If the layer is not used, use it or remove it.
+- For a module write `module.requires_grad_(True)`.
 - If it is not to be trained, `requires_grad_(False)` says so, and this finding is gone.
 
 ## What it costs
@@ -64,8 +66,8 @@ when the watch ends, of optimizers with two steps or more. A parameter that had 
 step is never named: experts that are chosen rarely, heads that alternate. Those of a `ModuleList`,
 `ModuleDict`, `ParameterList` or `ParameterDict` of which others were reached are named only after
 20 steps, likewise those of a `DistributedDataParallel(…, find_unused_parameters=True)`. Nothing is
-said where `requires_grad` is off, of a parameter that is empty in this process (FSDP), nor with
-`--budget` once it was spent.
+said where `requires_grad` is off, unless it is on at their module, of a parameter that is empty in
+this process (FSDP), nor with `--budget` once it was spent.
 """
 
 from __future__ import annotations

@@ -77,7 +77,6 @@ class Settings:
     stop_after: int | None = None
     guard: bool = False
     hooks: bool = True
-    dump_on: int | None = None
     rehearse: bool = True
     sandboxed: bool = True
     timeout: float = 600

@@ -99,6 +99,41 @@ def test_what_is_only_shown_is_advice(tmp_path: Path) -> None:
     assert "no loss from that" in finding.label
 
 
+FROZEN = """\
+import torch
+from torch import nn
+
+net, more = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), nn.Linear(2, 2)
+for p in net.parameters():
+    p.requires_grad = False
+net[1].requires_grad = True
+optimizer = torch.optim.SGD({}, 0.1)
+for step in range(4):
+    loss = {}.pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "held", "out"),
+    [
+        ("GS501", "net[1].parameters()", "net(torch.randn(8, 4))"),
+        ("GS502", "[*net.parameters(), *more.parameters()]", "more(net(torch.randn(8, 4)))"),
+    ],
+)
+def test_what_is_thawed_at_the_module_only_is_thawed(
+    code: str, held: str, out: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(FROZEN.format(held, out))
+    (finding,) = found(file)
+    assert finding.code == code
+    assert known(finding.fix).proof is Proof.HELD
+    assert known(finding.fix).edits[0].replacement == "net[1].requires_grad_(True)"
+
+
 RESET_TOO_EARLY = """\
 import torch
 from torch import nn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.command import CAUGHT, ROOT, ran, refused
+from tests.command import CAUGHT, ROOT, ran
 from tests.zygote import python
 
 TWICE = """
@@ -48,9 +48,3 @@ def test_without_a_name_it_is_recorded_too(tmp_path: Path) -> None:
     assert status == 1
     assert "error[GS101]" in told
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
-
-
-def test_what_needs_unix_says_so(tmp_path: Path) -> None:
-    here = python(), ROOT / "tests/lacking.py"
-    (tmp_path / "train.py").write_text("", encoding="utf-8")
-    refused(ran(*here, "run", "--dump-on=USR1", "train.py", cwd=tmp_path), "is not a signal here")

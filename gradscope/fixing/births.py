@@ -148,10 +148,20 @@ def _names_behind(finding: Finding, ways: Ways) -> tuple[str, ...]:
     call = _call_of(finding, ways)
     if call is None:
         return ()
-    cuts, frozen = ways.lost(call)
+    cuts, frozen = _lost(call, ways)
     leaves = {n for cut in cuts for n in cut.behind} or {*frozen}
     names = (ways.record.leaves[n].name for n in sorted(leaves))
     return tuple(name for name in names if name)
+
+
+def _lost(call: EngineUse, ways: Ways) -> tuple[Sequence[Cut], Sequence[int]]:
+    """Return what is lost on the way to a call: by cuts, or as it is frozen. Where an optimizer
+    holds what is frozen and nothing behind the cuts, these are meant: labels of a teacher.
+    """
+    cuts, frozen = ways.lost(call)
+    held = {n for n, leaf in enumerate(ways.record.leaves) if leaf.optimizer >= 0}
+    is_meant = not held.isdisjoint(frozen) and all(held.isdisjoint(cut.behind) for cut in cuts)
+    return [] if is_meant else cuts, frozen
 
 
 def without_graph(finding: Finding, ways: Ways) -> Way | None:
@@ -159,7 +169,7 @@ def without_graph(finding: Finding, ways: Ways) -> Way | None:
     call = _call_of(finding, ways)
     if call is None or finding.site is None:
         return None
-    cuts, frozen = ways.lost(call)
+    cuts, frozen = _lost(call, ways)
     notes: list[Related] = []
     if cuts:
         notes = [*_notes_of(cuts[0], ways, called=finding.site)]

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from gradscope.code import source
 from gradscope.code.source import FUNCTIONS
+from gradscope.code.statements import stored_names
 from gradscope.fixing.constructs import emptied, uncached
 from gradscope.fixing.edits import (
     PATHS,
@@ -666,22 +667,26 @@ class Search(WhatIf):
         return {name: frozenset(names[name]) for name in kept}
 
     def _bound_at(self, head: int, place: Span, names: Iterable[str]) -> frozenset[str] | None:
-        """Return the variables that there always are at a head: of a call, at that of its loop,
-        for what an iteration binds anew no other one has had; else what outlives its function, an
-        object whose attribute it is or what is not local. None if any may be.
+        """Return the variables that there always are at a head: of a call, what its iteration or
+        function has bound before it, at that of its loop, for what an iteration binds anew no other
+        one has had; else what outlives its function, an object whose attribute it is or what is not
+        local. None if any may be.
         """
         record = self._record
         if place not in self._calls_at:
             return record.bound.get(head)
         loop = source.innermost(place.file, place.line, FUNCTIONS + source.LOOPS)
+        if not isinstance(loop, FUNCTIONS + source.LOOPS):
+            return None
+        own = [each for each in loop.body if isinstance(each, ast.Assign)]
+        before = set().union(*(stored_names(e) for e in own if e.lineno < place.line))
         if isinstance(loop, FUNCTIONS):
             shared = (n for n in ast.walk(loop) if isinstance(n, ast.Global | ast.Nonlocal))
             owners = (root_of(name) for name in names if "." in name)
-            return frozenset((*owners, *(name for each in shared for name in each.names)))
-        if not isinstance(loop, source.LOOPS):
-            return None
+            return frozenset(before.union(owners, *(each.names for each in shared)))
         heads = (h for h in record.bound if region_of(record.heads[h]) is loop)
-        return next((record.bound[h] for h in heads), None)
+        bound = next((record.bound[h] for h in heads), None)
+        return None if bound is None else bound | before
 
     def _fewest(self, harmless: Sequence[int]) -> list[int]:
         """Return the fewest of harmless cuts that mend it together; none if all do not.

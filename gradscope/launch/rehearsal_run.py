@@ -67,7 +67,7 @@ from gradscope.torch_private import DisableTorchFunction, innermost_transform
 _CALLS_AFTER, _FEWER_AFTER, _MANY = 14, 6, 4_000
 
 _CONTAINERS = (tuple, list, dict)
-_TOLD = (*_CONTAINERS, int, float, bool, str, type(None))
+_ATOMS = frozenset({int, float, bool, str, type(None)})
 # Searches through all variables for the names of new leaves: inner loops make new ones without
 # end, and these have no names.
 _MOST_SEARCHES = 50
@@ -198,6 +198,10 @@ class Rehearsal(TorchFunctionMode):
         self._record = Record(marker.places)
         self._graph = _Numbering(self._record)
         self._kinds: dict[int, set[Kind]] = defaultdict(set)
+        self._bare: dict[int, tuple[int, int, int, int]] = {}
+        """What a place gave last, if no tensor of a graph was in it, and what was built until then:
+        in a loop over plain data it gives that again and again, and is not searched each time.
+        """
         self._changed: dict[int, int] = {}
         self._writes: list[_Write] = []
         self._born: dict[int, int] = {}
@@ -234,8 +238,12 @@ class Rehearsal(TorchFunctionMode):
         """
         if self._is_apart:
             return value
-        with self._lock, DisableTorchFunction():
-            marked = self._noted(number, value)
+        if type(value) in _ATOMS:  # as in loops over numbers, each of which is marked
+            self._kinds[number].add(_kind_of(value))
+            marked = value
+        else:
+            with self._lock, DisableTorchFunction():
+                marked = self._noted(number, value)
         if begun is not None:
             self._note_run(number, begun)
         return marked
@@ -263,10 +271,16 @@ class Rehearsal(TorchFunctionMode):
         if isinstance(value, torch.Tensor):
             self._kinds[number].add(_kind_of(value))
             return self._marked(number, value)
-        kind, fields = type(value), _fields_of(value)
-        if fields or kind in _TOLD:
+        kind = type(value)
+        size, built = len(value) if kind in _CONTAINERS else 0, len(self._record.after)
+        if self._bare.get(number) == (at := (id(value), size, built, len(self._writes))):
+            return value
+        fields = _fields_of(value)
+        if fields or kind in _CONTAINERS:
             self._kinds[number].add(_kind_of(value))
             self._hold(number, _tensors_in([*fields.values()] if fields else value))
+        if number not in self._record.held or self._record.held[number][-1][0] < built:
+            self._bare[number] = at
         if kind is tuple and any(isinstance(each, torch.Tensor) for each in value):
             return tuple(self._marked(number, each) for each in value)
         return value
@@ -601,6 +615,8 @@ def _kind_of(value: Any, depth: int = 3) -> Kind:
     if isinstance(value, torch.Tensor):
         return "number" if value.numel() == 1 else "tensor"
     kind = type(value)
+    if kind in _ATOMS:
+        return "none" if value is None else "other"
     if fields := _fields_of(value):
         is_frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
         way = "namedtuple" if issubclass(kind, tuple) else "dataclass" if is_frozen else "object"
@@ -614,8 +630,10 @@ def _kind_of(value: Any, depth: int = 3) -> Kind:
 
 def _fields_of(value: Any) -> dict[str, Any]:
     """Return the fields of a named tuple, a dataclass or another object that have tensors."""
+    if (kind := type(value)) in _CONTAINERS:
+        return {}
     fields = _slots_of(value)
-    if issubclass(kind := type(value), tuple):
+    if issubclass(kind, tuple):
         fields = dict(zip(getattr(kind, "_fields", ()), tuple.__iter__(value), strict=False))
     found = islice(fields.items(), _MOST_PARTS)
     return {name: each for name, each in found if next(_tensors_in(each, 1), None) is not None}

@@ -19,7 +19,7 @@ from gradscope.program.tensors import parameters_of, storage_of
 from gradscope.rules.gs201 import Modified
 
 if TYPE_CHECKING:
-    from gradscope.collect.marks import Packed, Stale, Token
+    from gradscope.collect.marks import NodeMark, Packed, Stale
 
 # Steps of optimizers that are remembered, to say which has changed a saved parameter: most often
 # the last. An older one stays without a name.
@@ -99,7 +99,7 @@ class Mutations:
         )
 
     def who_modified(
-        self, stale: Stale, token: Token, call: BackwardCall, visible: frozenset[str]
+        self, stale: Stale, mark: NodeMark, call: BackwardCall, visible: frozenset[str]
     ) -> Modified:
         """Return what is known of the first change of a tensor since it was saved.
 
@@ -108,10 +108,10 @@ class Mutations:
         step = self._step_after(stale.tensor, stale.version)
         if step is not None:
             return Modified(step, step, by_step=True)
-        for packed in (reference() for reference in token.packs):
+        for packed in (reference() for reference in mark.packs):
             if packed is not None and packed.tensor is stale.tensor and packed in self._seen:
                 return Modified(self._seen[packed], self._seen[packed])
-        saved_at = site_of(token.place)
+        saved_at = site_of(mark.place)
         files = dict.fromkeys(s.file for s in (saved_at, call.site) if s is not None)
         candidates = tuple(s for file in files for s in statements.in_place_statements(file))
         candidates = statements.between(candidates, saved_at, call.site)

@@ -19,10 +19,10 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect import slots
-from gradscope.collect.checkpoints import Recomputing
+from gradscope.collect.checkpoints import Checkpoints
 from gradscope.collect.engine_errors import DETACHED, PACK_HOOK_MODIFIES, modified_in_place
 from gradscope.collect.generations import OTHER, Generations, this_thread
-from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, token_of
+from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, mark_of
 from gradscope.collect.nodes import CLONE, has_yet_to_save, kind_of
 from gradscope.collect.notes import Notes, postponed, raise_postponed, raised_by_program
 from gradscope.collect.observers import Observer
@@ -80,7 +80,7 @@ class Saving:
         self.ledger = ledger
         self.generations = generations
         self.routes = Routes()
-        self.recomputing = Recomputing(names, ledger.observers, ledger.notes)
+        self.recomputing = Checkpoints(names, ledger.observers, ledger.notes)
         self._names = names
         # A class of its own for each watch spares each object one attribute.
         self._new: type[Packed] = type("Packed", (Packed,), {"ledger": ledger})
@@ -230,7 +230,7 @@ class Saving:
             self.recomputing.applied()
             if code is FUNCTION_APPLY:
                 packed.by_function = True
-                self.ledger.loose.add(sequence_nr, packed)
+                self.ledger.hidden.add(sequence_nr, packed)
             return
         pending = self.ledger.pending
         number = packed.sequence_nr
@@ -253,10 +253,10 @@ class Saving:
         # By the engine itself: only torch's function that calls it may lie between.
         if call is not None and (caller is call.frame or caller.f_back is call.frame):
             node = current_node()
-            token = None if node is None else token_of(node)
-            if token is not None:
-                packed.module = packed.module or token.module
-                packed.differentiates = node.name(), token.place
+            mark = None if node is None else mark_of(node)
+            if mark is not None:
+                packed.module = packed.module or mark.module
+                packed.differentiates = node.name(), mark.place
 
     def _note_other(self, number: int) -> None:
         """Note that another thread builds nodes: one of the engine's for a call, or of its own."""
@@ -325,7 +325,7 @@ class Saving:
         except RuntimeError:  # it was freed
             return False
         number = newest + self.generations.bits_of(this_thread.number)
-        return has[-1] is self.ledger.loose.last(number)
+        return has[-1] is self.ledger.hidden.last(number)
 
     @itself_hidden_from_compiler
     def unpack(self, packed: Packed) -> torch.Tensor:
@@ -441,7 +441,7 @@ class _Stack(NamedTuple):
     beneath: Pair | None
     pushed: tuple[Pair, ...] = ()
     aside: bool = False
-    lifted: bool = False
+    suspended: bool = False
     compiling: bool = False
 
 
@@ -452,7 +452,7 @@ class DefaultHooks:
     (``compose(pack, unpack)`` makes one pair of both). Ours step aside where torch refuses default
     hooks (``torch.func``), would show their work to the program (a ``TorchDispatchMode``) or
     compiles backward calls. ``before_theirs`` is called when the program pushes a pair while ours
-    are lifted; it may lower ours.
+    are lifted; it may resume ours.
     """
 
     def __init__(self, saving: Saving, before_theirs: Callable[[], None]) -> None:
@@ -506,20 +506,20 @@ class DefaultHooks:
         carry(_KEY, stack)
         return stack
 
-    def lift(self) -> bool:
+    def suspend(self) -> bool:
         """Take our hooks out in this thread until they are lowered; False where the program's are
         on top.
         """
-        lifted = self._step_aside(lifted=True)
-        if lifted:
+        suspended = self._step_aside(suspended=True)
+        if suspended:
             self._recomputing.see_reentrant(False)
-        return lifted
+        return suspended
 
-    def lower(self) -> None:
-        """Put lifted hooks back, unless something else still wants them aside."""
+    def resume(self) -> None:
+        """Put suspended hooks back, unless something else still wants them aside."""
         stack = self._stack
-        if stack is not None and stack.lifted:
-            self._change(stack, lifted=False)
+        if stack is not None and stack.suspended:
+            self._change(stack, suspended=False)
             self._step_back()
             self._recomputing.see_reentrant(True)
 
@@ -566,12 +566,12 @@ class DefaultHooks:
         carry(_KEY, None)
 
     @hidden_from_compiler
-    def _step_aside(self, *, lifted: bool = False) -> bool:
+    def _step_aside(self, *, suspended: bool = False) -> bool:
         stack = self._stack
         if stack is None or stack.aside or stack.pushed or not self._is_on_top(stack.base):
             return False
         self._torch.pop()
-        self._change(stack, aside=True, lifted=lifted)
+        self._change(stack, aside=True, suspended=suspended)
         return True
 
     def _is_on_top(self, pair: Pair | None) -> bool:
@@ -594,7 +594,7 @@ class DefaultHooks:
     def _step_back(self) -> None:
         """Put our pair back, unless something still wants it aside."""
         stack = self._stack
-        if stack is None or stack.lifted or stack.compiling or stack.pushed:
+        if stack is None or stack.suspended or stack.compiling or stack.pushed:
             return
         if dispatch_modes() or not default_hooks_are_enabled():
             return
@@ -615,7 +615,7 @@ class DefaultHooks:
         stack = self._stack
         if stack is None:
             return pack, unpack
-        if stack.lifted:
+        if stack.suspended:
             self._before_theirs()
             stack = self._stack or stack
         return (pack, foreign(unpack)) if stack.aside else self._compose(pack, unpack)
@@ -627,7 +627,7 @@ class DefaultHooks:
         if stack is None:
             return
         if stack.pushed:
-            if not stack.lifted:
+            if not stack.suspended:
                 self._recomputing.end(stack.pushed[-1][0])
             stack = self._change(stack, pushed=stack.pushed[:-1])
         if stack.aside and not stack.pushed:  # what kept ours aside may have ended meanwhile

@@ -17,8 +17,8 @@ from torch.autograd.graph import Node
 from gradscope.code import source
 from gradscope.code.statements import store_of
 from gradscope.collect.calls import Call
-from gradscope.collect.inspection import Look
-from gradscope.collect.marks import Packed, Token, token_of
+from gradscope.collect.inspection import Inspection
+from gradscope.collect.marks import NodeMark, Packed, mark_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker, dependencies_last, reachable
@@ -28,13 +28,14 @@ from gradscope.detect.lookahead import (
     MOST_MADE,
     MOST_NAMED,
     MOST_NODES,
+    ConditionTracker,
     Effect,
     Held,
+    HeldReads,
+    ReachingTensors,
     Read,
     Schedule,
-    Turning,
-    Wanted,
-    foretell,
+    predict,
     tensors_of,
 )
 from gradscope.detect.node_facts import built_at, node_at, will_free
@@ -43,7 +44,7 @@ from gradscope.model.variable_paths import Origin, Path
 from gradscope.program.ahead.questions import hooks_of, start_after, start_at_call, start_before
 from gradscope.program.sites import Place, place_in, site_of, user_frames
 from gradscope.program.tensors import held_node, leaves_of, parameters_of, storage_of
-from gradscope.program.undisturbed import Uncollected
+from gradscope.program.undisturbed import GCPaused
 from gradscope.rules import gs102, gs103, gs202
 from gradscope.torch_private import cached_parametrizations
 
@@ -77,7 +78,7 @@ class FreedWatch(Observer):
         """Forget what was told."""
         self._told: set[tuple[Site, Site | None]] = set()
 
-    def expect(self, record: BackwardCall, found: list[tuple[Held, Read]]) -> None:
+    def expect(self, record: BackwardCall, found: HeldReads) -> None:
         """Wait for the lines that would build on what a call that begins will have freed."""
         coming = (_Expected(r.site, _number(held), record) for held, r in found if _builds(r))
         self._wait_for([*self._expected, *coming][:_MOST_EXPECTED])
@@ -124,10 +125,10 @@ class FreedWatch(Observer):
         return []
 
     def _facts(
-        self, known: _Expected, read: Read, freed: list[tuple[str, Token]]
+        self, known: _Expected, read: Read, freed: list[tuple[str, NodeMark]]
     ) -> gs103.ForwardOnFreed:
         site = known.record.site
-        made = dict.fromkeys(filter(None, (site_of(token.place) for _, token in freed)))
+        made = dict.fromkeys(filter(None, (site_of(mark.place) for _, mark in freed)))
         return gs103.ForwardOnFreed(
             read=read.site,
             holder=read.name,
@@ -143,8 +144,8 @@ class FreedWatch(Observer):
 
 def _read_here(held: Held, frames: list[FrameType], line: int) -> Read | None:
     """Return the read that was expected, if it comes and the tensor is still there."""
-    wanted = Wanted([held], lambda other: bool(_freed_in(other)))
-    found = foretell(wanted, start_before(frames[0], frames[0]), frames)
+    wanted = ReachingTensors([held], lambda other: bool(_freed_in(other)))
+    found = predict(wanted, start_before(frames[0], frames[0]), frames)
     reads = (read for each, read in found.reads if found.conditions is None and each is held)
     here = (read for read in reads if read.site.line == line and _builds(read))
     return next((read for read in here if not source.runs_a_part(read.backward)), None)
@@ -161,11 +162,11 @@ def _number(held: Held) -> int:
     return -1 if node is None else node._sequence_nr()
 
 
-def _freed_in(held: Held) -> list[tuple[str, Token]]:
+def _freed_in(held: Held) -> list[tuple[str, NodeMark]]:
     """Return the nodes of a tensor's graph that have lost what they saved, the nearest first."""
     walked = Walker(MOST_NODES).walk([held_node(held.tensor)])
-    known = ((node, token) for node in walked if (token := token_of(node)) is not None)
-    return [(node.name(), token) for node, token in known if token.freed_by is not None]
+    known = ((node, mark) for node in walked if (mark := mark_of(node)) is not None)
+    return [(node.name(), mark) for node, mark in known if mark.freed_by is not None]
 
 
 # Predictions that are kept by the number of their call, to see whether they come true.
@@ -187,7 +188,7 @@ class Foresight(Observer):
     def __init__(self, watch: State, later: FreedWatch) -> None:
         self.watch = watch
         self._later = later
-        self._turning = Turning()
+        self._turning = ConditionTracker()
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -195,7 +196,7 @@ class Foresight(Observer):
         self._schedule = Schedule()
 
     def before_call(
-        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
         """Ask of every held tensor that leads to what this call will free whether the code will run
         it backward.
@@ -206,7 +207,7 @@ class Foresight(Observer):
         due = self._schedule.is_due(_kind(call, look))
         if not due and not (call.woken and self._schedule.has_time()):
             return ()
-        with self._schedule, Uncollected():
+        with self._schedule, GCPaused():
             return self._examine(call, look, record, user_frames(frame))
 
     def after_step(
@@ -221,7 +222,7 @@ class Foresight(Observer):
         # As with calls: not how many there are, as long as they do not become more and more.
         if not self._schedule.is_due((place, watch.ledger.live_tensors.bit_length())):
             return ()
-        with self._schedule, Uncollected():
+        with self._schedule, GCPaused():
             frames = user_frames(frame)
             changed = {*map(storage_of, parameters_of(optimizer))} - {0}
 
@@ -237,19 +238,19 @@ class Foresight(Observer):
             return [gs202.finding(facts)]
 
     def _examine(
-        self, call: Call, look: Look, record: BackwardCall, frames: list[FrameType]
+        self, call: Call, look: Inspection, record: BackwardCall, frames: list[FrameType]
     ) -> list[Finding]:
         freeing = _Freeing(look)
         if not any(freeing.frees):
             return []
         reached = [each for each in (*tensors_of(frames), *_cached()) if freeing.trace(each)]
-        wanted = Wanted(reached, freeing.trace, freeing.comes_to)
+        wanted = ReachingTensors(reached, freeing.trace, freeing.comes_to)
         tensors = (each.tensor for each in reached)
         modules = self.watch.names.modules
         hooks = hooks_of(look.nodes, look.kinds, tensors, modules) if reached else ()
         start = start_at_call(frames[0], is_inner=call.parent is not None, hooks=hooks)
         rounds = inf if call.woken else self._schedule.rounds
-        foretold = foretell(wanted, start, frames, rounds)
+        foretold = predict(wanted, start, frames, rounds)
         self._schedule.read(foretold)
         self.watch.unread.update(foretold.reasons)
         found = foretold.reads
@@ -268,7 +269,7 @@ class Foresight(Observer):
         return [finding]
 
 
-def _kind(call: Call, look: Look) -> Hashable:
+def _kind(call: Call, look: Inspection) -> Hashable:
     """Return what the code's future depends on: the place, and what kinds of nodes there are.
 
     Not how large they are, nor how many, as long as they do not become more and more.
@@ -295,7 +296,7 @@ def _cached() -> list[Held]:
 class _Freeing:
     """Which nodes of a look its call will free, and from which nodes these can be reached."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Inspection) -> None:
         self.look = look
         self.frees = [will_free(look, i) for i in range(len(look.nodes))]
         self._below = list(self.frees)
@@ -329,7 +330,7 @@ class _Freeing:
         return any(leaf is tensor for leaf in leaves_of(self.look.nodes[i] for i in found))
 
 
-def _is_root_of(record: BackwardCall, look: Look, held: Held, name: str) -> bool:
+def _is_root_of(record: BackwardCall, look: Inspection, held: Held, name: str) -> bool:
     """Return whether a call starts at the tensor held under a name, and nowhere else.
 
     Compiled code is one node, whatever it returns: there the names tell the results apart.
@@ -345,7 +346,7 @@ def _is_root_of(record: BackwardCall, look: Look, held: Held, name: str) -> bool
 
 
 def _shared_graph(
-    watch: State, look: Look, record: BackwardCall, found: list[tuple[Held, Read]]
+    watch: State, look: Inspection, record: BackwardCall, found: HeldReads
 ) -> gs102.SharedGraph:
     """Return the facts about the first of the holders."""
     site = record.site
@@ -374,7 +375,7 @@ def _shared_graph(
 
 
 def _others(
-    watch: State, look: Look, found: list[tuple[Held, Read]], chosen: Read, made: tuple[Site, ...]
+    watch: State, look: Inspection, found: HeldReads, chosen: Read, made: tuple[Site, ...]
 ) -> tuple[tuple[str, Site | None], ...]:
     """Return the other holders with the same fate, and where they were assigned."""
     alike = [(h, r) for h, r in found if r.name != chosen.name and r.backward == chosen.backward]
@@ -388,19 +389,19 @@ def _rank(entry: tuple[Held, Read]) -> tuple[bool, bool, int]:
     return reading.again, reading.effect is not Effect.BACKWARD, len(reading.name)
 
 
-def _made(watch: State, look: Look, freed: list[int]) -> tuple[Site, ...]:
+def _made(watch: State, look: Inspection, freed: list[int]) -> tuple[Site, ...]:
     sites = (built_at(look, watch.generations, i) for i in freed[:_MOST_FREED])
     return tuple(dict.fromkeys(filter(None, sites)))[:MOST_MADE]
 
 
-def _places_of(watch: State, look: Look, held: Held) -> tuple[Site, ...]:
+def _places_of(watch: State, look: Inspection, held: Held) -> tuple[Site, ...]:
     """Return where the held tensor itself was computed."""
     if held.own is not None:
         site = built_at(look, watch.generations, held.own)
     else:
         node = held_node(held.tensor)
-        token = token_of(node) if node is not None else None
-        site = site_of(token.place) if token is not None else None
+        mark = mark_of(node) if node is not None else None
+        site = site_of(mark.place) if mark is not None else None
     return () if site is None else (site,)
 
 
@@ -437,7 +438,7 @@ def _elements(reading: Read, site: Site) -> str:
     return container if "[" in reading.name and container in iterated else ""
 
 
-def _is_average(look: Look, record: BackwardCall, held: Held) -> bool:
+def _is_average(look: Inspection, record: BackwardCall, held: Held) -> bool:
     """Return whether a tensor is a weighted sum of leaves that the call leads to without it too."""
     names = {look.nodes[i].name().removesuffix("Backward0") for i in held.freed}
     if held.own is None or not names <= _LINEAR:

@@ -40,13 +40,13 @@ from gradscope.fixing.edits import (
     without_graph,
 )
 from gradscope.fixing.instrumentation import Span, waits
-from gradscope.fixing.patch import Pieces, all_of, block_with, together, written
-from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
+from gradscope.fixing.patch import TextEdits, all_of, block_with, together, written
+from gradscope.fixing.rehearsal import Kind, Option, Simulation, Spot, Trace
 from gradscope.fixing.what_if import CHANGES, CONSTANT, MOST, OTHER, STALE, TARGET, WhatIf
 from gradscope.formatting import gathered, lines_told, listed
 from gradscope.model import Edit, Finding, Fix, FixKind
 
-_Kept: TypeAlias = tuple[str, Sequence[ast.AST], Pieces]
+_Kept: TypeAlias = tuple[str, Sequence[ast.AST], TextEdits]
 """What has computed a value that is kept, with its file, and the edit that computes it anew."""
 
 _NUMBER: frozenset[Kind] = frozenset({"number"})
@@ -58,7 +58,7 @@ _OF_THEN = "every gradient stays as it is, at the values of then"
 class Search(WhatIf):
     """Tries changes on a record, to mend what fails in one line."""
 
-    def __init__(self, record: Record, spot: Spot) -> None:
+    def __init__(self, record: Trace, spot: Spot) -> None:
         super().__init__(record, spot)
         self._options = cache(self._options_of)
 
@@ -560,7 +560,7 @@ class Search(WhatIf):
                 yield from self._put(file, opened, node.body[0], entered_anew(file, node))
 
     def _put(
-        self, file: str, nodes: Sequence[ast.expr | ast.stmt], owner: ast.stmt, pieces: Pieces
+        self, file: str, nodes: Sequence[ast.expr | ast.stmt], owner: ast.stmt, pieces: TextEdits
     ) -> Iterator[Fix]:
         """Yield the fix that runs statements each time that a loop or a function begins."""
         head = next((h for h, p in enumerate(self._record.heads) if region_of(p) is owner), -1)

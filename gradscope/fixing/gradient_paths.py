@@ -147,7 +147,7 @@ class Answer(NamedTuple):
     cuts: tuple[Cut, ...] = ()
 
 
-class Ways:
+class Paths:
     """Asks a rehearsal; of one call that was not made, from the loss ``asked``."""
 
     def __init__(self, record: Origins, asked: str = "") -> None:

@@ -100,7 +100,7 @@ class Span:
         return self.file == file and (isinstance(node, ast.Module) or source.spans(node, self.line))
 
 
-class Marker(ast.NodeTransformer):
+class Instrumenter(ast.NodeTransformer):
     """Wraps the expressions of one file after the other, and numbers their places."""
 
     def __init__(self) -> None:

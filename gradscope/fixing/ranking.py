@@ -17,7 +17,7 @@ from gradscope.fixing.candidates import Search
 from gradscope.fixing.edits import with_call
 from gradscope.fixing.patch import all_of, read
 from gradscope.fixing.plan import Candidate, Proposal, alone, none_held, plan
-from gradscope.fixing.rehearsal import Record, Spot
+from gradscope.fixing.rehearsal import Spot, Trace
 from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program, Run, Start, start_process
 from gradscope.fixing.verify import (
     FEW_CALLS,
@@ -88,7 +88,7 @@ class Rank(NamedTuple):
     """Its place among what was found: small changes come first, then cheap ones."""
 
 
-def _with(finding: Finding, record: Record, search_at: Callable[[Spot], Search]) -> Finding:
+def _with(finding: Finding, record: Trace, search_at: Callable[[Spot], Search]) -> Finding:
     """Return a finding with what the rehearsal found among its fixes, the smaller changes first,
     but the best of each kind before the next one of any. What says in words what to do is last.
     """
@@ -135,7 +135,7 @@ def _lines(fix: Fix) -> int:
     return max(1, (written - there).total())
 
 
-def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
+def _of_leak(finding: Finding, record: Trace) -> dict[FixKind, list[Fix]]:
     """Return what lets go of the graphs that a line keeps."""
     found: dict[FixKind, list[Fix]] = defaultdict(list)
     search = Search(record, ("", 0))
@@ -189,15 +189,15 @@ def improved(
     tell: Callable[[str], None],
     start: Start = start_process,
     *,
-    guarded: bool = True,
-) -> tuple[Recording, Record | None]:
+    sandboxed: bool = True,
+) -> tuple[Recording, Trace | None]:
     """Return the recording with fixes that were tried and held as the first ones of its findings,
     or with why there are none, and the record of a rehearsal that came to its end; all within so
-    many seconds and, ``guarded``, without a change outside the processes.
+    many seconds and, ``sandboxed``, without a change outside the processes.
 
     ``tell`` is called with what begins. Raise GradscopeError if the program cannot be run again.
     """
-    program = Program(recording.header, guarded, start)
+    program = Program(recording.header, sandboxed, start)
     program.check()
     end = time.monotonic() + seconds
     if any(each.is_born and each.counts for each in recording.findings):
@@ -234,7 +234,7 @@ _Tried: TypeAlias = list[tuple[Rank | None, Fix]]
 
 
 def _tried(
-    recording: Recording, record: Record, end: float, tell: Callable[[str], None], program: Program
+    recording: Recording, record: Trace, end: float, tell: Callable[[str], None], program: Program
 ) -> tuple[dict[int, _Tried], str]:
     """Return by finding what trying its fixes has shown, and why some were not tried."""
     proposed = plan(recording)

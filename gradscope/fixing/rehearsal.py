@@ -78,7 +78,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Record(Rehearsed):
+class Trace(Rehearsed):
     """One graph over all iterations, with a node for each place that gave a tensor.
 
     ``after``: the nodes that each node leads to. ``made``: the place that built it, -1 if unknown.
@@ -238,7 +238,7 @@ class Simulation:
     ``used`` are the calls whose gradients a step uses, of each of its leaves.
     """
 
-    record: Record
+    record: Trace
     change: Option = field(default_factory=Option)
     hazards: list[int] = field(default_factory=list)
     fruitless: list[int] = field(default_factory=list)

@@ -19,7 +19,7 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing.origins import Origins
 from gradscope.fixing.patch import Patch, bare, read
 from gradscope.fixing.plan import CODE
-from gradscope.fixing.rehearsal import Line, Record, Spot
+from gradscope.fixing.rehearsal import Line, Spot, Trace
 from gradscope.model import Finding, Header, Recording
 from gradscope.record.file import load
 
@@ -35,7 +35,7 @@ from gradscope.launch.{2} import main
 sys.path.remove({0!r})
 sys.exit(main({1!r}))
 """
-# Exit status of a guarded run that ended before it would change something outside: programs use
+# Exit status of a sandboxed run that ended before it would change something outside: programs use
 # small numbers, shells 126 and above.
 REFUSED = 125
 # Seconds that must be left to try one more fix; a small program's try takes 0.1 to 0.2.
@@ -74,7 +74,7 @@ class Bounds(NamedTuple):
 class Job(NamedTuple):
     """What the process of a run gets: the program, changed sources, files to write to.
 
-    ``guarded``: the run ends where the program would change anything outside its process.
+    ``sandboxed``: the run ends where the program would change anything outside its process.
     """
 
     script: str
@@ -85,7 +85,7 @@ class Job(NamedTuple):
     recording: Path
     notes: Path
     sources: dict[str, bytes]
-    guarded: bool = False
+    sandboxed: bool = False
 
 
 class LossLog(NamedTuple):
@@ -166,10 +166,10 @@ def start_process(
 
 
 class Program(NamedTuple):
-    """A recorded program, to be run again; see Job for ``guarded``."""
+    """A recorded program, to be run again; see Job for ``sandboxed``."""
 
     header: Header
-    guarded: bool = False
+    sandboxed: bool = False
     start: Start = start_process
 
     def check(self) -> None:
@@ -197,7 +197,7 @@ class Program(NamedTuple):
         losses = _losses(noted, {change.file: change for change in changes})
         return Run(found, losses, status, output, bounds.seconds)
 
-    def rehearse(self, bounds: Bounds, changes: Sequence[Patch] = ()) -> Record:
+    def rehearse(self, bounds: Bounds, changes: Sequence[Patch] = ()) -> Trace:
         """Run it with changes to its sources and every place marked; return what that showed. Of
         ``bounds.calls`` 0 means: for some calls after one that would fail.
 
@@ -246,7 +246,7 @@ class Program(NamedTuple):
             place = Path(folder)
             files = place / "run.gscope", place / "notes"
             what = header.script, header.argv, next(codes, header.code), header.hooks, bounds.calls
-            (place / "job").write_bytes(pickle.dumps(Job(*what, *files, sources, self.guarded)))
+            (place / "job").write_bytes(pickle.dumps(Job(*what, *files, sources, self.sandboxed)))
             with (place / "output").open("wb") as output:
                 environment = os.environ | _only_rank(header)
                 process = self.start(module, place / "job", header.cwd, environment, output)

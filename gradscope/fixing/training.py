@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from gradscope.code import source
 from gradscope.fixing import patch
-from gradscope.fixing.rehearsal import Event, Line, Record, Simulation, Spot
+from gradscope.fixing.rehearsal import Event, Line, Simulation, Spot, Trace
 from gradscope.formatting import firsts, gathered
 
 Key: TypeAlias = tuple[int, int, str]
@@ -78,7 +78,7 @@ class Difference(NamedTuple):
 class _Trained:
     """What a rehearsal trained, by its calls and leaves, in the lines of the unchanged program."""
 
-    def __init__(self, record: Record, changes: Sequence[patch.Patch] = ()) -> None:
+    def __init__(self, record: Trace, changes: Sequence[patch.Patch] = ()) -> None:
         self.record = record
         self._old = partial(patch.old_place, changes)
         self.seen = Simulation(record)
@@ -216,7 +216,7 @@ def _counted(sets: Iterable[int]) -> list[int]:
 class Comparison:
     """What a rehearsal of the program trained, and one of the program with the ``changes``."""
 
-    def __init__(self, base: Record, after: Record, changes: Sequence[patch.Patch]) -> None:
+    def __init__(self, base: Trace, after: Trace, changes: Sequence[patch.Patch]) -> None:
         self._base, self._after = _Trained(base), _Trained(after, changes)
         self._fails = min(self._base.seen.hazards, default=-1)
         """The first call of the unchanged program that would fail; -1 if none does."""

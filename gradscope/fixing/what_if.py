@@ -12,8 +12,8 @@ from typing import NamedTuple
 from gradscope.code import source
 from gradscope.fixing.constructs import made_once
 from gradscope.fixing.edits import unguarded
-from gradscope.fixing.patch import Pieces, block_with
-from gradscope.fixing.rehearsal import Event, Kind, Option, Record, Simulation, Spot
+from gradscope.fixing.patch import TextEdits, block_with
+from gradscope.fixing.rehearsal import Event, Kind, Option, Simulation, Spot, Trace
 from gradscope.formatting import firsts, gathered
 from gradscope.model import Applicability, Edit, Fix, FixKind
 
@@ -48,7 +48,7 @@ class _CutEffect(NamedTuple):
 class WhatIf:
     """What becomes of a record with one change after another, made where one line fails."""
 
-    def __init__(self, record: Record, spot: Spot) -> None:
+    def __init__(self, record: Trace, spot: Spot) -> None:
         self._record = record
         self._base = Simulation(record)
         at = [i for i in self._base.hazards if record.events[i].spot == spot]
@@ -166,7 +166,7 @@ class WhatIf:
         return dict.fromkeys(self._record.places[n].statement for n in self._record.runs)
 
     @cached_property
-    def _guarded(self) -> list[tuple[str, list[ast.stmt], Pieces]]:
+    def _guarded(self) -> list[tuple[str, list[ast.stmt], TextEdits]]:
         """What is built and stored only where there is none yet, or as an object is made, of what
         fails, and the edit that does so each time.
         """

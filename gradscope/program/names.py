@@ -14,7 +14,7 @@ from torch.nn import Module
 
 from gradscope.program.containers import is_exactly, layout_of
 from gradscope.program.sites import USER, caller_of, frames_from, owner_of
-from gradscope.program.tensors import OfTensors, TensorRef, is_held_leaf, storage_of
+from gradscope.program.tensors import TensorMap, TensorRef, is_held_leaf, storage_of
 from gradscope.program.variables import Variable, variables
 from gradscope.torch_private import MODULE_CALL
 
@@ -35,7 +35,7 @@ class Names:
 
     def let_go(self) -> None:
         """Refer to no tensor any more."""
-        self._tensors = OfTensors[str]()
+        self._tensors = TensorMap[str]()
         self._storages: dict[int, tuple[TensorRef, str]] = {}
 
     def module_of(self, frame: FrameType | None) -> tuple[str, str] | None:

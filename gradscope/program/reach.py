@@ -18,7 +18,7 @@ from torch import Tensor
 from gradscope.model.variable_paths import Kind, Origin, Path, Step
 from gradscope.program import containers
 from gradscope.program.containers import GENERATORS, Contents, is_exactly, layout_of, look_at
-from gradscope.program.undisturbed import Uncollected, Untraced
+from gradscope.program.undisturbed import GCPaused, TracePaused
 from gradscope.program.variables import is_module_level, local_variables, namespace_of
 from gradscope.torch_private import FunctionNode
 
@@ -245,7 +245,7 @@ def named_tensors(frames: Iterable[FrameType], budget: Limits) -> list[tuple[Ten
 
     No code of the user's runs, no Node is touched, and nothing is kept.
     """
-    with Untraced(), Uncollected():  # or the budget goes to a trace, or to the program's garbage
+    with TracePaused(), GCPaused():  # or the budget goes to a trace, or to the program's garbage
         walk = Walk(budget)
         walk.enter_frames(frames)
         walk.run()

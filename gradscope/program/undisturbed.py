@@ -52,7 +52,7 @@ def apart(work: Callable[[], object]) -> None:
     done.acquire(timeout=_MOST_SECONDS)
 
 
-class Uncollected:
+class GCPaused:
     """Turns the collector off meanwhile; leaves it off if the program has turned it off.
 
     No generator, as it goes around every backward call's walk.
@@ -118,7 +118,7 @@ def unseen(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         _resume(thread)
 
 
-class Untraced:
+class TracePaused:
     """Turns the line watch's trace off in this thread meanwhile: it would see gradscope's calls.
 
     No generator: one that an interruption leaves behind would bring the trace back when it dies,

@@ -232,7 +232,7 @@ class FromFrames:
 def _filled_in(given: Any) -> Any:
     if type(given) is tuple:
         return tuple(map(_filled_in, given))
-    return v.Ahead(requires_grad=False) if given is _GRADIENT else given
+    return v.FutureTensor(requires_grad=False) if given is _GRADIENT else given
 
 
 def hooks_of(
@@ -287,7 +287,7 @@ def _run_checkpoints(machine: Machine, entry: FrameType | None) -> None:
             waiting += [following for following, _ in node.next_functions]
     left = [n for n in seen if is_reentrant(n) and n._sequence_nr() < now._sequence_nr()]
     for node in sorted(left, key=lambda node: -node._sequence_nr()):
-        given = (v.Ahead() if each is None else each for each in node.inputs)
+        given = (v.FutureTensor() if each is None else each for each in node.inputs)
         recomputed = models.in_thread(machine, node.run_function, tuple(given), {})
         torch_models.run_backward(machine, [recomputed])
 
@@ -375,8 +375,8 @@ def _take(machine: Machine, frame: Frame, inner: Frame | None, how: str, value: 
             given = []
         after = instruction.arg >> 8 if name == "UNPACK_EX" else 0
         more = (instruction.arg & 0xFF) + (name == "UNPACK_EX")
-        marks = v.unsure(machine.held(given))
-        any_of = [v.Unknown(marks, "unpacked, partly read") for _ in range(more + after)]
+        taints = v.unsure(machine.held(given))
+        any_of = [v.Unknown(taints, "unpacked, partly read") for _ in range(more + after)]
         frame.stack += reversed([*any_of, *given[len(given) - after :]][-more - after :])
     elif instruction.is_call:
         frame.stack.append(_through(machine, frame, inner, how, value))
@@ -455,8 +455,8 @@ def start_at_call(user: FrameType, *, is_inner: bool = False, hooks: Hooks = ())
             break
     if entry is None or not is_known or entry.f_back is None:
         return FromFrames(user, lambda: None, hooks)
-    gives = _ENTRIES[id(entry.f_code)]
-    return FromFrames(entry.f_back, lambda: v.Ahead(requires_grad=False) if gives else None, hooks)
+    gives = _GRADIENT if _ENTRIES[id(entry.f_code)] else None
+    return FromFrames(entry.f_back, partial(_filled_in, gives), hooks)
 
 
 def start_after(user: FrameType) -> FromFrames:

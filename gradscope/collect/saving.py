@@ -70,11 +70,16 @@ _COPIES_TAKE_HOOKS = not SAVED_TENSORS_ARE_READABLE
 dies in Python (seen up to torch 2.8), it takes the leaf's hooks with it: see slots.part_from_leaf.
 """
 _FRESH_REFERENCES = 3 + AS_ARGUMENT
-"""Of a tensor that only C++ has seen, counted from inside a pack hook."""
+"""References to a tensor that only C++ has seen, as counted from inside a pack hook."""
 
 
 class Saving:
-    """The pair of hooks of a watch, and what composes it with the program's own."""
+    """The pack hook and the unpack hook of a watch, and how they are composed with the program's
+    own.
+
+    The pack hook runs for each tensor that an operation saves. It returns a ``Packed`` in its
+    place, notes the line that saved it, and finds out for which node it was saved.
+    """
 
     def __init__(self, ledger: Ledger, names: Names, generations: Generations) -> None:
         self.ledger = ledger
@@ -85,24 +90,26 @@ class Saving:
         # A class of its own for each watch spares each object one attribute.
         self._new: type[Packed] = type("Packed", (Packed,), {"ledger": ledger})
         self.detailed = True
-        """Note the module of each node: for a picture, so not once such graphs were pictured."""
+        """Whether the module of each node is noted: until there is a snapshot of such graphs."""
         self.looks_left = LOOKS
         self.other_thread = self.is_shared = False
-        """Whether another thread than the watch's own has saved a tensor, and whether one has that
-        ran no call of it.
+        """Whether a thread other than the watch's own saved a tensor, and whether one did so that
+        was not a thread of the engine for one of its calls.
         """
         self._own = this_thread.number
         self.leave_late: Callable[[], None] | None = None
-        """Set when the watch has ended: takes our pair out of a thread out of its reach."""
+        """Set when the watch has ended: takes our hooks out of a thread that it could not reach."""
         self._checking = True
         self._last_sequence_nr = self._last_number = -1
         self._last_code: CodeType | None = None
         self._last: tuple[Any, ...] = ()
-        """Of the last node place, route, what it is built within, and whether it is untied."""
+        """For the last node: line, route, what it is built within, and whether it is untied."""
 
     @hidden_from_compiler
     def pack(self, tensor: torch.Tensor) -> Packed:
-        """The pack hook. It runs for every saved tensor, so the common case is written out here."""
+        """Pack a saved tensor, for torch. This runs for every saved tensor, so the common case is
+        written out here.
+        """
         if postponed:
             raise_postponed()
         if self.leave_late is not None:
@@ -151,7 +158,7 @@ class Saving:
         return packed
 
     def _pack_plainly(self, tensor: torch.Tensor, failure: Exception) -> Packed:
-        """Keep a tensor with nothing but its version, where a part of ours has failed."""
+        """Keep a tensor with nothing but its version, after a failure of ours."""
         self.ledger.notes.failed("noting a saved tensor failed in gradscope", failure)
         with DisableTorchFunction():
             packed = self._counted()
@@ -169,7 +176,9 @@ class Saving:
         return self._new()
 
     def _pack(self, tensor: torch.Tensor, frame: FrameType | None) -> Packed:
-        """Pack a tensor subclass, or under a torch function mode: neither may see what we do."""
+        """Pack a tensor subclass, or any tensor under a torch function mode: neither may see our
+        calls.
+        """
         packed = self._counted()
         packed.sequence_nr = next_sequence_nr() - 1
         version = packed.version = tensor._version
@@ -189,7 +198,11 @@ class Saving:
 
     @hidden_from_compiler
     def _tie(self, packed: Packed, caller: FrameType | None) -> None:
-        """Note which node a tensor was saved for, and where; those of one node come in a row."""
+        """Note for which node a tensor was saved, and at which line.
+
+        Torch does not tell a pack hook its node. But the tensors of one node are saved in a row,
+        and its sequence number is the newest one then.
+        """
         if self.detailed:
             self.ledger.observers.tell(Observer.saved, packed)
         sequence_nr = next_sequence_nr() - 1
@@ -250,7 +263,8 @@ class Saving:
             packed.module = self._names.module_of(caller)
             packed.within = library_way(caller)
         call = carried(CALL)
-        # By the engine itself: only torch's function that calls it may lie between.
+        # Whether the engine itself builds the node (``create_graph``), and not a hook of the
+        # program: only torch's own function may lie between.
         if call is not None and (caller is call.frame or caller.f_back is call.frame):
             node = current_node()
             mark = None if node is None else mark_of(node)
@@ -259,7 +273,7 @@ class Saving:
                 packed.differentiates = node.name(), mark.place
 
     def _note_other(self, number: int) -> None:
-        """Note that another thread builds nodes: one of the engine's for a call, or of its own."""
+        """Note that another thread builds nodes: a thread of the engine, or one of the program."""
         self.other_thread = True
         call = carried(CALL)
         by_engine = call is not None and call.own
@@ -267,15 +281,17 @@ class Saving:
         self.is_shared = self.is_shared or not by_engine
 
     def _is_input(self, packed: Packed, tensor: torch.Tensor, frame: FrameType | None) -> bool:
-        """Ask the tensor's own node whether it is another than the one being built; False where
-        that is not certain.
+        """Return whether a tensor is an input of the node that saves it; False if that is not
+        certain.
 
-        Numbers do not tell: while a node is being built torch may build others, for a clone of what
-        the operation changes, for views whose base was modified, or within a function in C++. But
-        an output is known by this, that its node has yet to save it.
+        An output must be kept as an alias, or it would hold its own node, and never be freed. It is
+        an output if its own node is the one being built. Sequence numbers do not tell that: while a
+        node is being built, torch may build others, for a clone of what the operation changes, for
+        views whose base was modified, or within a function in C++. But the node of an output has
+        yet to save it.
 
-        That looks at a node, which a deep graph bears only so often; the budget is renewed at every
-        backward call.
+        This shows the node to Python, which costs stack when it is destroyed. So it is done only
+        ``LOOKS`` times between two backward calls.
         """
         if not tensor.requires_grad or (frame and frame.f_code.co_filename == CHECKPOINT_FILE):
             return True  # a checkpoint saves what it is given, in no node
@@ -313,8 +329,8 @@ class Saving:
         return not is_clone
 
     def _is_applied(self, node: Node, frame: FrameType | None, newest: int) -> bool:
-        """Return whether a Function's node is the one that saves now: it has nothing yet, or what
-        was packed last since the newest node was built.
+        """Return whether a Function's node is the one that saves now: it has saved nothing yet, or
+        what was packed last.
         """
         if _FUNCTION is None or frame is None or not _runs(frame, FUNCTION_APPLY):
             return _APPLY_HAS_NO_FRAME and node._sequence_nr() == newest

@@ -37,13 +37,15 @@ from gradscope.rules.base import table_rows
 
 # Fixes of one finding that are tried: each takes a run of the program and a rehearsal.
 _MOST_TRIED = 5
-_MOST_RESETS = 2  # lines that reset gradients, each of which may be the one that does so too early
-_MOST_NOTES = 3  # notes of one finding on where a way was cut: nobody reads more
+# Lines that reset gradients, each of which may be the one that does so too early: a training loop
+# has one ``zero_grad()``, a GAN has two.
+_MOST_RESETS = 2
+_MOST_NOTES = 3  # notes of one finding on where a path was cut: nobody reads more
 _ATTACHED = Fix(FixKind.ATTACH, "use the value itself, with its graph")
 
 
 class Diagnosis(NamedTuple):
-    """What is known of why no gradient arrives: the line to edit, what it does (``cuts the way to
+    """Why no gradient arrives: the line to edit, what it does (``cuts the way to
     `agent.critic.*```), notes in the order in which a reader needs them, and what can be done.
 
     ``is_unused``: nothing was computed from the parameters.
@@ -59,8 +61,8 @@ class Diagnosis(NamedTuple):
 def improved(
     recording: Recording, program: Program, end: float, tell: Callable[[str], None]
 ) -> Recording:
-    """Return the recording with all that a rehearsal up to the second steps has shown of where its
-    findings' gradients are lost, and with what mends that, if it was tried and held.
+    """Return the recording with what a rehearsal, up to the second step of each optimizer, has
+    shown of where gradients are lost, and with fixes that were tried and passed.
     """
     own = [each for each in recording.findings if each.is_born and each.counts]
     tell("rehearses the run, to see where the way is cut")
@@ -82,7 +84,7 @@ def improved(
 
 
 def full(finding: Finding, ways: Paths) -> Finding:
-    """Return a finding with the cut, if the rehearsal has shown it; else as it is."""
+    """Return a finding with the place where the path is cut, if the rehearsal has shown it."""
     if finding.is_of_resets and finding.step is not None:
         place = finding.site
         places = [place] if place is not None and place != finding.step else []
@@ -104,7 +106,7 @@ def full(finding: Finding, ways: Paths) -> Finding:
 
 
 def filled(table: TrainingTable, ways: Paths) -> TrainingTable:
-    """Return who trains what with what the rehearsal has shown of gradients that do not come."""
+    """Return the table of who trains what, with the cuts that the rehearsal has shown."""
     record = ways.record
     leaves = {leaf.name: n for n, leaf in enumerate(record.leaves)}
     calls = [ways.calls_at(*spot_of(loss.site)) for loss in table.losses]
@@ -136,7 +138,7 @@ def filled(table: TrainingTable, ways: Paths) -> TrainingTable:
 
 
 def _call_of(finding: Finding, ways: Paths) -> EngineUse | None:
-    """Return the call that a finding is about, as the rehearsal has met it."""
+    """Return the call that a finding is about, as it was in the rehearsal."""
     if finding.site is None:
         return None
     calls = ways.calls_at(finding.site.file, finding.site.line)
@@ -155,7 +157,7 @@ def _names_behind(finding: Finding, ways: Paths) -> tuple[str, ...]:
 
 
 def without_graph(finding: Finding, ways: Paths) -> Diagnosis | None:
-    """Return why there is no graph behind what a call starts from."""
+    """Return why the roots of a call have no graph."""
     call = _call_of(finding, ways)
     if call is None or finding.site is None:
         return None
@@ -215,7 +217,9 @@ def _of_cut(cut: Cut, others: Sequence[Cut], ways: Paths) -> Diagnosis | None:
 
 
 def _of_lost(leaves: Sequence[int], begin: Site, ways: Paths) -> Diagnosis:
-    """Return what a Function's backward, which begins at a line, does not give."""
+    """Return the diagnosis for a Function whose backward, beginning at this line, returns no
+    gradient.
+    """
     own = source.statement_at(begin) or ast.Pass()
     returns = [n for n in ast.walk(own) if isinstance(n, ast.Return)]
     at = source.of_node(returns[-1], begin.file, begin.function) if returns else begin
@@ -244,7 +248,9 @@ def _of_unused(leaves: Sequence[int], state: Arrival, ways: Paths) -> Diagnosis 
 
 
 def never_used(finding: Finding, ways: Paths) -> Diagnosis | None:
-    """Return where parameters were made that no optimizer holds, and where that was."""
+    """Return where parameters were made that no optimizer holds, and where the optimizer was made:
+    if that was earlier, it could not hold them.
+    """
     record, step = ways.record, finding.step
     leaves = [n for name in finding.parameters for n in ways.named(name)[:1]]
     numbers = (s.optimizer for s in record.steps if spot_of(record.site(s.route)) == spot_of(step))
@@ -252,7 +258,7 @@ def never_used(finding: Finding, ways: Paths) -> Diagnosis | None:
     if not leaves or number < 0:
         return None
     is_held = record.leaves[leaves[0]].optimizer == number
-    if is_held and step is not None:  # it finds them reset
+    if is_held and step is not None:  # the optimizer holds them, but finds their gradients reset
         places = resets_in(step.file)[:_MOST_RESETS]
         fixes = reconnecting.reset(step, places) if places else []
         return Diagnosis(step, finding.label, (), [*fixes, *finding.fixes])
@@ -272,7 +278,7 @@ def never_used(finding: Finding, ways: Paths) -> Diagnosis | None:
 
 
 def _not_read(made: Site) -> Iterator[Related]:
-    """Yield a note on the ``forward`` of a class whose ``__init__`` makes what it does not read."""
+    """Yield a note if the ``forward`` of a class does not read what its ``__init__`` has made."""
     owner, making = source.innermost(made.file, made.line, ast.ClassDef), source.statement_at(made)
     if owner is None or not isinstance(making, ast.Assign):
         return
@@ -286,7 +292,7 @@ def _not_read(made: Site) -> Iterator[Related]:
 
 
 def unused_inputs(finding: Finding, ways: Paths) -> Diagnosis | None:
-    """Return why no graph leads to some inputs of a call."""
+    """Return why no path leads to some inputs of a call."""
     call, record = _call_of(finding, ways), ways.record
     if call is None or finding.site is None or not call.unused:
         return None

@@ -21,7 +21,7 @@ def two_losses() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "part", [(Inspector, "look"), (Backward, "_look"), (Backward, "_finish")], ids=str
+    "part", [(Inspector, "walk"), (Backward, "_look"), (Backward, "_finish")], ids=str
 )
 def test_a_failure_is_noted_and_the_call_runs(
     part: tuple[type, str], monkeypatch: pytest.MonkeyPatch
@@ -51,7 +51,7 @@ def test_a_call_that_could_not_begin_is_over(
     with gradscope.watch():
         session = known(current())
         with monkeypatch.context() as patch:
-            patch.setattr(Inspector, "look", fail)
+            patch.setattr(Inspector, "walk", fail)
             with nullcontext() if issubclass(raised, Exception) else pytest.raises(raised):
                 two_losses()[0].backward()
         assert session.state.call is None

@@ -78,7 +78,7 @@ torch.Tensor.backward = drawn
 runpy.run_path(sys.argv[1], run_name="__main__")
 """
 
-Asked = Callable[[Path], str]
+WatchOptions = Callable[[Path], str]
 """What runs a program with a tool, and returns all that this prints."""
 
 
@@ -123,7 +123,7 @@ def memray(program: Path) -> str:
     return told
 
 
-TOOLS: dict[str, Asked] = {
+TOOLS: dict[str, WatchOptions] = {
     "gradscope": gradscope,
     "`detect_anomaly`": anomaly,
     "torchviz": torchviz,

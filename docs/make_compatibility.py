@@ -36,10 +36,10 @@ REASONS = json.loads((RESULTS / "reasons.json").read_text(encoding="utf-8"))
 NOTHING = "Nothing, in what was run."
 
 BEFORE = """**Torch 2.11 and before** do not tell whether a saved tensor was detached in place. With
-hooks in, gradscope knows. Without them (`--no-hooks`, or a loop in which they are lifted) the error
-of a backward call that meets such a tensor is not announced, and `check` and `snapshot` of a graph
-that no watch has seen do not show it. While backward calls are compiled (compiled autograd), that
-is so of every tensor that was modified in place.
+hooks in, gradscope knows. Without them (`--no-hooks`, or a loop in which they are suspended) the
+error of a backward call that meets such a tensor is not announced, and `check` and `snapshot` of a
+graph that no watch has seen do not show it. While backward calls are compiled (compiled autograd),
+that is so of every tensor that was modified in place.
 
 **Torch 2.8 and before** do not show what a saved tensor holds, and gradscope reads it by unpacking
 it with a stand-in. A program that calls `register_hooks` on a single saved tensor

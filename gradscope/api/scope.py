@@ -1,4 +1,12 @@
-"""Watches in progress: the one set of hooks that they share, and what each has seen."""
+"""Runs the watches in progress: one ``Session`` owns the hooks that they share, and each ``Scope``
+has what one watch has seen.
+
+``with gradscope.watch() as scope`` enters a scope. The first scope of the process begins the
+session, which puts the hooks into torch, the engine and the optimizers; the last one to leave takes
+them out. The session collects and detects once, however many watches are nested, and hands each
+finding, call and graph to every scope. A scope counts a repeated finding, applies the user's
+settings, calls the user's callbacks, and writes its recording.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +26,7 @@ from gradscope.collect import facts
 from gradscope.collect.backward import Backward, came_out_of_a_call
 from gradscope.collect.calls import Call
 from gradscope.collect.facts import Part
-from gradscope.collect.inspector import Looker
+from gradscope.collect.inspector import Inspector
 from gradscope.collect.notes import Notes, came_by_signal, take
 from gradscope.collect.observers import Observer
 from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack
@@ -26,14 +34,14 @@ from gradscope.collect.slots import begin_watch, foreign
 from gradscope.collect.state import Overhead, State
 from gradscope.detect import crossing, failing, hazards
 from gradscope.detect.call_arguments import Materialized
-from gradscope.detect.checkpoint_mismatch import Recomputings
+from gradscope.detect.checkpoint_mismatch import CheckpointMismatch
 from gradscope.detect.foresight import Foresight, FreedWatch
 from gradscope.detect.growth import Growth
 from gradscope.detect.inplace import InPlace
 from gradscope.detect.line_watch import LineWatch
 from gradscope.detect.reducers import Reducers
-from gradscope.detect.untrained import Trained
-from gradscope.detect.unused import UnusedGraphs, Waste
+from gradscope.detect.untrained import TrainingObserver
+from gradscope.detect.unused import RetainWaste, UnusedGraphs
 from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
 from gradscope.formatting import counted
 from gradscope.hooks import (
@@ -67,7 +75,7 @@ from gradscope.model import (
 from gradscope.program.ahead.frames import forget_wholes
 from gradscope.program.sites import forget_codes, place_in, site_of, user_frame
 from gradscope.program.tensors import TensorRef, is_held_leaf
-from gradscope.program.undisturbed import Uncollected, Untraced, unprofiled
+from gradscope.program.undisturbed import GCPaused, TracePaused, unprofiled
 from gradscope.program.variables import turn_off
 from gradscope.record.loggers import EVERY, FIGURES, Sink
 from gradscope.record.writer import Further, RecordingWriter, begun
@@ -91,17 +99,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Lines with backward calls whose description for ``begun`` is kept: it is needed at each call.
 _MOST_TEXTS = 100
-_MOST_REFUSED = 16  # tensors that cannot be sent, of which it is said what holds them
+# Tensors that cannot be sent to another process for which the variables that hold them are
+# searched. A program that catches torch's error may try to send one in each iteration.
+_MOST_REFUSED = 16
+# Calls in progress, the innermost, that a recording notes in case the process dies in one of them.
+# A checkpoint's function that checkpoints again has one call in progress for each level.
 _MOST_BEGUN = 16
-_MOST_REASONS = 20
-_LOOK_AT_STEP = "looking at an optimizer's step failed in gradscope"
+_MOST_REASONS = 20  # why the code ahead could not be read, in the JSON report: the most frequent
 
 
 class Session:
-    """The hooks of the process: put in by the first watch and taken out by the last.
+    """The hooks of the process, and what they feed: the state, the collectors and the detectors.
 
-    ``off`` are the parts that cannot work here.
+    The first watch begins the session, and the last one ends it. ``off`` are the parts of gradscope
+    that cannot work with this torch or Python.
     """
 
     def __init__(
@@ -114,17 +127,17 @@ class Session:
         allowed = None if budget is None else Overhead(budget)
         self.state = state = State(self.report, notes, hooked=hooks, budget=allowed)
         state.looks = Part.LOOKS not in off
-        self.looker = Looker(state)
-        self._backward = Backward(state, self.looker, hazards, self)
+        self.inspector = Inspector(state)
+        self._backward = Backward(state, self.inspector, hazards, self)
         self._counted_step: tuple[int, int] | None = None
-        """An optimizer whose step is only counted, by identity, and the last call before it."""
-        self.books, self.steady = self._backward.books, self._backward.steady
+        """An optimizer whose step is only counted, by its id, and the last call before the step."""
+        self.recorder, self.queue = self._backward.recorder, self._backward.queue
         self._lines = lines = LineWatch(state)
         later = FreedWatch(state, lines)
-        self._survived = hazards.Survived(self._explained_memory)
+        self._survived = hazards.CaughtOutOfMemory(self._explained_memory)
         foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
         self._reducers = Reducers(state)
-        others = Materialized(state), Recomputings(state), self._reducers
+        others = Materialized(state), CheckpointMismatch(state), self._reducers
         state.observers.add(*foresight, self._survived, *others)
         self._refused = 0
         self._begun = lru_cache(_MOST_TEXTS)(lambda word, place: begun(word, site_of(place)))
@@ -139,7 +152,8 @@ class Session:
     def begin(cls, hooks: bool, budget: float | None = None) -> Session:
         """Return a session with all the parts that work here, and note those that do not.
 
-        Nothing that fails in ours becomes the program's failure: without hooks then, or idle.
+        A failure of gradscope must not become the program's. So if hooks cannot be installed, the
+        session goes without saved-tensor hooks, and if that fails too, it does nothing at all.
         """
         failing = facts.failing()
         off = facts.parts_off(failing)
@@ -173,7 +187,7 @@ class Session:
             install(self.state.hooks.install())
             if Part.LINES not in off:
                 install(self._lines.install())
-        elif not SAVED_TENSORS_ARE_READABLE:  # a look must not run hooks of the program's
+        elif not SAVED_TENSORS_ARE_READABLE:  # an inspection must not run hooks of the program's
             install(wrap_unpack_hooks(foreign))
         install(Handle(begin_watch(under_hooks)))
         install(hide_references(TensorRef))
@@ -189,37 +203,39 @@ class Session:
         """Announce that torch will refuse to send a tensor to another process."""
         if is_held_leaf(tensor) or self._refused >= _MOST_REFUSED:
             return
-        finding = self._explaining(partial(crossing.sent, tensor, self.state, self.looker))
+        finding = self._explaining(partial(crossing.sent, tensor, self.state, self.inspector))
         if finding is not None:
             self._refused += 1
             self.report(finding)
 
     def _register_hooks(self, *args: Any) -> None:
         # What the program's own hooks hold cannot be read without running them.
-        self.state.lifting.block()
+        self.state.suspension.block()
         register_hooks(*args)
 
     def enter(self, scope: Scope) -> None:
-        """Let one more watch see for itself: what grows and what is wasted while it lasts."""
-        self.steady.settle()
+        """Begin to report to one more watch: only what grows and is wasted in its own time."""
+        self.queue.settle()
         observers = self.state.observers
         observers.tell(Observer.begin_anew)
         self.state.recognizer.begin_anew()
         if self.state.generations.is_own:
-            self.state.lifting.leave()  # it is shown all of its own beginning
+            self.state.suspension.leave()  # its first calls are inspected in full
         growth = Growth(self.state)
         unused = UnusedGraphs(self.state, growth, scope.trained)
-        scope.leaks = growth, unused, Waste(self.state, growth)
+        scope.leaks = growth, unused, RetainWaste(self.state, growth)
         observers.add(
             *scope.leaks, scope.trained, report=lambda finding: unprofiled(scope.report)(finding)
         )
         self.scopes.append(scope)
         self._ask_scopes()
-        self.books.regroup()  # no row has calls of before
+        self.recorder.regroup()  # no row has calls of before
 
     def leave(self, scope: Scope) -> None:
-        """Tell what only the end of a watch shows; the last one takes every hook out."""
-        self.steady.settle()
+        """Report what only the end of a watch shows, and report to it no more; close the session if
+        it was the last watch.
+        """
+        self.queue.settle()
         observers = self.state.observers
         observers.end(*scope.leaks, scope.trained)
         if self.scopes == [scope]:
@@ -227,19 +243,19 @@ class Session:
         scope.trained.let_go()
         self.scopes.remove(scope)
         self._ask_scopes()
-        self.books.regroup()
+        self.recorder.regroup()
         if not self.scopes:
             self.close()
 
     def _ask_scopes(self) -> None:
         """Note what the watches in progress need."""
-        self.steady.counting.is_allowed = not any(each.needs_each_call for each in self.scopes)
-        self.books.has_file = any(each.writer.has_file for each in self.scopes)
+        self.queue.counter.is_allowed = not any(each.needs_each_call for each in self.scopes)
+        self.recorder.has_file = any(each.writer.has_file for each in self.scopes)
 
     def close(self) -> None:
-        """Take every hook out."""
+        """Take every hook out, and forget what is known of the program's code and variables."""
         self.state.active = False
-        self.state.lifting.sites.clear()
+        self.state.suspension.sites.clear()
         self._handles.close()
         self.state.saving.leave_late = self.state.hooks.sweep
         self.state.restore_stack()
@@ -250,14 +266,14 @@ class Session:
 
     def _is_idle(self) -> bool:
         """Return whether no graph is alive that a step could change."""
-        state, lifting = self.state, self.state.lifting
-        if not state.hooked or state.ledger.live_tensors or lifting.leaves or lifting.pending:
+        state, suspension = self.state, self.state.suspension
+        if not state.hooked or state.ledger.live_tensors or suspension.leaves or suspension.pending:
             return False
-        return not (lifting.on and state.generations.has_built)
+        return not (suspension.on and state.generations.has_built)
 
     def _before_step(self, optimizer: Any) -> None:
         state, self._counted_step = self.state, None
-        is_steady = state.lifting.sites and len(self.scopes) == 1 and not self._reducers.is_open
+        is_steady = state.suspension.sites and len(self.scopes) == 1 and not self._reducers.is_open
         if is_steady and self._is_idle() and self.scopes[0].trained.passes(optimizer):
             # In a steady loop most steps are only counted.
             state.generations.stepped()
@@ -270,21 +286,17 @@ class Session:
             self.state.mutations.before_step(optimizer, looks=not self._is_idle())
 
         if not self._is_passed():
-            began = perf_counter()
-            self.state.notes.attempt(_LOOK_AT_STEP, look, None)
-            self.state.cost.add(self.state.calls, began)
+            self._timed(look)
 
     def _is_passed(self) -> bool:
-        """Return whether a step is not to be looked at: a compiled one has no Python to call."""
+        """Return whether a step is not inspected: the budget is spent, or the step is compiled."""
         budget = self.state.budget
         return (budget is not None and budget.rests) or is_compiling()
 
     def _after_step(self, optimizer: Any) -> None:
         self.state.steps += 1
         begun, self._counted_step = self._counted_step, None
-        if begun == (id(optimizer), self.state.calls):
-            return
-        if self._is_passed():
+        if begun == (id(optimizer), self.state.calls) or self._is_passed():
             return
 
         def look() -> None:
@@ -297,15 +309,19 @@ class Session:
             self.state.mutations.after_step(optimizer, place)
             self.state.observers.tell(Observer.after_step, optimizer, place, frame)
 
-        began = perf_counter()
         self.state.generations.stepped()
-        self.state.notes.attempt(_LOOK_AT_STEP, look, None)
+        self._timed(look)
+
+    def _timed(self, look: Callable[[], None]) -> None:
+        """Inspect an optimizer's step, and count the time that it takes among the overhead."""
+        began = perf_counter()
+        self.state.notes.attempt("inspecting an optimizer step failed in gradscope", look, None)
         self.state.cost.add(self.state.calls, began)
 
-    # what the choke point writes goes to every watch in progress
+    # what ``Backward`` finds goes to every watch in progress
 
     def graph(self, signature: Any, graph: Graph, site: Site | None) -> None:
-        """Write a graph that a call at ``site`` met."""
+        """Write the graph of a call at ``site``."""
         for scope in self.scopes:
             scope.writer.graph(signature, graph, site)
 
@@ -314,8 +330,10 @@ class Session:
         return self.scopes[0].writer.known(signature, site)
 
     def begun(self) -> str:
-        """Return what is noted of the calls that have not ended; of many, of the innermost. Guarded
-        ones are left out, as nothing is noted when they end.
+        """Return, as text for the recording, the calls that have not ended, or the innermost of
+        them.
+
+        Guarded calls are left out because nothing is written when they end.
         """
         last = [call for call in self.state.running if not call.guarded][-_MOST_BEGUN:]
         return ",".join(f"[{c.number},{self._begun(c.word, c.place)}]" for c in last)
@@ -326,7 +344,7 @@ class Session:
             scope.writer.begin()
 
     def call(self, call: BackwardCall, signature: Any) -> list[Further]:
-        """Write a backward call that has ended; return what adds others like it."""
+        """Write a backward call that has ended; return what adds calls like it to its row."""
         rows = []
         for scope in self.scopes:
             number = scope.writer.known(signature, call.site) or None
@@ -348,17 +366,19 @@ class Session:
             unprofiled(scope.report)(finding)
 
     def refusal(self, finding: Finding) -> BaseException | None:
-        """Return the exception to raise in the engine's place, where a watch asked for that."""
+        """Return the exception to raise in the engine's place, if a watch asked for that."""
         return next(filter(None, (scope.refusal(finding) for scope in self.scopes)), None)
 
     def called(self, call: Call) -> None:
-        """Hand a backward call that has ended to every watch."""
+        """Tell every watch that a backward call has ended."""
         for scope in tuple(self.scopes):
             scope.called(call)
 
     def explained(self, error: BaseException) -> Finding | None:
-        """Return what is known of an exception that ended the program outside of a backward call,
-        or for want of memory.
+        """Return the finding that explains an exception that ended the program, if there is one.
+
+        An exception that came out of a backward call was explained by that call, unless memory ran
+        out: then what holds it is worth a finding of its own.
         """
         if self.state.looks and (ran_out := hazards.out_of_memory(error)) is not None:
             self._survived.ended_it()
@@ -367,40 +387,40 @@ class Session:
             return None
         if gs603.ERROR in str(error):
             return self._explaining(lambda: self._reducers.explained(error))
-        copied = partial(crossing.copied, error, self.state, self.looker)
+        copied = partial(crossing.copied, error, self.state, self.inspector)
         found = self._explaining(copied) if self.state.looks else None
         return found or hazards.explain_read(error, self.state.calls)
 
     def failure(self, error: BaseException) -> Failure | None:
-        """Return what is known of an exception that ended the program, and that is no finding."""
+        """Return what is known of an exception that ended the program without a finding."""
         is_announced = self._refused and gs604.REFUSES_TO_SEND in str(error)
         if is_announced or not self.state.looks:
             return None
-        return self._explaining(partial(failing.failure, error, self.state, self.looker))
+        return self._explaining(partial(failing.failure, error, self.state, self.inspector))
 
     def _explaining(self, explain: Callable[[], T | None]) -> T | None:
-        """Return what is known of an error of the program's; that nothing is, where ours fails."""
+        """Return what ``explain`` returns about an error of the program; None if it fails."""
         what = "explaining an error failed in gradscope"
-        with DisableTorchFunction(), Untraced(), Uncollected():
+        with DisableTorchFunction(), TracePaused(), GCPaused():
             return self.state.notes.attempt(what, unprofiled(explain), None)
 
     def _explained_memory(
         self, error: BaseException, raising: FrameType | None = None
     ) -> Finding | None:
         def explain() -> Finding:
-            self.steady.settle()
+            self.queue.settle()
             _, unused, waste = self.scopes[0].leaks
             return hazards.explain_memory(error, unused, waste, raising)
 
         return self._explaining(explain)
 
     def summary(self) -> Summary:
-        """Return the totals so far."""
-        self.steady.settle()
+        """Return the totals of the session so far."""
+        self.queue.settle()
         ledger, census = self.state.ledger, self.state.census
-        built = self.state.nodes_built  # which takes note of the last of them
+        built = self.state.nodes_built  # first, because it takes note of the newest nodes
         passed = () if self.state.budget is None else self.state.budget.notes
-        is_unseen = self.state.lifting.on and not passed  # else a note tells
+        is_unseen = self.state.suspension.on and not passed  # else a note says what is missing
         uncounted = self.state.generations.built_since if is_unseen else 0
         met = census.alive + census.destroyed - census.before
         return Summary(
@@ -425,8 +445,11 @@ class Session:
 _ERRORS: dict[str, type[RuntimeError]] = {"GS101": FreedGraphError, "GS201": StaleSavedTensorError}
 
 
-class Asked(NamedTuple):
-    """What the user has asked of a watch; without a ``suppressor`` every finding counts."""
+class WatchOptions(NamedTuple):
+    """The arguments of ``gradscope.watch`` that concern what it does with findings and calls.
+
+    Without a ``suppressor`` every finding counts.
+    """
 
     raise_on: Severity | None = None
     stop_after: int | None = None
@@ -437,18 +460,22 @@ class Asked(NamedTuple):
 
 
 class Scope:
-    """One watch in progress, and what it has seen."""
+    """One watch: what it has seen so far, and its recording.
 
-    def __init__(self, writer: RecordingWriter, asked: Asked) -> None:
+    ``with gradscope.watch() as scope`` gives the user this object. While the watch lasts,
+    ``session`` hands it what happens; afterwards all that it has seen stays readable.
+    """
+
+    def __init__(self, writer: RecordingWriter, asked: WatchOptions) -> None:
         self.writer = writer
         self._asked = asked
         self._findings = Findings()
         self.outcome: Outcome | None = None
-        """How the program ended, once that is known; the watch ends with its ``with`` block."""
-        self.leaks: tuple[Growth, UnusedGraphs, Waste]
-        """What looks for leaks in the time of this watch, and reports to no other."""
-        self.trained: Trained
-        """What follows the parameters that get gradients, in the same way."""
+        """How the program ended, once that is known; the watch itself may end earlier."""
+        self.leaks: tuple[Growth, UnusedGraphs, RetainWaste]
+        """The observers that look for leaks in the time of this watch, and report to no other."""
+        self.trained: TrainingObserver
+        """The observer of parameters, gradients and optimizers, likewise."""
         self._session: Session | None = None
         self._first_call = 0
         self.is_stopped = False
@@ -457,9 +484,9 @@ class Scope:
         self._sinks, self._handed_on, self._retained = dict.fromkeys(asked.sinks), 0.0, 0
 
     def join(self, session: Session) -> None:
-        """Begin to take what a session of watches sees."""
+        """Begin to take what a session sees."""
         self._session = session
-        self.trained = Trained(session.state, sees_steps=session.sees_steps)
+        self.trained = TrainingObserver(session.state, sees_steps=session.sees_steps)
         self.writer.follow(
             lambda: self.with_predictions(session.summary(), is_over=False), session.begun
         )
@@ -467,12 +494,12 @@ class Scope:
         self._first_call = session.state.calls
 
     def leave(self) -> None:
-        """Take no more; what was seen stays."""
+        """Take no more from the session; what was seen stays."""
         self._session = None
 
     @property
     def summary(self) -> Summary:
-        """The totals so far: nodes built and destroyed, tensors saved, freed and dropped, bytes
+        """The totals so far: nodes built and destroyed; tensors saved, freed and dropped; bytes
         held.
         """
         if self._session is None:
@@ -487,7 +514,7 @@ class Scope:
         return self._so_far()._repr_mimebundle_()
 
     def _so_far(self) -> Recording:
-        """Return what was seen, as a run that is at its end."""
+        """Return what was seen so far, as if the run ended here."""
         recording = self.recording()
         is_over = self._session is None
         return recording if is_over else replace(recording, outcome=Outcome(finished=True))
@@ -495,7 +522,7 @@ class Scope:
     def recording(self) -> Recording:
         """Return all that was seen so far, as plain data."""
         if self._session is not None:
-            self._session.steady.settle()
+            self._session.queue.settle()
         recording, suppressor = self.writer.read(), self._asked.suppressor
         return recording if suppressor is None else suppressor.of_findings(recording)
 
@@ -505,11 +532,11 @@ class Scope:
         call: int | None = None,
         **options: Unpack[DrawOptions],
     ) -> Drawing:
-        """Draw the graph that backward call ``call`` met, with those of earlier calls that share
+        """Draw the graph of backward call ``call``, with the graphs of earlier calls that share
         nodes with it.
 
-        Without ``call`` it is the one of the gravest finding, or else the last. The options are
-        those of :func:`gradscope.draw`.
+        Without ``call``, draw the graph of the most severe finding, or else of the last call. The
+        options are those of :func:`gradscope.draw`.
         """
         # Drawing is loaded only when something is drawn.
         from gradscope.render.pictures import Options  # noqa: PLC0415
@@ -518,14 +545,15 @@ class Scope:
         return draw_recording(self.recording(), file, Options(**options), call=call)
 
     def look_back(self, main: ModuleType) -> None:
-        """Look at what a program whose code has run leaves in the variables of its main module."""
+        """Inspect what a program that has ended leaves in the variables of its main module."""
         if self._session is not None and self._session.process == os.getpid():
-            self._session.steady.settle()
+            self._session.queue.settle()
             self._session.state.observers.tell(Observer.after_program, main)
 
     def explain(self, error: BaseException) -> Failure | None:
-        """Announce what is known of an exception that ends the program or the watch; return it
-        where that is no finding.
+        """Report the finding that explains an exception that ends the program or the watch.
+
+        If no finding does, return what else is known of the exception.
         """
         if self._session is None:
             return None
@@ -540,22 +568,22 @@ class Scope:
 
     @property
     def findings(self) -> Findings:
-        """What was found so far, each cause once, in the order in which it was met."""
+        """The findings so far, each cause once, in the order in which they were met."""
         return self._findings
 
     def report(self, finding: Finding) -> None:
-        """Take a finding; call ``on_finding`` the first time that its cause is met, unless it is
-        suppressed.
+        """Take a finding; call ``on_finding`` the first time that its cause is met, unless the
+        finding is suppressed.
 
-        One of a known cause only raises the count of the first; with a count of 0 it brings the
-        figures of that one up to date.
+        A finding whose cause is known only raises the count of the first one. With a count of 0, it
+        brings the figures of the first one up to date.
         """
         place = next((i for i, f in enumerate(self._findings) if f.cause == finding.cause), None)
         if place is not None:
             known = self._findings[place]
             newest = replace(known if finding.count else finding, suppression=known.suppression)
             self._set(place, replace(newest, count=known.count + finding.count))
-        elif finding.count:  # without one it was said before this watch began
+        elif finding.count:  # else it updates a finding from before this watch began
             judged = self._judged(finding)
             self._findings.append(judged)
             self._set(-1, judged)
@@ -566,7 +594,9 @@ class Scope:
                 self._asked.on_finding(judged)
 
     def _set(self, place: int, finding: Finding) -> None:
-        """Write a finding as it is now; the recording has it unjudged, as its readers judge it."""
+        """Write a finding as it is now, without its suppression: whoever reads the recording
+        applies their own settings.
+        """
         self._findings[place] = finding
         edits = (edit for fix in finding.fixes for edit in fix.edits)
         for named in (finding.site, *(one.site for one in finding.related), *edits):
@@ -575,7 +605,7 @@ class Scope:
         self.writer.finding(replace(finding, suppression=None))
 
     def _judged(self, finding: Finding) -> Finding:
-        """Return the finding with the reason for which it does not count, if there is one."""
+        """Return the finding with the reason why it does not count, if there is one."""
         suppressor, session = self._asked.suppressor, self._session
         if suppressor is None or session is None:
             return finding
@@ -583,7 +613,10 @@ class Scope:
         return session.state.notes.attempt(what, lambda: suppressor.judged(finding), finding)
 
     def withdraw(self) -> None:
-        """Withdraw what was predicted and did not come, if the program has run to its end."""
+        """Withdraw the predictions that did not come true, if the program has run to its end.
+
+        A run that was stopped, by Ctrl-C or after ``stop_after`` calls, refutes no prediction.
+        """
         if self.outcome is None or self.is_stopped:
             return
         raised = (self.outcome.exception or "").partition(":")[0]
@@ -595,20 +628,22 @@ class Scope:
                 self._set(number, replace(finding, withdrawn=reason))
 
     def with_predictions(self, summary: Summary, *, is_over: bool = True) -> Summary:
-        """Return the totals with what became of the predictions, and why the program stopped."""
+        """Return the totals with the number of predictions, how many came true, and why the program
+        stopped.
+        """
         predicted = [finding for finding in self._findings if finding.predicts_error]
         came_true = sum(finding.came_true for finding in predicted)
         made = counted(self._asked.stop_after or 0, "backward call")
         stopped = f"the program was stopped after {made}, as --stop-after asked"
         notes = (*summary.notes, *([stopped] if self.is_stopped else []))
         training = self.trained.told or self.trained.summary()
-        if is_over and training.table is None:  # it takes too long to be brought up to date
+        if is_over and training.table is None:  # making it takes too long for each write of a file
             training = replace(training, table=self.trained.table())
         summary = replace(summary, training=training, notes=notes)
         return replace(summary, predicted=len(predicted), came_true=came_true)
 
     def refusal(self, finding: Finding) -> BaseException | None:
-        """Return the exception to raise in the engine's place, where the user asked for that."""
+        """Return the exception to raise in the engine's place, if the user asked for that."""
         lowest = self._asked.raise_on
         if lowest is None or finding.certainty is not Certainty.CERTAIN:
             return None
@@ -617,13 +652,13 @@ class Scope:
         return _ERRORS.get(finding.code, RuntimeError)(f"[{finding.code}] {whole_message(finding)}")
 
     def note_rank(self) -> None:
-        """Note in the recording which rank the process has, once it has one."""
+        """Note in the recording the rank of the process in torch.distributed, if it has one."""
         if self.writer.header.rank is None and (ranked := rank_of_process()) is not None:
             rank, ranks = ranked
             self.writer.amend(rank=rank, ranks=ranks)
 
     def called(self, call: Call) -> None:
-        """Take note of a backward call that has ended."""
+        """Take note of a backward call that has ended; raise StopRun after ``stop_after`` calls."""
         if self._tells:
             self._tell(call.record)
         most = self._asked.stop_after
@@ -640,19 +675,19 @@ class Scope:
             self.hand_on()
 
     def hand_on(self) -> None:
-        """Hand figures on; a tool that fails is told of in a note, and gets no more."""
+        """Write metrics to the user's tools; drop a tool that fails, and note that."""
         session = self._session
         if session is None or self.writer.is_idle or not session.state.calls:
             return
         self._handed_on = monotonic()
         for sink in tuple(self._sinks):
             try:
-                with Untraced(), Uncollected():
+                with TracePaused(), GCPaused():
                     sink(self._figures(), session.state.calls)
             except Exception as failure:
                 if came_by_signal(failure):
                     raise
-                self._sinks.pop(sink, None)  # as another thread may have done
+                self._sinks.pop(sink, None)  # another thread may have done that already
                 why = f"{type(failure).__name__}: {failure}"
                 session.state.notes.add(f"logging failed, and is not tried again ({why})")
         self._handed_on = monotonic()

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from gradscope.api.scope import Asked, Scope, Session
+from gradscope.api.scope import Scope, Session, WatchOptions
 from gradscope.collect.notes import Notes
-from gradscope.collect.tensor_tracer import FAILED, Following, followed
+from gradscope.collect.tensor_tracer import FAILED, TensorTracer, followed
 from gradscope.collect.walk import MOST_NODES, StackLimit
 from gradscope.errors import GradscopeError, Handle
 from gradscope.model import BackwardCall, Finding, Header, Outcome, Severity
@@ -94,7 +94,8 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
         suppressor = _suppressor(settings, ignore, baseline)
         known = None if suppressor is None else suppressor.settings.budget
         self._budget = known if budget is None else percent(budget)
-        self._asked = Asked(lowest, stop_after, on_finding, on_call, suppressor, sinks_of(log))
+        told = on_finding, on_call, suppressor, sinks_of(log)
+        self._options = WatchOptions(lowest, stop_after, *told)
         self._entered: list[tuple[Scope, Session, Handle]] = []
 
     def __enter__(self) -> Scope:
@@ -104,7 +105,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             script, *argv = sys.argv or [""]
             header = Header.of_process(script, argv, self._hooks, gradscope=__version__, torch="")
         header = replace(header, torch=str(torch.__version__))
-        scope = Scope(RecordingWriter(self._save, header), self._asked)
+        scope = Scope(RecordingWriter(self._save, header), self._options)
         if _session is not None and _session.process != os.getpid():
             instead = "start the watch in the child before forking, or not at all"
             raise GradscopeError(f"a watch was inherited through fork(): {instead}")
@@ -144,7 +145,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
 
 
 def _follow(notes: Notes) -> Handle:
-    followed[:] = [Following(notes, room)]
+    followed[:] = [TensorTracer(notes, room)]
     return followed[0].follow()
 
 

@@ -16,10 +16,10 @@ from torch.nn import Module
 
 from gradscope.api.watch import room
 from gradscope.code import source
-from gradscope.collect.tensor_tracer import Following, followed
+from gradscope.collect.tensor_tracer import TensorTracer, followed
 from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
-from gradscope.fixing.gradient_paths import Arrival, Cut, Row, Ways
+from gradscope.fixing.gradient_paths import Arrival, Cut, Paths, Row
 from gradscope.fixing.origins import EngineUse, Leaf
 from gradscope.model import Site
 from gradscope.program.names import parameters_in
@@ -150,7 +150,7 @@ def _of_graph(
 class _Asking:
     """Asks what was followed; ``script`` is the file whose lines are named by number alone."""
 
-    def __init__(self, following: Following, script: str) -> None:
+    def __init__(self, following: TensorTracer, script: str) -> None:
         self._following = following
         self._script = script
 
@@ -171,7 +171,7 @@ class _Asking:
             record = record.with_leaf(
                 values[0], Leaf(*facts, requires_grad=True, is_parameter=True)
             )
-        ways = Ways(record, asked="" if use is None else name)
+        ways = Paths(record, asked="" if use is None else name)
         answers = ways.of_leaves(record.origins[value].leaf for value in values)
         states = {each.state for each in answers} - {Arrival.FROZEN}
         cuts = [cut for answer in answers for cut in answer.cuts]
@@ -181,7 +181,7 @@ class _Asking:
         return _why(ways, arrives, ways.shown(first)[1], cuts, text, first)
 
     def _of_root(self, call: EngineUse, name: str) -> Why:
-        ways = Ways(replace(self._following.record(), calls=[call]))
+        ways = Paths(replace(self._following.record(), calls=[call]))
         cuts = [] if call.has_graph else ways.cuts(call.roots)
         rows = ways.cut_way(cuts[0], call.roots) if cuts else []
         text = self._printed([partial(print_call, call, ways, name=name)])
@@ -195,7 +195,7 @@ class _Asking:
 
 
 def _why(
-    ways: Ways, arrives: bool, rows: Sequence[Row], cuts: Iterable[Cut], text: str, asked: Any
+    ways: Paths, arrives: bool, rows: Sequence[Row], cuts: Iterable[Cut], text: str, asked: Any
 ) -> Why:
     leaves = ways.record.leaves
     places = tuple(

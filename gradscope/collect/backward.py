@@ -17,18 +17,18 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.collect.calls import Call, EngineCall, Guarded, Habit, Shape, Shapes, finished
+from gradscope.collect.calls import Call, CallPattern, EngineCall, Guarded, Shape, Shapes, finished
 from gradscope.collect.generations import name_of_thread
-from gradscope.collect.inspection import Look
-from gradscope.collect.inspector import Looker
+from gradscope.collect.inspection import Inspection
+from gradscope.collect.inspector import Inspector
 from gradscope.collect.notes import postponed, raise_postponed, raised_by_program
 from gradscope.collect.observers import Observer
 from gradscope.collect.saved_bytes import LOOKS
 from gradscope.collect.saving import Saving
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
-from gradscope.collect.snapshot import Pictures
+from gradscope.collect.snapshot import Snapshots
 from gradscope.collect.state import Overhead, State
-from gradscope.collect.steady import MANY, READ_EACH, Steady
+from gradscope.collect.steady import MANY, READ_EACH, GuardedQueue
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Related, Root, Sample, Site
@@ -43,7 +43,7 @@ from gradscope.program.sites import (
     user_frame,
 )
 from gradscope.program.tensors import describe, grad_of, held_node, leaves_of
-from gradscope.program.undisturbed import Allowance, Uncollected, unprofiled, unseen
+from gradscope.program.undisturbed import Allowance, GCPaused, unprofiled, unseen
 from gradscope.record.writer import AT_ONCE, Further
 from gradscope.torch_private import (
     ENGINE_CALL,
@@ -86,7 +86,7 @@ class Evidence(NamedTuple):
 
     state: State
     call: Call
-    look: Look
+    look: Inspection
     graph: Graph | None
 
 
@@ -130,13 +130,13 @@ class Sink(Protocol):
         """Take note of a call that has ended; may raise, to end the program."""
 
 
-class Books:
+class CallRecorder:
     """Records what calls found, freed and kept, and from time to time the memory that is held."""
 
     def __init__(self, state: State, sink: Sink) -> None:
         self._state = state
         self._sink = sink
-        self._rows: dict[Shape | Habit, Sequence[Further]] = {}
+        self._rows: dict[Shape | CallPattern, Sequence[Further]] = {}
         self._sampled, self.has_file = -1.0, True
         self._built_before = self._destroyed_before = 0
 
@@ -153,14 +153,14 @@ class Books:
         """Write guarded calls in the rows of those like them."""
         ledger, groups = self._state.ledger, dict[Any, list[Guarded]]()
         for call in calls:
-            group = call.habit, call.shape, call.of_new_shape, call.extra
+            group = call.pattern, call.shape, call.of_new_shape, call.extra
             groups.setdefault(group, []).append(call)
         if len(self._rows) > _MOST_ROWS:
             self.regroup()
         for alike in groups.values():
             first, key = alike[0], _key(alike[0])
             tensors, nbytes = map(sum, zip(*(call.size for call in alike), strict=True))
-            first.habit.guard(first.extra, (tensors, nbytes), len(alike))
+            first.pattern.guard(first.extra, (tensors, nbytes), len(alike))
             if key not in self._rows:
                 self._rows[key] = self._sink.call(first.record, first.shape.number)
                 del alike[0]
@@ -177,7 +177,7 @@ class Books:
         self._sized(call)
         return _key(call) in self._rows and (self._state.guarded > AT_ONCE or not self.has_file)
 
-    def mark(self) -> None:
+    def count_from_here(self) -> None:
         """Note what there is when a call ends: the next one counts from there."""
         self._built_before = self._state.generations.built
         self._destroyed_before = self._state.census.destroyed
@@ -193,7 +193,7 @@ class Books:
         self._sized(call)
         call.nodes_built = state.generations.built - self._built_before
         call.nodes_destroyed = state.census.destroyed - self._destroyed_before
-        self.mark()
+        self.count_from_here()
         self._peak()
 
     def _sized(self, call: Call) -> Call:
@@ -222,17 +222,17 @@ class Books:
             self._sink.sample(Sample(call.ended, call.live_bytes, held, call.number, alike))
 
 
-def _key(call: Guarded) -> Shape | Habit:
+def _key(call: Guarded) -> Shape | CallPattern:
     """Return by what the row of calls like a guarded one is known."""
-    return call.habit if call.of_new_shape else call.shape
+    return call.pattern if call.of_new_shape else call.shape
 
 
 class Backward:
     """Numbers the backward calls of a watch, and records what each found, freed and kept."""
 
-    def __init__(self, state: State, looker: Looker, judge: Judge, sink: Sink) -> None:
+    def __init__(self, state: State, inspector: Inspector, judge: Judge, sink: Sink) -> None:
         self._state = state
-        self._looker = looker
+        self._inspector = inspector
         self._judge = judge
         self._sink = sink
         self._root_names: dict[tuple[int, int], Sequence[str | None]] = {}
@@ -242,21 +242,21 @@ class Backward:
         before had ended.
         """
         self._shapes = Shapes()
-        self._pictures = Pictures(state, self._shapes)
-        self.books = Books(state, sink)
-        self.steady = Steady(state, self.books)
+        self._snapshots = Snapshots(state, self._shapes)
+        self.recorder = CallRecorder(state, sink)
+        self.queue = GuardedQueue(state, self.recorder)
 
     def run(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Stand in for torch's ``_engine_run_backward``; leave no frame in a traceback."""
-        state, counting = self._state, self.steady.counting
+        state, counter = self._state, self.queue.counter
         call, budget, is_passed = None, state.budget, False
         try:
-            is_counted = bool(counting.sites) and counting.begin(args)
+            is_counted = bool(counter.sites) and counter.begin(args)
         except BaseException as failure:
-            counting.cancel()
+            counter.cancel()
             if not isinstance(failure, Exception) or raised_by_program(failure):
                 raise
-            counting.sites.clear()
+            counter.sites.clear()
             is_counted = False
         if not is_counted:
             if budget is not None and state.active:
@@ -273,7 +273,7 @@ class Backward:
             result = original(*args, **kwargs)
         except BaseException as error:
             if is_counted:
-                call = counting.cancel() or unprofiled(self._look_late)(
+                call = counter.cancel() or unprofiled(self._look_late)(
                     error, state.generations.newest, _COUNTED, args, kwargs
                 )
             elif budget is not None and is_passed:
@@ -286,7 +286,7 @@ class Backward:
             erase(error, _OURS)
             raise
         if is_counted:
-            call = counting.end()
+            call = counter.end()
         if call is not None:
             unprofiled(self._conclude)(call, None, args)
         elif budget is not None and is_passed:
@@ -306,7 +306,7 @@ class Backward:
         if budget.rests:
             budget.rest()
             if self._state.generations.is_own:  # no other thread can put them back
-                self._state.lifting.lift()
+                self._state.suspension.suspend()
         return budget.rests
 
     @hidden_from_compiler
@@ -340,12 +340,12 @@ class Backward:
     @hidden_from_compiler
     def _prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Begin a call; None if that failed, which must not become the program's failure."""
-        self.steady.counting.promote()
-        self.steady.gather()
+        self.queue.counter.promote()
+        self.queue.gather()
         before, began, budget = self._state.calls, time.perf_counter(), self._state.budget
         try:
             new = self._begin(EngineCall.of(*args, **kwargs))
-            hooked_nodes = 0 if self._state.lifting.on else new.built
+            hooked_nodes = 0 if self._state.suspension.on else new.built
             if budget is not None:
                 budget.spend(began, hooked_nodes)
             self._state.cost.add(new.number, began, hooked_nodes)
@@ -375,7 +375,7 @@ class Backward:
         began, budget = time.perf_counter(), self._state.budget
         what = "booking a backward call failed in gradscope"
         if call.guarded and error is None:
-            finish = partial(self.steady.end, call)
+            finish = partial(self.queue.end, call)
         else:
             finish = partial(self._finish, call, error, args)
         self._state.notes.attempt(what, finish, None)
@@ -407,7 +407,7 @@ class Backward:
             if not call.is_in(other):
                 call.beside, other.beside = other, call
         if state.saving.is_shared:
-            state.lifting.block()
+            state.suspension.block()
         if not state.looks:
             self._sink.begins()
             call.record = self._record(call, asked)
@@ -422,38 +422,38 @@ class Backward:
             call.began = state.generations.time_at(call.sequence_nr)
             call.built = state.generations.built_since
             call.plain = call.own and (above is None or above.plain)
-            call.habit = state.recognizer.habit_of((place, asked.kind, above is not None))
+            call.pattern = state.recognizer.pattern_of((place, asked.kind, above is not None))
             if call.plain and above is not None:
                 above.within += 1
-            if not (state.lifting.on and self._guard(call, asked, roots)):
-                self.steady.settle()
+            if not (state.suspension.on and self._guard(call, asked, roots)):
+                self.queue.settle()
                 self._sink.begins()
-                with Uncollected():  # of the many objects of a look none is garbage
+                with GCPaused():  # of the many objects of a look none is garbage
                     self._look(call, asked, roots, frame)
             del roots  # no node is held while the engine runs
         return call
 
     def _guard(self, call: Call, asked: EngineCall, roots: list[Node]) -> bool:
         """Begin a call on a graph that is known; put the hooks back where it is not."""
-        state, lifting = self._state, self._state.lifting
+        state, suspension = self._state, self._state.suspension
         is_known = False
-        if call.plain and not lifting.blocked:
-            with Uncollected():  # a walk leaves no garbage, and may make enough to set it off
+        if call.plain and not suspension.blocked:
+            with GCPaused():  # a walk leaves no garbage, and may make enough to set it off
                 is_known = state.recognizer.look(
-                    call, asked, roots, lifting.since, guarded=lifting.theirs_entered
+                    call, asked, roots, suspension.since, guarded=suspension.theirs_entered
                 )
                 if is_known and len(call.numbers) >= MANY:
                     # Torch keeps a Python object for each node and tensor that was read.
                     call.allowance = Allowance(2 * len(call.numbers))
         if not is_known:
             if not call.own:
-                lifting.block()
+                suspension.block()
             elif not (call.plain and state.recognizer.is_mixed):
-                lifting.leave()
+                suspension.leave()
             return False
         call.roots = (call.numbers[0], *map(_torch_number, roots[1:]))
         call.started = state.elapsed()
-        lifting.begin(call, roots)
+        suspension.begin(call, roots)
         state.guarded += 1
         return True
 
@@ -461,7 +461,7 @@ class Backward:
         self, call: Call, asked: EngineCall, roots: list[Node], frame: FrameType | None
     ) -> None:
         """Look at the graph of a call in full, and judge it."""
-        look = self._looker.look_for(asked, roots, call.place)
+        look = self._inspector.inspect(asked, roots, call.place)
         if self._late is not None:
             look.narrow(*self._late)
         call.roots = look.numbers_of(roots)
@@ -475,29 +475,29 @@ class Backward:
         if budget is None or budget.left > _LEAST:
             self._state.observers.tell(Observer.before_call, call, look, call.record, frame)
         again: Call | None = None
-        for i, token in enumerate(look.tokens):
+        for i, mark in enumerate(look.marks):
             if look.will_run(i):
-                other = token.call
-                if other is not None and token.has_buffers:
+                other = mark.call
+                if other is not None and mark.has_buffers:
                     again = other
                     if other.open:
                         call.met, other.met = other, call
-                token.call = call
+                mark.call = call
         call.again = None if again is None else again.record
 
     def _book(
-        self, call: Call, asked: EngineCall, look: Look, frame: FrameType | None
+        self, call: Call, asked: EngineCall, look: Inspection, frame: FrameType | None
     ) -> Graph | None:
         """Book what a call found when it began; return the picture of its graph if there is one."""
         state = self._state
         roots = self._name_roots(asked.outputs, look, call.place, frame)
         shape = call.shape = self._shapes.meet(look.signature(call.place, asked.kind))
         site = site_of(call.place)
-        graph, new = self._pictures.of(shape, look, roots, frame)
+        graph, new = self._snapshots.of(shape, look, roots, frame)
         if new and graph is not None:
             self._sink.graph(shape.number, graph, site)
-        habit = call.habit
-        new = not (habit.is_measured and habit.reads.keys() >= set(look.kinds))
+        pattern = call.pattern
+        new = not (pattern.is_measured and pattern.reads.keys() >= set(look.kinds))
         call.exact = shape.returned is None and new
         call.plain = call.plain and not (look.is_wrong or look.left)
         call.fresh = look.count_fresh(state.generations.latest)
@@ -516,7 +516,7 @@ class Backward:
         return graph
 
     def _name_roots(
-        self, outputs: Sequence[Any], look: Look, place: Place | None, frame: FrameType | None
+        self, outputs: Sequence[Any], look: Inspection, place: Place | None, frame: FrameType | None
     ) -> tuple[Root, ...]:
         """Return the roots of a call made in ``frame``, leaves left out."""
         key = (id(place), len(outputs))
@@ -553,20 +553,20 @@ class Backward:
         state, shape = self._state, call.shape
         state.end(call, completed=error is None)
         if call.guarded:
-            self.steady.settle()
-            state.lifting.after_guarded(call)
-            call.habit.guard(call.extra, call.size)
+            self.queue.settle()
+            state.suspension.after_guarded(call)
+            call.pattern.guard(call.extra, call.size)
             state.ledger.estimated_calls += 1
         elif state.looks:
             if error is None and call.own and len(state.generations.others) == 1:
                 self._note_sums(EngineCall.of(*args), call.place)
             self._count(call)
-        record = self.books.call(call, error)
+        record = self.recorder.call(call, error)
         if not call.guarded and state.looks:
             shape.record = record
             last = call.number + call.within == state.calls and not call.findings
             alike = call.known and call.completed and last and not call.exact
-            state.lifting.after_hooked(call, alike=alike)
+            state.suspension.after_hooked(call, alike=alike)
         state.go_on(call)
         if error is not None and not came_out_of_a_call(error):
             missed = self._judge.missed(error, call, lambda: self._look_again(call, args))
@@ -583,7 +583,7 @@ class Backward:
         if not (asked.create_graph and asked.accumulates) or asked.inputs:
             return
         with DisableTorchFunction():
-            for leaf in leaves_of(self._looker.look_for(asked, asked.roots, place).nodes):
+            for leaf in leaves_of(self._inspector.inspect(asked, asked.roots, place).nodes):
                 grad = None if leaf.is_cpu else grad_of(leaf)
                 if grad is not None and (node := held_node(grad)) is not None:
                     self._state.note_other(node)
@@ -592,7 +592,7 @@ class Backward:
         """Look at the graph of a call that has failed."""
         with DisableTorchFunction():
             asked = EngineCall.of(*args)
-            look = self._looker.look_for(asked, asked.roots, call.place)
+            look = self._inspector.inspect(asked, asked.roots, call.place)
         return Evidence(self._state, call, look, None)
 
     def _count(self, call: Call) -> None:
@@ -601,13 +601,13 @@ class Backward:
         is_share = not call.exact and shape.returned is None and call.freed_bytes
         ledger.estimated_calls += bool(call.unhooked[0] or is_share)
         if call.unhooked[0]:
-            call.habit.guard(call.extra, call.unhooked)
+            call.pattern.guard(call.extra, call.unhooked)
         if call.exact:
             shape.returned = call.returned_bytes if call.completed else None
             if call.completed:
-                call.habit.measure(call.returned_bytes, call.freed_bytes, call.freed_tensors)
+                call.pattern.measure(call.returned_bytes, call.freed_bytes, call.freed_tensors)
         else:  # taken from an earlier call of the same shape, or of the same kind
-            returned = call.habit.returned_by(shape, call.freed_bytes)
+            returned = call.pattern.returned_by(shape, call.freed_bytes)
             ledger.returned_bytes += returned - call.returned_bytes
             call.returned_bytes = returned
 

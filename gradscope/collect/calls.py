@@ -1,6 +1,9 @@
-"""Backward calls: what they ask of the engine, the shapes of their graphs, and their habits.
+"""Backward calls: what they ask of the engine, the shapes of their graphs, and the patterns of
+their calls.
 
-A call has what later calls need to know of it.
+A ``Call`` has what later calls need to know of it. Its graph has a ``Shape``: kinds of nodes, their
+lines, and what the call asks of the engine. Calls of one kind at one line have a ``CallPattern``:
+what such a call usually saves, frees and leaves behind.
 """
 
 from __future__ import annotations
@@ -21,21 +24,22 @@ from gradscope.program.tensors import leaves_of
 from gradscope.program.undisturbed import Allowance
 from gradscope.torch_private import CALL
 
-# Graph structures that are remembered; the oldest is forgotten first. A loop whose graphs are
-# never alike adds one with each inspected call; a forgotten one only counts as new when it comes
-# again.
+# Graph structures that are remembered; the oldest is forgotten first. A loop whose graphs are never
+# alike adds one with each inspected call. A forgotten one only counts as new when it comes again.
 _MOST = 1_000
 # Nodes in all remembered signatures, each with a kind and a place of 8 bytes: 16 MB.
 _MOST_NODES = 1_000_000
 # Nodes in all snapshots that are kept for the next call of the same shape: each is a record of a
 # few hundred bytes. A forgotten one is taken again when its shape comes.
-_MOST_PICTURED_NODES = 200_000
+_MOST_SNAPSHOT_NODES = 200_000
 
 
 class Signature(NamedTuple):
-    """What graphs of one shape have in common: the call's place and what it asks of the engine,
-    bytes saved, edges left; of the nodes in depth-first order the types, where each was made, which
-    were freed, and which will run.
+    """What graphs of one shape have in common.
+
+    That is the call's line, what the call asks of the engine, the bytes saved and the edges that
+    were not followed; and of the nodes, in depth-first order, their types, the line where each was
+    made, which were freed, and which will run.
     """
 
     place: Place | None = None
@@ -50,20 +54,18 @@ class Signature(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Shape:
-    """Graphs with one signature. ``number`` stands for the signature where a short key is
-    wanted.
-    """
+    """The graphs with one signature; ``number`` is a short key for the signature."""
 
     number: int
     signature: Signature
     graph: Graph | None = None
-    """The picture of one of them."""
+    """The snapshot of one of them."""
     returned: int | None = None
     """Bytes whose memory came back when one of them was freed."""
     record: BackwardCall | None = None
     """The record of the last call that met one."""
     recognizable: bool | None = None
-    """Whether a bare walk tells that a graph has this shape; None until that was tried."""
+    """Whether the fast walk can read a graph of this shape; None until that was tried."""
     elsewhere: dict[int, int] = field(default_factory=dict)
     """Which nodes threads of the engine have built: the upper bits of their numbers."""
 
@@ -78,10 +80,10 @@ class Shapes:
         self._shapes: dict[Signature, Shape] = {}
         self._met = 0
         self._nodes = 0
-        self._pictured_nodes = 0
+        self._snapshot_nodes = 0
 
     def meet(self, signature: Signature) -> Shape:
-        """The shape with this signature, made new if there is none."""
+        """Return the shape with this signature, a new one if there is none."""
         shape = self._shapes.get(signature)
         if shape is None:
             self._met += 1
@@ -93,22 +95,23 @@ class Shapes:
             shape = self._shapes[signature] = Shape(self._met, signature)
         return shape
 
-    def keep_picture(self, shape: Shape, graph: Graph) -> None:
-        """Remember a picture, and forget all others once there are too many nodes in them."""
-        self._pictured_nodes += len(graph.nodes)
-        if self._pictured_nodes > _MOST_PICTURED_NODES:
+    def keep_snapshot(self, shape: Shape, graph: Graph) -> None:
+        """Remember a snapshot, and forget all others once there are too many nodes in them."""
+        self._snapshot_nodes += len(graph.nodes)
+        if self._snapshot_nodes > _MOST_SNAPSHOT_NODES:
             for other in self._shapes.values():
                 other.graph = None
-            self._pictured_nodes = len(graph.nodes)
+            self._snapshot_nodes = len(graph.nodes)
         shape.graph = graph
 
 
-# What one node is of time: in its lower bits is twice the number of a call, of 134 million.
+# The time that one node takes, as ``Generations`` counts it. The lower bits have twice the number
+# of a call, which leaves room for 134 million calls.
 NODE = 1 << 28
 
 
 def time_at(node: int, call: int) -> int:
-    """Return the time when this was the number of the next node, and of the newest call."""
+    """Return the time at which the next node had number ``node``, and the newest call ``call``."""
     return node * NODE + 2 * call
 
 
@@ -116,16 +119,16 @@ COUNTS = (
     *("saved_tensors", "saved_bytes", "freed_tensors", "freed_bytes", "returned_bytes"),
     *("dropped_tensors", "dropped_bytes"),
 )
-"""What a ledger counts in all."""
+"""The totals of a ledger."""
 
-# Sums of counts, one for each number of nodes built beside the graphs. If that number is never
-# the same twice (an evaluation of random length), the nearest sum is used.
+# Sums of counts for calls of one pattern, one sum for each number of nodes built beside the graphs.
+# If that number is never the same twice (an evaluation of random length), the nearest sum is used.
 _MOST_ACCOUNTS = 64
-# Calls of one habit, or tensors in them, for which returned memory is measured tensor by tensor;
+# Calls of one pattern, or tensors in them, for which returned memory is measured tensor by tensor;
 # later calls are taken to return the same share. One call of a large graph has enough tensors.
 _MEASURED, _MUCH_MEASURED = 4, 1_000
 
-HabitKey = tuple[Place | None, int, bool]
+PatternKey = tuple[Place | None, int, bool]
 """The call's place, what it asks of the engine, and whether it runs within another."""
 
 
@@ -134,14 +137,14 @@ Reads = tuple[tuple[str, str, str, int | None], ...]
 
 
 class Account:
-    """How many calls there were, what their graphs saved, and what the ledger has counted."""
+    """How many calls there were, what their graphs saved, and what the ledger counted meanwhile."""
 
     def __init__(self) -> None:
         self.calls = self.tensors = self.nbytes = 0
         self.counts: Sequence[int] = (0,) * len(COUNTS)
 
     def add(self, size: tuple[int, int], counts: Sequence[int] = (), *, calls: int = 1) -> None:
-        """Add a number of calls, whose graphs saved that much together."""
+        """Add ``calls`` calls, whose graphs saved ``size`` tensors and bytes together."""
         self.calls += calls
         self.tensors += size[0]
         self.nbytes += size[1]
@@ -150,7 +153,8 @@ class Account:
 
     def of_as_many(self, other: Account) -> Iterator[int]:
         """Estimate the counts for the ``other`` calls, in proportion to their tensors and bytes.
-        What graphs saved that no call ran through has nothing to do with their size.
+
+        What was saved beside their graphs, such as by an evaluation, is estimated per call.
         """
         calls = other.calls / self.calls
         for name, counted in zip(COUNTS, self.counts, strict=True):
@@ -161,58 +165,60 @@ class Account:
 
 
 class Accounts(dict[int, Account]):
-    """Of calls by how many nodes had been built that are not in their graphs: as by an evaluation,
-    or of another loss.
+    """The accounts of calls of one pattern, by how many nodes were built beside their graphs: by an
+    evaluation, or for a different loss.
     """
 
     def of(self, extra: int) -> Account:
-        """Return the one for so many, or about so many where there are enough."""
+        """Return the account for ``extra`` nodes; once there are enough accounts, the nearest."""
         if extra not in self and len(self) < _MOST_ACCOUNTS:
             self[extra] = Account()
         return self.get(extra) or self.nearest(extra)
 
     def nearest(self, extra: int) -> Account:
-        """Return the one for about so many."""
+        """Return the account for the number of nodes that is nearest to ``extra``."""
         return self[min(self, key=lambda known: abs(known - extra))]
 
 
-_UNKNOWN_YET = -1  # of nodes built beside a graph: no number of them
+_UNKNOWN_YET = -1  # instead of the number of nodes built beside a graph, which is never negative
 
 
-class Habit:
-    """The pattern of calls of one kind at one place: the kinds of nodes in their graphs, and what
-    such a call counts.
+class CallPattern:
+    """What is usual for calls of one kind at one line: the kinds of nodes in their graphs, and what
+    such a call saves, frees and leaves behind.
     """
 
     def __init__(self) -> None:
         self.reads: dict[type, Reads] = {}
         """What to read of each kind of node that was met."""
         self.shape: Shape | None = None
-        """The shape of the last graph that was looked at in full."""
+        """The shape of the last graph that was inspected in full."""
         self.ended = 0
         """The sequence number at which the last call ended."""
         self.old = 0
-        """How many nodes of a graph at the most were older than the graphs before it."""
+        """The most nodes of one graph that were older than the graphs before it."""
         self.extra = _UNKNOWN_YET
-        """How many nodes at the most were built between two calls that their graphs have not."""
+        """The most nodes that were built between two calls beside their graphs."""
         self.alive = (0, 0)
-        """How many saved tensors and nodes of other graphs lived at the most after a call."""
+        """The most saved tensors, and the most nodes of other graphs, that lived after a call."""
         self.pace = 0
-        """How many more nodes each call leaves by leaks that were told."""
+        """How many more nodes each call leaves alive because of leaks that were reported."""
         self.scale: tuple[float, float] | None = None
-        """Tensors and bytes that the hooks counted, of each that a bare walk reads."""
+        """Tensors and bytes that the hooks counted, for each that the fast walk reads."""
         self._watched, self._guarded = Accounts(), Accounts()
         self._measured = self._measured_tensors = 0
         self._returned = (0, 0)  # bytes whose memory came back, and bytes freed
 
     def begin_anew(self) -> None:
-        """Forget by what a bare walk recognizes such a call, and nothing of what was counted."""
+        """Forget how the fast walk recognizes such a call; keep all that was counted."""
         self.shape, self.extra = None, _UNKNOWN_YET
 
     def bounds(self, tensors: int, nodes: int, *, leaks: bool) -> bool:
-        """Return whether no more saved tensors and other graphs' nodes are alive than after earlier
-        calls; where it ``leaks`` and was told, nodes may become more at the same pace, and tensors
-        may not: what they hold is told exactly only while the hooks see it.
+        """Return whether no more saved tensors and nodes of other graphs are alive than after
+        earlier calls.
+
+        If a leak was reported (``leaks``), nodes may become more at the same pace. Tensors may not,
+        because what they hold is known exactly only while the hooks see it.
         """
         most_tensors, most_nodes = self.alive
         before, more = self.pace, max(0, nodes - most_nodes)
@@ -222,17 +228,17 @@ class Habit:
         return tensors <= most_tensors and more <= before
 
     def go_on(self) -> None:
-        """Take it that a guarded call has left as much as those that were watched."""
+        """Take it that a guarded call has left as many nodes as the watched calls did."""
         self.alive = (self.alive[0], self.alive[1] + self.pace)
 
     def scaled(self, tensors: int, nbytes: int) -> tuple[int, int]:
-        """Return what the hooks would have counted of what a bare walk has read."""
+        """Return what the hooks would have counted, from what the fast walk has read."""
         of_tensors, of_bytes = self.scale or (1.0, 1.0)
         return round(tensors * of_tensors), round(nbytes * of_bytes)
 
     def watch(self, call: Call, counts: Sequence[int]) -> None:
-        """Note what the ledger has counted from one call to the end of the next, which was
-        watched.
+        """Note what the ledger counted from the end of the call before to the end of this watched
+        call.
         """
         # What was built before the first call is not built between two.
         self.extra = 0 if self.extra == _UNKNOWN_YET else max(self.extra, call.extra)
@@ -241,42 +247,44 @@ class Habit:
             self._watched.of(call.extra).add(saved, counts)
 
     def guard(self, extra: int, size: tuple[int, int], calls: int = 1) -> None:
-        """Note calls of which the hooks did not see all, and what they did not see together."""
+        """Note calls whose saved tensors, of this ``size`` together, the hooks did not see."""
         self._guarded.of(extra).add(size, calls=calls)
 
     @property
     def reckoned(self) -> Iterator[Iterator[int]]:
-        """What the ledger would have counted with the guarded calls, as with those watched."""
+        """Estimates what the ledger would have counted with the guarded calls."""
         for extra, account in self._guarded.items():
             if self._watched:
                 yield self._watched.nearest(extra).of_as_many(account)
 
     def returned_by(self, shape: Shape, freed: int) -> int:
-        """Return how much memory comes back where a graph of this shape is freed."""
+        """Return how much memory comes back when a graph of this shape is freed, in bytes."""
         back, of = self._returned
         return min(freed * back // (of or 1) if shape.returned is None else shape.returned, freed)
 
     @property
     def is_measured(self) -> bool:
-        """Whether enough is known of what memory comes back."""
+        """Whether enough calls were measured to know what share of the memory comes back."""
         return self._measured >= _MEASURED or self._measured_tensors >= _MUCH_MEASURED
 
     def measure(self, returned: int, freed: int, tensors: int) -> None:
-        """Note how many bytes came back of those that a call has freed, with so many tensors."""
+        """Note how many of the ``freed`` bytes, of that many ``tensors``, came back."""
         self._measured += 1
         self._measured_tensors += tensors
         self._returned = (self._returned[0] + returned, self._returned[1] + freed)
 
 
-# In ``EngineCall.kind``, bits: the call runs only what leads to some inputs, or adds to ``.grad``.
+# Bits of ``EngineCall.kind``: the call runs only what leads to some inputs; it adds to ``.grad``.
 INPUTS, ACCUMULATES = 4, 8
 PLAIN_BACKWARD = ACCUMULATES
 """The kind of a call of ``backward()`` without arguments."""
 
 
 class EngineCall(NamedTuple):
-    """What a backward call asks of the engine. ``accumulates`` is False for ``autograd.grad``;
-    ``allows_unused``: an input that nothing reaches is not an error.
+    """What a backward call asks of the engine: the arguments that torch gives it.
+
+    ``accumulates`` is False for ``autograd.grad``. ``allows_unused``: an input that no path reaches
+    is not an error.
     """
 
     outputs: Sequence[Any]
@@ -303,7 +311,7 @@ class EngineCall(NamedTuple):
 
     @property
     def roots(self) -> list[Node]:
-        """The nodes that it starts from."""
+        """The nodes that the engine starts from."""
         return [node for node in map(root_node, self.outputs) if node is not None]
 
     @property
@@ -317,8 +325,8 @@ class EngineCall(NamedTuple):
         return [i for i, each in enumerate(self.inputs) if not may_have_gradient(each)]
 
     def unused(self, nodes: Iterable[Node]) -> list[int]:
-        """Return which of the inputs no edge of the graph with these nodes leads to, where that is
-        an error.
+        """Return which of the inputs no edge of a graph with these ``nodes`` leads to; none if the
+        engine allows that.
         """
         if self.allows_unused or not self.inputs:
             return []
@@ -334,43 +342,48 @@ class EngineCall(NamedTuple):
 
     @property
     def kind(self) -> int:
-        """A number that is another for each way of asking."""
+        """A number that differs for each combination of options."""
         kept = self.keep_graph + 2 * self.create_graph
         return kept + INPUTS * bool(self.inputs) + ACCUMULATES * self.accumulates
 
     @property
     def word(self) -> str:
-        """The word for it in the record of the call."""
+        """The name of such a call in the recording."""
         return "backward" if self.accumulates else "grad"
 
 
-NO_HABIT = Habit()
+NO_PATTERN = CallPattern()
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class Call:
     """A backward call, numbered from 1.
 
-    All threads that the engine runs it in have it in common, as torch carries it into them: it is
-    the ``parent`` of a call that any of them makes, and ``frame``, as long as it is open, is where
-    their stacks go on; ``outermost`` is the first call on its own stack, if another is, ``depth``
-    how many calls are within each other with it. ``own`` is told of the calls of the watch's own
-    thread, and of those within them.
+    Torch carries the call into all threads of the engine that run it, so it is the ``parent`` of
+    each call that one of them makes. ``frame``, while the call is open, is where the stacks of
+    these threads continue. ``outermost`` is the first call on the same stack, if that is a
+    different one; ``depth`` counts the calls within each other, this one included. Only calls of
+    the watch's own thread, and calls within those, are ``own``.
 
-    A call is ``plain`` when it is ``own`` with nothing wrong with its graph, ``known`` when nothing
-    in that is new to calls of its ``habit``; a call within a plain one may be plain too, and
-    ``within`` counts those once they have ended. ``built`` counts the nodes that were built since
-    the call before, ``fresh`` those of them that are in its graph; it ``builds`` if its thread has
-    built some meanwhile. It ``began`` at a time that ``Generations`` tells, and ended at ``time``.
-    ``exact`` calls ask of every freed tensor whether its memory returned; calls on a known shape do
-    not. ``unhooked`` counts the tensors and bytes that the graph saved while the hooks were lifted;
-    ``met`` is another call that ran on the same nodes meanwhile, and ``beside`` one that is not
-    around it; ``again`` is the record of an earlier one that has run some of them.
-    ``woken``: an alarm asks for a close look. ``word`` is its kind in the recording.
+    A call is ``plain`` if it is ``own`` and nothing is wrong with its graph. It is ``known`` if its
+    graph also has nothing that is new to calls of its ``pattern``. A call within a plain one may be
+    plain too; ``within`` counts those once they have ended.
 
-    A call on a graph that was recognized while the hooks are lifted is ``guarded``: ``numbers`` are
-    those of its nodes in depth-first order, 0 for leaves; the graph saved about ``size`` tensors
-    and bytes, and if it is ``of_new_shape``, ``shape`` is that of a graph like it.
+    ``built`` counts the nodes that were built since the call before, and ``fresh`` those of them
+    that are in the call's graph. The call ``builds`` if its thread built nodes while it ran.
+    ``began`` and ``time`` say when it began and ended, as ``Generations`` counts time.
+
+    An ``exact`` call finds for every freed tensor whether its memory came back; calls on a known
+    shape do not. ``unhooked`` are the tensors and bytes that the graph saved while the hooks were
+    suspended. ``met`` is a call that ran on the same nodes at the same time, ``beside`` one that
+    ran at the same time and is not around this one, and ``again`` the record of an earlier call
+    that has run some of the same nodes. ``woken``: an alarm asks for a detailed inspection.
+    ``word`` is the call's name in the recording.
+
+    A call is ``guarded`` if its graph was recognized while the hooks are suspended. It has the
+    ``numbers`` of the nodes in depth-first order, 0 for leaves. Its graph saved about ``size``
+    tensors and bytes. If it is ``of_new_shape``, then ``shape`` is the shape of a graph like its
+    own.
     """
 
     number: int
@@ -404,7 +417,7 @@ class Call:
     returned_bytes: int = 0
     unhooked: tuple[int, int] = (0, 0)
     shape: Shape = NO_SHAPE
-    habit: Habit = NO_HABIT
+    pattern: CallPattern = NO_PATTERN
     guarded: bool = False
     of_new_shape: bool = False
     numbers: Sequence[int] = ()
@@ -421,7 +434,7 @@ class Call:
     _record: BackwardCall | None = None
 
     def begin(self, parent: Call | None, frame: FrameType) -> None:
-        """Have torch carry the call into the threads that run it."""
+        """Have torch carry the call into the threads of the engine that run it."""
         self.parent, self.frame = parent, frame
         if parent is not None:
             self.depth = parent.depth + 1
@@ -433,7 +446,7 @@ class Call:
         carry(CALL, self)
 
     def end(self, *, completed: bool) -> None:
-        """Leave this thread to the call around."""
+        """End the call; this thread then runs the call around it again, if there is one."""
         self.open, self.completed, self.frame = False, completed, None
         if self.parent is not None:
             self.parent.within += self.within
@@ -443,7 +456,7 @@ class Call:
 
     @property
     def extra(self) -> int:
-        """How many nodes were built since the call before and are not in its graph."""
+        """How many nodes were built since the call before that are not in this call's graph."""
         return self.built - self.fresh
 
     def is_in(self, other: Call) -> bool:
@@ -455,7 +468,7 @@ class Call:
 
     @property
     def record(self) -> BackwardCall:
-        """What the recording gets; that of a guarded call is made when it is asked for."""
+        """The call's row in the recording. For a guarded call it is made when it is asked for."""
         if self._record is not None:
             return self._record
         if not self.guarded:
@@ -472,13 +485,15 @@ class Call:
 
 @dataclass(slots=True)
 class CallSite:
-    """A line at which ``reads`` calls were read since the hooks were lifted; ``left`` more may be
-    counted before the next is read, and none from number ``alarm`` on. ``nodes`` is the size of
-    the last graph that was read, ``shape`` its shape if that is known.
+    """A line whose calls may be counted.
+
+    ``reads`` counts the calls that were read there since the hooks were suspended. ``left`` more
+    calls may be counted before the next one is read, but none from call number ``alarm`` on.
+    ``nodes`` is the size of the last graph that was read, and ``shape`` its shape if that is known.
     """
 
     place: Place
-    habit: Habit
+    pattern: CallPattern
     reads: int = 0
     left: int = 0
     shape: Shape | None = None
@@ -487,17 +502,17 @@ class CallSite:
 
 
 class Counted(NamedTuple):
-    """A guarded call of which only the numbers of its nodes were read; ``steps`` counts optimizer
-    steps before it. Its fields mean what those of ``Call`` mean.
+    """A guarded call of which only the kinds and numbers of its nodes were read.
 
-    The next node had the number ``start`` as it began, and ``sequence_nr`` as it ended, so many
-    seconds after the watch had begun.
+    The fields mean the same as those of ``Call``; ``steps`` counts the optimizer steps before it.
+    The number of the next node was ``start`` when it began, and ``sequence_nr`` when it ended,
+    ``ended`` seconds after the watch had begun.
     """
 
     number: int
     steps: int
     place: Place
-    habit: Habit
+    pattern: CallPattern
     shape: Shape
     of_new_shape: bool
     numbers: Sequence[int]
@@ -509,7 +524,7 @@ class Counted(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
-        """About how many tensors and bytes the graph saved: for a node as many as one like it."""
+        """About how many tensors and bytes the graph saved: per node as many as a graph like it."""
         like = self.shape.record
         assert like is not None
         share = len(self.numbers) / like.nodes
@@ -526,7 +541,7 @@ class Counted(NamedTuple):
         return self.call().record
 
     def call(self) -> Call:
-        """Return it with all that a guarded call has."""
+        """Return this call with everything that other guarded calls have."""
         known = {name: getattr(self, name) for name in _OF_COUNTED}
         call = Call(keep=False, open=False, completed=True, exact=False, plain=True, **known)
         call.built, call.builds = self.fresh + self.extra, self.sequence_nr != self.start
@@ -536,7 +551,7 @@ class Counted(NamedTuple):
 
 
 _OF_COUNTED = (
-    *("number", "place", "steps", "habit", "shape", "of_new_shape", "numbers", "fresh", "size"),
+    *("number", "place", "steps", "pattern", "shape", "of_new_shape", "numbers", "fresh", "size"),
     *("time", "sequence_nr", "ended"),
 )
 
@@ -558,7 +573,7 @@ def finished(call: Call, exception: str | None) -> BackwardCall:
 
 
 def record_of(call: Call) -> BackwardCall:
-    """Return the record of a guarded call: that of one like it, and when this one began."""
+    """Return the record of a guarded call: the record of a call like it, with its own times."""
     like = call.shape.record
     assert like is not None
     return replace(

@@ -105,7 +105,7 @@ def metadata_lives_with_the_node() -> bool:
     return kept and gone() is None
 
 
-@_fact(_LOOKS, "collect/slots.py", "collect/nodes.py", "collect/lifting.py")
+@_fact(_LOOKS, "collect/slots.py", "collect/nodes.py", "collect/hook_suspension.py")
 def saved_tensors_are_read_by_name() -> bool:
     """Check that node._raw_saved_x and node._saved_x are what a node saved."""
     node: Any = (_leaf() * _leaf()).grad_fn
@@ -116,7 +116,7 @@ def saved_tensors_are_read_by_name() -> bool:
     return readable and type(getattr(node, private.SAVED + "self")) is Tensor
 
 
-@_fact(_LOOKS, "collect/slots.py", "collect/nodes.py", "collect/lifting.py")
+@_fact(_LOOKS, "collect/slots.py", "collect/nodes.py", "collect/hook_suspension.py")
 def saved_attribute_raises_when_stale() -> bool:
     """Check that node._saved_x raises the engine's own error when the saved tensor is stale."""
     factor = torch.ones(2, device="cpu")

@@ -1,5 +1,17 @@
-"""When backward calls ended, in numbers of nodes, which have that of their thread in them, and what
-they ran: so it is told of a node between which calls it was built, and by which it was freed.
+"""Records at which node number each backward call ended, and which nodes it ran, to tell of a node
+between which calls it was built, and which call has freed it.
+
+Torch numbers the nodes that a thread builds from zero (``Node._sequence_nr``), so a number is also
+a time: a node whose number is below the one that came next when call 7 ended was built before that.
+The *generation* of a node is the number of the last backward call that had ended when the node was
+built. ``loss`` here has nodes of two generations, which is why its backward call can fail:
+
+    state = cell(x, state)      # generation 0
+    state.sum().backward()      # call 1 frees them
+    loss = head(state).sum()    # generation 1, on top of freed nodes of generation 0
+
+Each thread counts for itself, so a node's *number* here is torch's sequence number plus a multiple
+of ``OTHER`` that stands for the thread.
 """
 
 from __future__ import annotations
@@ -13,13 +25,13 @@ from itertools import chain, islice
 from operator import attrgetter
 
 from gradscope.collect.calls import NODE, Call, Counted, Guarded, Shape, time_at
-from gradscope.collect.marks import Token
+from gradscope.collect.marks import NodeMark
 from gradscope.collect.walk import Targets, dependencies_last
 from gradscope.program.sites import Place
 from gradscope.torch_private import NO_SEQUENCE_NR, next_sequence_nr
 
-# A node's number is torch's sequence number plus this for each thread before its own, so no two
-# nodes share one: a thread that builds a node every 10 µs, the pace of scalar operations, needs
+# A node's number is torch's sequence number plus this, times the number of its thread, so that no
+# two nodes share one: a thread that builds a node every 10 µs, the pace of scalar operations, needs
 # 127 days to reach it. Nodes of the watch's own thread keep torch's number.
 OTHER = 2**40
 
@@ -27,10 +39,10 @@ _numbers = itertools.count(1)
 
 
 class _ThisThread(threading.local):
-    """What each thread finds here is its own; it is made when the thread first looks.
+    """Gives each thread a number that no other thread of the process has had.
 
-    What Python calls a thread's identity goes to a new thread as soon as the old one is over.
-    Graphs live longer, and their nodes are counted in each thread from zero.
+    Python gives the identity of a thread that is over to a new thread. Graphs live longer than
+    threads, and nodes are counted in each thread from zero, so the two could not be told apart.
     """
 
     def __init__(self) -> None:
@@ -38,20 +50,20 @@ class _ThisThread(threading.local):
 
 
 this_thread = _ThisThread()
-"""``this_thread.number`` is another one in each thread of the process."""
+"""``this_thread.number`` differs in each thread of the process."""
 
 
 def name_of_thread() -> str | None:
-    """Return this thread's name; None of one that Python has not started, and so does not know.
+    """Return this thread's name; None for a thread that Python has not started and does not know.
 
-    ``threading.current_thread()`` would enter that one among the program's, for good.
+    ``threading.current_thread()`` would add such a thread to those of the program, for good.
     """
     here = threading.get_ident()
     return next((thread.name for thread in threading.enumerate() if thread.ident == here), None)
 
 
-# Calls whose end is remembered, in 16 bytes each. Of the older half of more every second one is
-# forgotten: iterations of long ago are then told apart two by two, or four by four.
+# Calls whose end is remembered, in 16 bytes each. If there are more, every second one of the older
+# half is forgotten: iterations of long ago are then told apart two by two, or four by four.
 _MOST = 100_000
 
 Boundary = tuple[int, Place | None]
@@ -61,8 +73,9 @@ Boundary = tuple[int, Place | None]
 class _Thread:
     """The numbers that one thread has given to nodes, as far as they are known.
 
-    ``ended_at`` has the next one at the end of each call, from the call with index ``start`` to the
-    last that ended before the thread built its newest node: since then it is ``next``.
+    ``ended_at`` has the thread's next number at the end of each call, from the call with index
+    ``start`` to the last that ended before the thread built its newest node. At the end of later
+    calls the next number is ``next``.
     """
 
     def __init__(self, first: int, start: int, *, counts: bool = True) -> None:
@@ -70,44 +83,43 @@ class _Thread:
         self.ended_at = array("Q")
 
     def go_on(self, following: int, ended: int) -> None:
-        """Take note of its next number; so many calls have ended."""
+        """Take note that ``following`` is its next number, after ``ended`` calls have ended."""
         missing = ended - self.start - len(self.ended_at)
         self.ended_at.extend(array("Q", (self.next,)) * missing)
         self.next = following
 
     def at(self, index: int) -> int:
-        """Return its next number at the end of the call with this index."""
+        """Return the thread's next number at the end of the call with this index."""
         index -= self.start
         return self.ended_at[index] if index < len(self.ended_at) else self.next
 
     def forget(self, old: int) -> None:
-        """Forget every second of so many old calls; all ends are in ``ended_at``."""
+        """Forget every second one of ``old`` calls; ``ended_at`` has the ends of all."""
         own = max(0, old - self.start)
         self.ended_at[:own] = self.ended_at[self.start % 2 : own : 2]
         self.start -= min(self.start, old) // 2
 
 
 class Generations:
-    """The backward calls of the thread that began the watch, and those made within them by threads
-    of the engine.
+    """Records the ends of the backward calls of the thread that began the watch, and of the calls
+    that threads of the engine made within them.
 
-    Each thread counts the nodes that it builds from zero, so a node's number has in its upper bits
-    which thread that was: none for the watch's own. Of the engine's threads the last number is
-    known when a hook or a call runs there.
+    The next number of another thread is known only when a hook or a call of ours runs there. So a
+    node of such a thread is known to be at most so old, rather than exactly.
     """
 
     def __init__(self) -> None:
         self._own = this_thread.number
         self.newest = next_sequence_nr()
         """The number at which the last call ended, or the watch began: every node of the watch's
-        own thread with a smaller one was built before that.
+        own thread with a smaller number was built before that.
         """
         self.first = self.newest
-        """The number of the first node that is built in the watch; zero once other threads have
-        built some, which they count from zero.
+        """The number of the first node that was built in the watch; 0 once other threads have built
+        nodes, which they count from zero.
         """
         self.latest = 0
-        """The number of that call."""
+        """The number of the last call that ended."""
         self._begun = 0
         self._own_thread = _Thread(self.newest, 0)
         self._threads = {0: self._own_thread}
@@ -116,7 +128,7 @@ class Generations:
         self.others: list[int] = []
         """The upper bits of the numbers of the other threads that have built nodes."""
         self.built = self._built_before = 0
-        """How many nodes were built since the watch began, as far as it has seen."""
+        """How many nodes were built since the watch began, as far as that is known."""
         self._stepped: tuple[int, int] | None = None
         self._steps = 0
 
@@ -140,7 +152,7 @@ class Generations:
 
     @property
     def own_seen(self) -> int:
-        """The same, as it was when a call last began or ended."""
+        """The same, as it was when a call of the watch's own thread last began or ended."""
         return self._own_thread.next
 
     def see(self) -> int:
@@ -155,15 +167,15 @@ class Generations:
         return number
 
     def pass_to(self, number: int) -> None:
-        """Take note that calls of which nothing is known ran what was built before this number."""
+        """Take note that calls that were not inspected ran what was built before this number."""
         if number > self._own_thread.next:
             self.built += number - self._own_thread.next
             self._own_thread.go_on(number, len(self._places))
             self.end(self.latest, None)
 
     def see_built(self, number: int, *, counts: bool) -> None:
-        """Take note of a node that another thread has built; it ``counts`` if that is one of the
-        engine's, for a call of the watch's own thread.
+        """Take note of a node that another thread has built; it ``counts`` as built in the watch if
+        that is a thread of the engine, working for a call of the watch's own thread.
         """
         self._see_other(number, number + 1, counts=counts)
 
@@ -171,9 +183,10 @@ class Generations:
         bits = following - following % OTHER  # what a checkpoint saves may come before any node
         thread = self._threads.get(bits)
         if thread is None:
-            # Nobody has built a node before a watch that begins with none, so no engine has run.
+            # If the watch's own thread had built no node before the watch began, then no engine has
+            # run either: all nodes of its threads are of the watch.
             first = bits if counts and self._own_thread.first == 0 else max(first, bits)
-            # It is met in a call that runs: it builds after the last one.
+            # The thread is met within a call that runs, so it builds after the call before that.
             start = len(self._places) - bool(self.latest)
             thread = self._threads[bits] = _Thread(first, start, counts=counts)
             self.others.append(bits)
@@ -184,12 +197,12 @@ class Generations:
 
     @property
     def built_since(self) -> int:
-        """How many were built since the last call ended."""
+        """How many nodes were built since the last call ended."""
         return self.built - self._built_before
 
     def end(self, number: int, place: Place | None) -> None:
-        """A backward call of the watch's own thread has ended, or one within such a call, and its
-        thread's number was seen.
+        """Record that a backward call has ended, whose thread's number was seen: a call of the
+        watch's own thread, or one within such a call.
         """
         end = len(self._places)
         # No handler of a signal runs between these two, as nothing is called there.
@@ -202,7 +215,7 @@ class Generations:
         self._built_before = self.built
 
     def passed(self, calls: Sequence[Counted]) -> None:
-        """Backward calls of the watch's own thread have ended, each with no other meanwhile."""
+        """Record calls of the watch's own thread that were only counted, none within another."""
         own, last = self._own_thread, calls[-1]
         own.go_on(own.next, len(self._places))
         own.ended_at.extend(max(own.next, call.sequence_nr) for call in calls)
@@ -216,7 +229,7 @@ class Generations:
             self._forget(_MOST // 2)
 
     def _forget(self, old: int) -> None:
-        """Forget every second of so many old calls."""
+        """Forget every second one of the ``old`` oldest calls."""
         for thread in self._threads.values():
             thread.go_on(thread.next, len(self._places))
             thread.forget(old)
@@ -224,11 +237,11 @@ class Generations:
 
     @property
     def has_built(self) -> bool:
-        """Whether this thread has built nodes since the last call, or is another one."""
+        """Whether this thread has built nodes since the last call, or is not the watch's own."""
         return next_sequence_nr() != self.newest
 
     def stepped(self) -> None:
-        """An optimizer has stepped."""
+        """Record that an optimizer has stepped."""
         if self.is_own:
             now = next_sequence_nr()
             self._steps += 1
@@ -240,18 +253,19 @@ class Generations:
         return 0 if self._stepped is None else self._stepped[1]
 
     def oldest_of(self, ended: int) -> int:
-        """Return how old a graph may be that is no older than those before it; the last call like
-        this one ended at number ``ended``.
+        """Return the lowest number that the nodes of a graph may have, if the graph is no older
+        than those before it. ``ended`` is the number at which the last call like this one ended.
 
-        It is not as old as that call, or belongs to this optimizer's step or the one before.
+        Older nodes are allowed if they are of the current optimizer step or of the one before: in a
+        GAN, the losses of both networks go back over one pass of the generator.
         """
         if self._stepped is None or self._steps < 2:
             return ended
         return min(ended, self._stepped[0])
 
     def of(self, number: int) -> int:
-        """Return the last backward call that had ended when the node with this number was built; of
-        those long ago, the last that is remembered.
+        """Return the generation of the node with this number: the last backward call that had ended
+        when it was built. If that is long ago, it is the last one that is remembered.
         """
         thread = self._threads.get(number - number % OTHER)
         if thread is None:
@@ -262,28 +276,29 @@ class Generations:
     def _ended(self, thread: _Thread, number: int) -> int:
         """Return how many calls had ended when this thread built the node with this number.
 
-        The engine builds nodes in calls only: seen from outside of them, all before the last end.
+        Threads of the engine build nodes only within calls. Seen from outside of calls, all of
+        their nodes were built before the last end.
         """
         ended = self._ended_by(thread, number)
         is_in_call = thread is not self._own_thread and thread.counts and self.is_own
         return min(ended, max(thread.start, len(self._places) - 1)) if is_in_call else ended
 
     def _ended_by(self, thread: _Thread, number: int) -> int:
-        """Return how many calls had ended when this thread gave this number to a node."""
+        """Return how many calls had ended when this thread's next number was this one."""
         if number >= thread.next:
             return len(self._places)
         return thread.start + bisect_right(thread.ended_at, number)
 
     def first_after(self, number: int) -> tuple[int, Place | None] | None:
-        """Return number and place of the first backward call that ended after the watch's own
-        thread had built the node with this number.
+        """Return number and line of the first backward call that ended after the watch's own thread
+        had built the node with this number.
         """
         ended = self._ended_by(self._own_thread, number)
         return (self._calls[ended], self._places[ended]) if ended < len(self._places) else None
 
     def as_own(self, number: int, *, first: bool = False) -> int:
-        """Return a number that a node of the watch's own thread had that was built at about the
-        time: the last, or the ``first``, that it can be.
+        """Return the number of a node that the watch's own thread built at about the same time as
+        this one of any thread: the last number that it can be, or the ``first``.
         """
         thread, own = self._threads.get(number - number % OTHER), self._own_thread
         if thread is None or thread is own:
@@ -295,17 +310,17 @@ class Generations:
 
     @property
     def now(self) -> int:
-        """The time. It goes on with each node of the watch's own thread and with each of its calls:
-        where only the engine builds nodes, the thread's next number stays the same.
+        """The time now, as a number that grows with each node of the watch's own thread and with
+        each of its calls: if only the engine builds nodes, the thread's next number stays the same.
         """
         return self.time_at(next_sequence_nr())
 
     def time_at(self, number: int) -> int:
-        """Return the time, now that this is the number of this thread's next node."""
+        """Return the time now, when this is the number of this thread's next node."""
         return time_at(number, self._begun)
 
     def time_of(self, number: int) -> int:
-        """Return when a node was built, or the last time that this can have been."""
+        """Return when a node was built; if that is not known exactly, the latest possible time."""
         thread, own = self._threads.get(number - number % OTHER), self._own_thread
         time = (self.as_own(number) + 1) * NODE
         if thread is None or thread is own:
@@ -314,7 +329,9 @@ class Generations:
         return time + 2 * self._calls[ended] - 1 if ended < len(self._places) else time
 
     def time_here(self, number: int) -> int:
-        """Return the same as this thread sees it: it built its own nodes in their order."""
+        """Return the same for a node as this thread sees it: it built its own nodes in their order,
+        whatever other threads did meanwhile.
+        """
         own = self.bits_of(this_thread.number)
         is_own = number - number % OTHER == own
         return (number - own + 1) * NODE if is_own else self.time_of(number)
@@ -322,11 +339,17 @@ class Generations:
     def tell_threads(
         self, numbers: Sequence[int], known: Sequence[bool], targets: Targets
     ) -> list[int]:
-        """Return the numbers of nodes with their threads; of those that saved something the thread
-        is ``known`` already. Node ``i`` has edges to the nodes ``targets[i]``.
+        """Tell which thread has built each node of a graph, and return the numbers with threads.
 
-        A node is younger than those that its edges lead to, and older than those whose edges lead
-        to it: in its own thread its number lies between theirs.
+        For nodes that saved something, the thread is ``known`` already: a pack hook ran in it. Node
+        ``i`` has edges to the nodes ``targets[i]``.
+
+        A node is younger than the nodes that its edges lead to, and older than the nodes whose
+        edges lead to it. So in its own thread its number lies between theirs. If it does not, or if
+        a node of the watch's own thread has that number already, another thread has built it:
+
+            loss.backward(create_graph=True)  # on a GPU, a thread of the engine builds the graph of
+            penalty = weight.grad.square().sum()  # weight.grad, and numbers its nodes from 0
         """
         numbers = [*numbers]
         least, below = [0] * len(numbers), [self.own_next] * len(numbers)
@@ -343,7 +366,8 @@ class Generations:
         def note_other(i: int) -> None:
             near = map(numbers.__getitem__, targets[i])
             others = {n - n % OTHER for n in near if OTHER < n < NO_SEQUENCE_NR} or self.others
-            # It is no older than is certain: of two threads take the one that was there last.
+            # Of two threads that can have built it, take the later time: a node that is taken to be
+            # too old would be reported as one of an earlier iteration.
             numbers[i] = max((bits + numbers[i] for bits in others), key=self.time_of)
 
         def is_told(i: int) -> bool:
@@ -353,7 +377,7 @@ class Generations:
             if is_other(i):
                 note_other(i)
             elif i in beside and not self._threads[beside[i]].counts:
-                # Either of two threads can have built it: it is no older than is certain.
+                # Either of two threads can have built it: again, take the later time.
                 numbers[i] = max(numbers[i], beside[i] + numbers[i], key=self.time_of)
             # What is built in a call has the number of what was built just before it.
             time = self.as_own(numbers[i]) + (numbers[i] >= OTHER) if is_told(i) else below[i]
@@ -375,7 +399,9 @@ class Generations:
         return numbers
 
     def around(self, number: int) -> tuple[Boundary | None, Boundary | None]:
-        """Return the last backward call before a node was built, and the first after it."""
+        """Return the ends of the last backward call before a node was built, and of the first one
+        after it.
+        """
         thread = self._threads.get(number - number % OTHER)
         if thread is None:
             return None, None
@@ -386,21 +412,29 @@ class Generations:
 
 
 # Guarded calls that are remembered, and nodes in them, to name the call that freed what another
-# one needs: nearly always one of the last. Beyond that, the older half is forgotten.
+# call needs: nearly always one of the last. If there are more, the older half is forgotten.
 _MOST_CALLS, _MOST_NUMBERS = 1_000, 250_000
-_MOST_MEANWHILE = 8  # calls since the last one at a place that are asked what they ran
-_MOST_ASKED = 256  # calls that are searched, one after the other, for the one that ran a node
+# Calls since the last one like it whose nodes are compared with an older part of a graph. Training
+# loops call backward at one to three lines: a GAN at two, an actor and a critic at two or three. If
+# more calls came between, the graph is read.
+_MOST_MEANWHILE = 8
+# Calls that are searched, one after the other, for the one that ran a node. Higher: the call that
+# freed a graph of long ago is still named. Lower: each search goes through fewer numbers of nodes.
+_MOST_ASKED = 256
 
 
-class Past:
-    """When the hooks were lifted, and the newest calls on recognized graphs, in the order of
-    time.
+class CallHistory:
+    """Records when the hooks were suspended and resumed, and which nodes the newest guarded calls
+    ran.
+
+    Nodes that are built without hooks have no mark. If a later call meets one of them freed, this
+    history tells which call did that, and at which line the node was made.
     """
 
     def __init__(self, generations: Generations) -> None:
         self._generations = generations
         self.counted: list[Counted] = []
-        """Calls that have ended since the others were remembered."""
+        """Counted calls that have ended since the others were remembered (``gather``)."""
         self._taken: list[Counted] = []
         self._calls: list[Guarded] = []
         self._nodes = 0
@@ -408,26 +442,28 @@ class Past:
         self._toggled_at = 0  # the last call that had begun at the last of these
 
     def toggle(self, calls: int) -> None:
-        """Note that the hooks are lifted now, or put back; so many calls have begun."""
+        """Note that the hooks are suspended or resumed now, after ``calls`` calls have begun."""
         self.gather()
         self._toggles.append(self._generations.own_next)
         self._toggled_at = calls
 
-    def was_lifted(self, sequence_nr: int) -> bool:
-        """Return whether the node with this number was built while the hooks were lifted."""
-        if sequence_nr >= OTHER:  # what it saved tells that
+    def was_suspended(self, sequence_nr: int) -> bool:
+        """Return whether the node with this number was built while the hooks were suspended."""
+        if sequence_nr >= OTHER:  # another thread's: only what it saved tells that
             return False
         return bool(self._toggles) and bisect_right(self._toggles, sequence_nr) % 2 == 1
 
     def add(self, call: Call) -> None:
-        """Remember a call that has just ended, by the number at which it did."""
+        """Remember a guarded call that has just ended."""
         self.gather()
         call.sequence_nr = self._generations.own_seen
         self._keep([call])
 
     def ran(self, numbers: list[int], calls: int, oldest: int) -> bool:
-        """Return whether a call may have run one of these nodes, of the newest of so many ``calls``
-        down to the one that had ended when number ``oldest`` came, or since the hooks were lifted.
+        """Return whether a call may have run one of the nodes with these numbers.
+
+        ``calls`` is the number of the newest call. Calls are searched from there back to the one
+        that had ended when number ``oldest`` came, or to when the hooks were suspended.
         """
         if min(numbers) < self._toggles[-1]:
             return True
@@ -443,13 +479,13 @@ class Past:
         return calls > self._toggled_at
 
     def take(self) -> list[Counted]:
-        """Return the calls that were counted since this was asked last."""
+        """Return the calls that were counted since ``take`` was called last."""
         self.gather()
         taken, self._taken = self._taken, []
         return taken
 
     def gather(self) -> None:
-        """Remember the calls that were counted like all others."""
+        """Remember the calls that were counted, as all other guarded calls are."""
         if self.counted:
             counted = self.counted[:]
             del self.counted[:]
@@ -466,9 +502,7 @@ class Past:
             del self._calls[older]
 
     def count_new(self, numbers: Sequence[int]) -> int:
-        """Count the nodes, leaves not among them, that are in no graph which the call before has
-        kept.
-        """
+        """Count the nodes, without leaves, that the call before has not run and kept."""
         self.gather()
         last = self._calls[-1] if self._calls else None
         if not isinstance(last, Call) or not last.keep:
@@ -476,32 +510,35 @@ class Past:
         return len({*numbers}.difference(last.numbers, (0,)))
 
     def has_new_shape(self, since: int) -> bool:
-        """Return whether a call after the one of this number was on a graph like none before."""
+        """Return whether a call after number ``since`` ran a graph of a new shape."""
         self.gather()
         return any(call.of_new_shape and call.number > since for call in self._calls)
 
-    def recall(self, token: Token) -> None:
-        """Fill in which call ran a node that was built without hooks, and where it was made."""
-        call = self.find(token.sequence_nr)
+    def recall(self, mark: NodeMark) -> None:
+        """Fill in, for a node that was built without hooks, which call ran it and where it was
+        made.
+        """
+        call = self.find(mark.sequence_nr)
         if call is None:
             return
-        token.call = call
+        mark.call = call
         if call.of_new_shape:
             return
-        index = call.numbers.index(token.sequence_nr)
-        token.place = call.shape.signature.places[index]
+        index = call.numbers.index(mark.sequence_nr)
+        mark.place = call.shape.signature.places[index]
         graph = call.shape.graph
         if graph is not None:
-            token.graph, token.index = graph, index
+            mark.graph, mark.index = graph, index
             node = graph.nodes[index] if index < len(graph.nodes) else None
             if node is not None and node.module is not None:
-                token.module = (node.module, node.module_class or "")
+                mark.module = (node.module, node.module_class or "")
 
     def find(self, number: int) -> Call | None:
-        """Find the call that ran the node with this number.
+        """Find the guarded call that ran the node with this number.
 
-        It is one of those that ended after it was built, and had it in its graph: the last that
-        freed it, as each could read what it saved, or else the last that kept it.
+        It ended after the node was built, and had it in its graph. Of several, it is the last that
+        freed its graph, because each of them could still read what the node saved, or else the last
+        that retained it.
         """
         self.gather()
         found = None
@@ -516,8 +553,8 @@ class Past:
         return found
 
     def who_freed(self, number: int) -> Call | None:
-        """Return the call that has most likely freed a node of long ago: the first that ended after
-        it was built.
+        """Return the call that most likely freed a node of long ago: the first that ended after the
+        node was built.
         """
         after = self._generations.first_after(number)
         if after is None:
@@ -528,5 +565,5 @@ class Past:
 
     @property
     def shapes(self) -> set[Shape]:
-        """The shapes of the last calls."""
+        """The shapes of the graphs of the last calls."""
         return {call.shape for call in self._calls[-_MOST_ASKED:]}

@@ -9,7 +9,7 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.calls import BEFORE_WATCH, EngineCall, Signature
 from gradscope.collect.generations import OTHER
-from gradscope.collect.marks import Stale, Token
+from gradscope.collect.marks import NodeMark, Stale
 from gradscope.collect.nodes import kind_of
 from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.walk import Targets, targets_of
@@ -17,12 +17,12 @@ from gradscope.program.sites import Place
 from gradscope.torch_private import NO_SEQUENCE_NR
 
 
-class Look:
+class Inspection:
     """What the inspection of one backward call's graph found; it lives until the engine starts.
 
     ``kinds`` and ``places`` are the signature of the graph: the type of each node in depth-first
     order, and where it was made. ``unhooked`` has address and bytes of what new nodes saved while
-    the hooks were lifted, which the ledger does not know; ``foreign`` says that hooks of the
+    the hooks were suspended, which the ledger does not know; ``foreign`` says that hooks of the
     program's own packed what some nodes saved. ``left`` counts the edges that were not followed.
     What the call has ``asked`` for are roots that are ``bare`` of a graph, inputs that are
     ``constant``, and ones that are ``unused``: each by its place among them.
@@ -31,7 +31,7 @@ class Look:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.index: dict[Node, int] = {}
-        self.tokens: list[Token] = []
+        self.marks: list[NodeMark] = []
         self.kinds: list[type] = []
         self.places: list[Place | None] = []
         self.left = self.nbytes = self.tensors = 0
@@ -77,14 +77,14 @@ class Look:
         self.stale = [] if is_freed else self.stale
         unnamed = (i for i, node in enumerate(self.nodes) if kind_of(type(node)).is_unnamed)
         run = [i for i in self.freed or unnamed if is_freed and self.will_run(i)]
-        for token in (self.tokens[i] for i in run):
-            token.freed_by = token.freed_by or BEFORE_WATCH
-        self.freed = [i for i in run if not built <= self.tokens[i].sequence_nr < OTHER] or run
+        for mark in (self.marks[i] for i in run):
+            mark.freed_by = mark.freed_by or BEFORE_WATCH
+        self.freed = [i for i in run if not built <= self.marks[i].sequence_nr < OTHER] or run
 
     def numbers_of(self, roots: Iterable[Node]) -> tuple[int, ...]:
         """Return the sequence numbers of those roots that were looked at."""
-        return tuple(self.tokens[self.index[n]].sequence_nr for n in roots if n in self.index)
+        return tuple(self.marks[self.index[n]].sequence_nr for n in roots if n in self.index)
 
     def count_fresh(self, latest: int) -> int:
         """Count the nodes, leaves not among them, that were built since this call, the latest."""
-        return sum(t.generation == latest and t.sequence_nr != NO_SEQUENCE_NR for t in self.tokens)
+        return sum(t.generation == latest and t.sequence_nr != NO_SEQUENCE_NR for t in self.marks)

@@ -14,8 +14,8 @@ from torch.autograd.graph import Node
 
 from gradscope.collect.calls import BEFORE_WATCH, EngineCall
 from gradscope.collect.generations import OTHER
-from gradscope.collect.inspection import Look
-from gradscope.collect.marks import KEY, OPAQUE, LeafToken, Packed, Packs, Stale, Token, Weight
+from gradscope.collect.inspection import Inspection
+from gradscope.collect.marks import KEY, OPAQUE, GraphMark, LeafMark, NodeMark, Packed, Packs, Stale
 from gradscope.collect.nodes import (
     CLONE,
     Kind,
@@ -40,29 +40,29 @@ _OF_NUMBERS = frozenset({torch.bool, torch.int64, torch.float64, torch.complex12
 _NOTHING: list[weakref.ref[Packed]] = []
 
 
-class Looker:
+class Inspector:
     """Inspects graphs for one watch."""
 
     def __init__(self, state: State) -> None:
-        self._state = state
+        self.state = state
         self._ledger, self._generations = state.ledger, state.generations
-        self._saving, self._past = state.saving, state.past
+        self._saving, self._history = state.saving, state.history
         # Classes of its own for each watch spare each mark one attribute.
-        self._token: type[Token] = type("Token", (Token,), {"census": state.census})
-        self._leaf_token: type[Token] = type("LeafToken", (LeafToken,), {"census": state.census})
+        self._node_mark: type[NodeMark] = type("NodeMark", (NodeMark,), {"census": state.census})
+        self._leaf_mark: type[NodeMark] = type("LeafMark", (LeafMark,), {"census": state.census})
 
-    def look(self, roots: Sequence[Node], place: Place | None = None) -> Look:
+    def walk(self, roots: Sequence[Node], place: Place | None = None) -> Inspection:
         """Walk the graph of a call at ``place``, mark new nodes, and check every saved tensor.
 
         This runs at every backward call, so it is one loop of its own, with local names.
         """
-        self._past.gather()
-        self._state.lifting.read_next()  # its nodes are marked from now on
-        look = Look()
-        nodes, index, tokens = look.nodes, look.index, look.tokens
+        self._history.gather()
+        self.state.suspension.read_next()  # its nodes are marked from now on
+        look = Inspection()
+        nodes, index, marks = look.nodes, look.index, look.marks
         kinds, places = look.kinds, look.places
-        census, generation = self._state.census, self._generations.latest
-        room, passes = self._state.stack_limit.room_for(0), self._state.budget is not None
+        census, generation = self.state.census, self._generations.latest
+        room, passes = self.state.stack_limit.room_for(0), self.state.budget is not None
         storages: dict[int, int] = {}
         slices: list[int] = []
         marked: set[int] = set()
@@ -73,7 +73,7 @@ class Looker:
                 continue
             i = len(nodes)
             if i >= room:
-                room = min(self._state.stack_limit.room_for(MOST_NODES), MOST_NODES)
+                room = min(self.state.stack_limit.room_for(MOST_NODES), MOST_NODES)
                 if i >= room:
                     look.left = len(stack) + 1
                     self._ledger.notes.add(
@@ -85,32 +85,32 @@ class Looker:
             nodes.append(node)
             kind = type(node)
             metadata: Any = node.metadata  # a property, though its stub says a method
-            token = metadata.get(KEY)
-            if token is None or token.census is not census:
-                if Weight.KEY in metadata:
-                    metadata[Weight.KEY].leave_to_marks()
-                token = metadata[KEY] = self._mark(look, node, slices)
+            mark = metadata.get(KEY)
+            if mark is None or mark.census is not census:
+                if GraphMark.KEY in metadata:
+                    metadata[GraphMark.KEY].leave_to_marks()
+                mark = metadata[KEY] = self._mark(look, node, slices)
                 marked.add(i)
             else:
-                asked = token.unseen or token.is_function or token.probed
-                if asked and token.freed_by is None:
-                    self._recheck(token, node)
-                elif passes and token.freed_by is None and any(r() is None for r in token.packs):
-                    token.freed_by = BEFORE_WATCH  # or by a call that was not looked at
+                asked = mark.unseen or mark.is_function or mark.probed
+                if asked and mark.freed_by is None:
+                    self._recheck(mark, node)
+                elif passes and mark.freed_by is None and any(r() is None for r in mark.packs):
+                    mark.freed_by = BEFORE_WATCH  # or by a call that was not looked at
                 if kind.__name__ == "CompiledFunctionBackward":
                     look.compiled.append(i)
-            if token.freed_by is not None:
+            if mark.freed_by is not None:
                 look.freed.append(i)
-            tokens.append(token)
-            older = token.generation != generation and token.sequence_nr != NO_SEQUENCE_NR
-            if older and (look.oldest is None or token.generation < look.oldest):
-                look.oldest = token.generation
-            if token.packs:
-                self._check(look, i, token, storages)
-            if token.probed and not token.is_run_elsewhere:
+            marks.append(mark)
+            older = mark.generation != generation and mark.sequence_nr != NO_SEQUENCE_NR
+            if older and (look.oldest is None or mark.generation < look.oldest):
+                look.oldest = mark.generation
+            if mark.packs:
+                self._check(look, i, mark, storages)
+            if mark.probed and not mark.is_run_elsewhere:
                 look.stale += [(i, stale) for stale in stale_by_engine(node, kind_of(kind))]
             kinds.append(kind)
-            places.append(token.place)
+            places.append(mark.place)
             following = node.next_functions
             if len(following) == 1:
                 target = following[0][0]
@@ -128,56 +128,56 @@ class Looker:
         look.tensors += len(look.unhooked)
         look.nbytes = sum(storages.values())
         if look.unhooked:
-            made = self._state.recognizer.places_of(tuple(kinds), place)
-            for i, (token, where) in enumerate(zip(tokens, made, strict=False)):
-                if token.place is None:
-                    token.place = places[i] = where
+            made = self.state.recognizer.places_of(tuple(kinds), place)
+            for i, (mark, where) in enumerate(zip(marks, made, strict=False)):
+                if mark.place is None:
+                    mark.place = places[i] = where
         return look
 
-    def _mark(self, look: Look, node: Node, slices: list[int]) -> Token:
+    def _mark(self, look: Inspection, node: Node, slices: list[int]) -> NodeMark:
         """Make the mark of a node that no look has met, and tie to it what the node saved."""
         kind = type(node)
         known = known_kinds.get(kind) or kind_of(kind)
         if known.is_leaf:
-            token = self._leaf_token()
+            mark = self._leaf_mark()
         else:
-            token = self._token()
-            self._state.census.alive += 1
-        token.generation = self._generations.latest
-        token.sequence_nr = node._sequence_nr()
+            mark = self._node_mark()
+            self.state.census.alive += 1
+        mark.generation = self._generations.latest
+        mark.sequence_nr = node._sequence_nr()
         packs = _NOTHING
         if self._saving.other_thread and not known.is_leaf:
-            packs = self._claim_own(token, node, known)
+            packs = self._claim_own(mark, node, known)
         elif known.saves:
-            packs = self._ledger.pending.pop(token.sequence_nr, _NOTHING)
-        number = token.sequence_nr
+            packs = self._ledger.pending.pop(mark.sequence_nr, _NOTHING)
+        number = mark.sequence_nr
         if number < self._generations.first:
-            self._state.census.before += 1
+            self.state.census.before += 1
         if known.is_function:
-            token.is_function = True
+            mark.is_function = True
             if known.is_compiled:
                 look.compiled.append(look.index[node])
-            self._tie(look, token, node, known)
+            self._tie(look, mark, node, known)
         elif known.is_slices:
             if packs:  # claimed with those of its inner node, once the other nodes have theirs
                 self._ledger.pending[number] = packs
-            token.unseen = OPAQUE
+            mark.unseen = OPAQUE
             if slices_were_freed(node):  # its number does not tell: another thread has its own
-                token.freed_by = BEFORE_WATCH
+                mark.freed_by = BEFORE_WATCH
             slices.append(look.index[node])
         elif packs:
             if SAVED_TENSORS_ARE_READABLE and len(packs) < len(known.names):
                 packs = self._held(node, known) or packs
-            token.packs = self._claim(token, packs)
+            mark.packs = self._claim(mark, packs)
         elif known.names or is_foreach(node, known):
-            self._tie(look, token, node, known)
+            self._tie(look, mark, node, known)
         if number < self._generations.newest or (number >= OTHER and not known.is_leaf):
-            token.generation = self._generations.of(number)
-        return token
+            mark.generation = self._generations.of(number)
+        return mark
 
-    def _check(self, look: Look, i: int, token: Token, storages: dict[int, int]) -> None:
+    def _check(self, look: Inspection, i: int, mark: NodeMark, storages: dict[int, int]) -> None:
         """Count what a node saved, and see what of it is stale."""
-        for reference in token.packs:
+        for reference in mark.packs:
             packed = reference()
             if packed is None:
                 continue
@@ -190,7 +190,7 @@ class Looker:
                 look.stale += [(i, s) for s in stale_inputs_of_checkpoint(packed.theirs[1])]
             elif tensor is not None and (
                 tensor._version != packed.version
-                or (packed.is_detached and not (token.is_function or packed.by_function))
+                or (packed.is_detached and not (mark.is_function or packed.by_function))
             ):
                 node = look.nodes[i]
                 kind = kind_of(type(node))
@@ -198,37 +198,37 @@ class Looker:
                 if kind.names and packed not in packs_in(node, kind):
                     continue
                 by_function = packed.by_function or FUNCTION_APPLY is None
-                asked = kind.is_slices and not token.is_run_elsewhere
+                asked = kind.is_slices and not mark.is_run_elsewhere
                 if not asked or slices_may_be_stale(node, by_function):
                     look.stale.append((i, Stale(tensor, packed.version)))
 
-    def _tie(self, look: Look, token: Token, node: Node, kind: Kind) -> None:
+    def _tie(self, look: Inspection, mark: NodeMark, node: Node, kind: Kind) -> None:
         """Read from the node what it saved, if its number does not identify it or no hooks were
         installed.
         """
         packs, unseen = [], []
-        lifted = self._past.was_lifted(token.sequence_nr)
-        if lifted:
-            self._past.recall(token)
+        suspended = self._history.was_suspended(mark.sequence_nr)
+        if suspended:
+            self._history.recall(mark)
         for name, data in held(node, kind):
             if isinstance(data, Packed) and data.ledger is self._ledger:
                 packs.append(weakref.ref(data))
             else:
                 unseen.append((name.split("[", 1)[0], data))
-        if lifted:
+        if suspended:
             look.unhooked += [weight(each) for _, each in unseen if isinstance(each, torch.Tensor)]
-        token.packs = self._claim(token, packs)
-        token.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
+        mark.packs = self._claim(mark, packs)
+        mark.unseen = tuple(dict.fromkeys(name for name, _ in unseen))
         are_numbers = all(_may_be_number(data) for _, data in unseen)
-        token.probed = bool(unseen) and (lifted or not self._state.hooked or not are_numbers)
-        token.probed = token.probed or kind.is_unnamed  # by hooks unseen: it may have saved nothing
+        mark.probed = bool(unseen) and (suspended or not self.state.hooked or not are_numbers)
+        mark.probed = mark.probed or kind.is_unnamed  # by hooks unseen: it may have saved nothing
         if not packs and not unseen and was_freed(node, kind):
-            token.unseen = kind.names
-            if lifted and token.call is None:
-                token.call = self._past.who_freed(token.sequence_nr)
-            token.freed_by = token.call or BEFORE_WATCH
-            if token.call is None:
-                token.generation = 0
+            mark.unseen = kind.names
+            if suspended and mark.call is None:
+                mark.call = self._history.who_freed(mark.sequence_nr)
+            mark.freed_by = mark.call or BEFORE_WATCH
+            if mark.call is None:
+                mark.generation = 0
 
     def _held(self, node: Node, kind: Kind) -> list[weakref.ref[Packed]]:
         """Return what a node has of ours, where it can have saved more than waits for its number:
@@ -237,20 +237,20 @@ class Looker:
         found = packs_in(node, kind)
         return [weakref.ref(packed) for packed in found if packed.ledger is self._ledger]
 
-    def _claim(self, token: Token, packs: Packs) -> Packs:
-        """Tie saved tensors to the node of a token."""
+    def _claim(self, mark: NodeMark, packs: Packs) -> Packs:
+        """Tie saved tensors to the node of a mark."""
         for reference in packs:
             packed = reference()
             if packed is not None:
-                packed.token = token
-                if packed.sequence_nr != token.sequence_nr:  # that of a node built meanwhile
+                packed.mark = mark
+                if packed.sequence_nr != mark.sequence_nr:  # that of a node built meanwhile
                     self._ledger.pending.pop(packed.sequence_nr, None)
-                if token.place is None:
-                    token.place, token.module = packed.place, packed.module
-                    token.route, token.differentiates = packed.route, packed.differentiates
+                if mark.place is None:
+                    mark.place, mark.module = packed.place, packed.module
+                    mark.route, mark.differentiates = packed.route, packed.differentiates
         return packs
 
-    def _claim_own(self, token: Token, node: Node, kind: Kind) -> list[weakref.ref[Packed]]:
+    def _claim_own(self, mark: NodeMark, node: Node, kind: Kind) -> list[weakref.ref[Packed]]:
         """Find out which thread built a node, by what it saved; return this where the node itself
         cannot be asked for it.
 
@@ -260,35 +260,35 @@ class Looker:
         pending = self._ledger.pending
         own = packs_in(node, kind)
         if not own:
-            token.sequence_nr += self._state.noted(node)
-            waiting = [n for n in self._generations.alike(token.sequence_nr) if n in pending]
+            mark.sequence_nr += self.state.noted(node)
+            waiting = [n for n in self._generations.alike(mark.sequence_nr) if n in pending]
             is_hidden = kind.is_slices or (kind.is_unnamed and not is_foreach(node, kind))
             if len(waiting) != 1 or not is_hidden:
                 return _NOTHING
-            token.sequence_nr = waiting[0]
+            mark.sequence_nr = waiting[0]
             return pending.pop(waiting[0])
-        token.sequence_nr += self._generations.bits_of(own[0].thread)
+        mark.sequence_nr += self._generations.bits_of(own[0].thread)
         mine = {id(packed) for packed in own}
-        left = pending.pop(token.sequence_nr, ())
+        left = pending.pop(mark.sequence_nr, ())
         if left := [r for r in left if r() is not None and id(r()) not in mine]:
-            pending[token.sequence_nr] = left
+            pending[mark.sequence_nr] = left
         return _NOTHING
 
-    def _tell_threads(self, look: Look, marked: set[int]) -> None:
+    def _tell_threads(self, look: Inspection, marked: set[int]) -> None:
         """Tell which nodes another thread has built of those that saved nothing."""
-        tokens, generations = look.tokens, self._generations
-        known = [i not in marked or bool(token.packs) for i, token in enumerate(tokens)]
-        numbers = [token.sequence_nr for token in tokens]
+        marks, generations = look.marks, self._generations
+        known = [i not in marked or bool(mark.packs) for i, mark in enumerate(marks)]
+        numbers = [mark.sequence_nr for mark in marks]
         told = generations.tell_threads(numbers, known, look.targets)
-        for token, number in zip(tokens, told, strict=True):
-            if number != token.sequence_nr:
-                token.sequence_nr, token.generation = number, generations.of(number)
+        for mark, number in zip(marks, told, strict=True):
+            if number != mark.sequence_nr:
+                mark.sequence_nr, mark.generation = number, generations.of(number)
                 if len(generations.others) == 1:  # else which of them has built it is a guess
                     generations.see_built(number, counts=True)
-        ages = [t.generation for t in tokens if t.sequence_nr != NO_SEQUENCE_NR]
+        ages = [t.generation for t in marks if t.sequence_nr != NO_SEQUENCE_NR]
         look.oldest = min([age for age in ages if age != generations.latest], default=None)
 
-    def _claim_slices(self, look: Look, slices: list[int], storages: dict[int, int]) -> None:
+    def _claim_slices(self, look: Inspection, slices: list[int], storages: dict[int, int]) -> None:
         """Tie to new CopySlices nodes what the nodes that they wrap have saved.
 
         The wrapped node was built just before, by the same instruction. Between the two lies at
@@ -297,33 +297,33 @@ class Looker:
         """
         pending = self._ledger.pending
         previous = -1
-        for i in sorted(slices, key=lambda i: look.tokens[i].sequence_nr):
-            token = look.tokens[i]
+        for i in sorted(slices, key=lambda i: look.marks[i].sequence_nr):
+            mark = look.marks[i]
             place = None
-            for number in range(token.sequence_nr + 1, max(previous, token.sequence_nr - 4), -1):
+            for number in range(mark.sequence_nr + 1, max(previous, mark.sequence_nr - 4), -1):
                 packs = [p for p in (r() for r in pending.get(number, _NOTHING)) if p is not None]
                 if not packs or (place is not None and packs[0].place is not place):
                     continue
-                if number < token.sequence_nr - 1 and not any(
-                    _may_lie_between(p, number, token.sequence_nr) for p in packs
+                if number < mark.sequence_nr - 1 and not any(
+                    _may_lie_between(p, number, mark.sequence_nr) for p in packs
                 ):
                     continue
                 place = packs[0].place
-                token.packs = [*token.packs, *self._claim(token, pending.pop(number))]
-            hidden = self._ledger.loose.of_slices(token.sequence_nr)
-            token.packs = [*token.packs, *self._claim(token, hidden)]
-            previous = token.sequence_nr
-            pending.pop(token.sequence_nr, None)
-            self._check(look, i, token, storages)
+                mark.packs = [*mark.packs, *self._claim(mark, pending.pop(number))]
+            hidden = self._ledger.hidden.of_slices(mark.sequence_nr)
+            mark.packs = [*mark.packs, *self._claim(mark, hidden)]
+            previous = mark.sequence_nr
+            pending.pop(mark.sequence_nr, None)
+            self._check(look, i, mark, storages)
 
-    def _recheck(self, token: Token, node: Node) -> None:
+    def _recheck(self, mark: NodeMark, node: Node) -> None:
         """Find out whether a call has freed what our hooks did not see: the last that ran the node,
         or one that was not looked at.
         """
-        if token.call is None:
-            self._past.recall(token)
-        passes = self._state.passes
-        call = token.call or (BEFORE_WATCH if passes else None)
+        if mark.call is None:
+            self._history.recall(mark)
+        passes = self.state.passes
+        call = mark.call or (BEFORE_WATCH if passes else None)
         if call is None or call.open:
             return
         kind = kind_of(type(node))
@@ -334,11 +334,11 @@ class Looker:
         else:
             freed = not held(node, kind)
         if freed:
-            token.freed_by = BEFORE_WATCH if passes and call.keep else call
+            mark.freed_by = BEFORE_WATCH if passes and call.keep else call
 
-    def look_for(self, asked: EngineCall, roots: Sequence[Node], place: Place | None) -> Look:
+    def inspect(self, asked: EngineCall, roots: Sequence[Node], place: Place | None) -> Inspection:
         """Look at the graph of a call, and find out which nodes it will run."""
-        look = self.look(roots, place)
+        look = self.walk(roots, place)
         look.asked, look.bare, look.constant = asked, asked.bare, asked.constant
         look.unused = [] if look.left else asked.unused(look.nodes)
         if not asked.inputs:

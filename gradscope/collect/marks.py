@@ -1,4 +1,4 @@
-"""Defines what gradscope leaves in the program's graphs: a Token on each node, and a Packed in
+"""Defines what gradscope leaves in the program's graphs: a NodeMark on each node, and a Packed in
 place of each saved tensor.
 
 Each lives exactly as long as what it stands for, so its destruction is an event.
@@ -37,7 +37,7 @@ class Census:
         """About what those of them have saved that their last call has kept."""
 
 
-class Weight:
+class GraphMark:
     """Counts the nodes of a graph of which only the root is marked, and what a call left in it."""
 
     __slots__ = ("_census", "_kept", "_nodes")
@@ -131,7 +131,7 @@ class Packed:
     thread: int = 0
     storage: int = 0
     nbytes: int = 0
-    token: Token | None = None
+    mark: NodeMark | None = None
     theirs: tuple[Any, Callable[[Any], torch.Tensor]] | None = None
 
     @hidden_from_compiler
@@ -154,7 +154,7 @@ class Packed:
 Packs: TypeAlias = Sequence[weakref.ref[Packed]]
 
 
-class Token:
+class NodeMark:
     """What a watch knows of one node, for as long as the node lives.
 
     ``call`` is the last backward call that ran the node, ``freed_by`` the one in which the graph
@@ -202,7 +202,7 @@ class Token:
         return call is not None and call.open and not (here is not None and here.is_in(call))
 
 
-class LeafToken(Token):
+class LeafMark(NodeMark):
     """The mark on the node of a leaf. It is not counted, because graphs share such nodes and torch
     does not number them.
     """
@@ -214,11 +214,11 @@ class LeafToken(Token):
 
 def are_made() -> bool:
     """Return whether any node may have a mark: each watch makes its own class of them."""
-    return len(Token.__subclasses__()) > 1
+    return len(NodeMark.__subclasses__()) > 1
 
 
-def token_of(node: Node) -> Token | None:
+def mark_of(node: Node) -> NodeMark | None:
     """Return the mark on a node, if a watch has met it."""
     metadata: Any = node.metadata  # a property, though its stub says a method
     mark = metadata.get(KEY)
-    return mark if isinstance(mark, Token) else None
+    return mark if isinstance(mark, NodeMark) else None

@@ -19,16 +19,16 @@ from gradscope.program.tensors import parameters_of, storage_of
 from gradscope.rules.gs201 import Modified
 
 if TYPE_CHECKING:
-    from gradscope.collect.marks import Packed, Stale, Token
+    from gradscope.collect.marks import NodeMark, Packed, Stale
 
-# Steps of optimizers that are remembered, to say which has changed a saved parameter: most often
-# the last. An older one stays without a name.
+# Steps of optimizers that are remembered, to say which of them modified a saved parameter: most
+# often the last one. If it was an older one, the finding names no line.
 _MOST_STEPS = 128
 
 
 class _OptimizerStep:
-    """One step of an optimizer: the versions of its parameters before and after. It holds none of
-    them.
+    """One step of an optimizer: the versions of its parameters before and after. It holds no
+    tensor.
     """
 
     def __init__(self, optimizer: Any) -> None:
@@ -41,7 +41,7 @@ class _OptimizerStep:
         self.place = place
 
     def changed(self, tensor: torch.Tensor, version: int) -> bool:
-        """Return whether this step changed a tensor while it had this version."""
+        """Return whether this step was the first to modify a tensor that had this version."""
         key, parameters = storage_of(tensor), parameters_of(self.optimizer())
         return bool(key) and any(
             before <= version < after and storage_of(parameter) == key
@@ -49,7 +49,7 @@ class _OptimizerStep:
         )
 
     def owns(self, tensor: torch.Tensor) -> bool:
-        """Return whether the step may change a tensor."""
+        """Return whether the tensor is a parameter that the step may modify."""
         key, parameters = storage_of(tensor), parameters_of(self.optimizer())
         return bool(key) and any(storage_of(parameter) == key for parameter in parameters)
 
@@ -59,8 +59,10 @@ class _OptimizerStep:
 
 
 class Mutations:
-    """Evidence of in-place modifications. Versions of parameters are compared only at optimizer
-    steps, and only while a graph still holds saved tensors: in a healthy loop none does by then.
+    """Evidence of who modified saved tensors in place.
+
+    Versions of parameters are compared only at optimizer steps, and only while a graph still holds
+    saved tensors: in a healthy loop none does by then.
     """
 
     def __init__(self) -> None:
@@ -75,15 +77,16 @@ class Mutations:
         self._step = _OptimizerStep(optimizer) if looks else None
 
     def after_step(self, optimizer: Any, place: Place | None) -> None:
-        """Note which of them the step has changed."""
+        """Note which parameters the step has modified."""
         step, self._step = self._step, None
         if step is not None and step.optimizer() is optimizer:
             step.end(optimizer, place)
             self._steps.append(step)
 
     def note(self, packed: Packed, site: Site) -> bool:
-        """Note the line that was seen to change a saved tensor; False if it was an optimizer's
-        step, which is known already or soon will be: one that an override follows line by line.
+        """Note the line that was seen to modify a saved tensor; return False if that was an
+        optimizer step. The step is known already, or will be when it ends: lines within it are seen
+        if the program wrote the optimizer.
         """
         assert packed.tensor is not None
         is_under_way = self._step is not None and self._step.owns(packed.tensor)
@@ -93,25 +96,28 @@ class Mutations:
         return True
 
     def _step_after(self, tensor: torch.Tensor, version: int) -> Site | None:
-        """Return the step that changed a tensor when it had this version."""
+        """Return the line of the step that modified a tensor when it had this version."""
         return next(
             (site_of(step.place) for step in self._steps if step.changed(tensor, version)), None
         )
 
     def who_modified(
-        self, stale: Stale, token: Token, call: BackwardCall, visible: frozenset[str]
+        self, stale: Stale, mark: NodeMark, call: BackwardCall, visible: frozenset[str]
     ) -> Modified:
-        """Return what is known of the first change of a tensor since it was saved.
+        """Return what is known of the first modification of a tensor since it was saved.
 
-        ``visible`` are the program's names for the tensor.
+        The evidence, from best to worst: an optimizer step over which its version moved; the line
+        after which the line watch saw the version move; and the one statement in the source,
+        between saving and the call, that is an in-place operation on one of the tensor's
+        ``visible`` names.
         """
         step = self._step_after(stale.tensor, stale.version)
         if step is not None:
             return Modified(step, step, by_step=True)
-        for packed in (reference() for reference in token.packs):
+        for packed in (reference() for reference in mark.packs):
             if packed is not None and packed.tensor is stale.tensor and packed in self._seen:
                 return Modified(self._seen[packed], self._seen[packed])
-        saved_at = site_of(token.place)
+        saved_at = site_of(mark.place)
         files = dict.fromkeys(s.file for s in (saved_at, call.site) if s is not None)
         candidates = tuple(s for file in files for s in statements.in_place_statements(file))
         candidates = statements.between(candidates, saved_at, call.site)
@@ -121,11 +127,11 @@ class Mutations:
 
 
 def node_site(name: str, after: Site | None, before: Site | None, *, one_line: bool) -> Site | None:
-    """Return where a node of this name was built whose saved tensors were not seen, if that can be
-    told: such is a multiplication by a Python number.
+    """Return the line that built a node of this kind whose saved tensors no hook has seen, such as
+    ``x * 2`` with a Python number; None if the source does not tell.
 
-    ``after`` and ``before`` are the places that are known of what was built before and after it.
-    ``one_line``: where both are the same line, nothing else ran in between.
+    ``after`` and ``before`` are the lines that built the nodes before and after it. ``one_line``:
+    if both are the same line, nothing else ran in between.
     """
     files = dict.fromkeys(s.file for s in (after, before) if s is not None)
     candidates = tuple(s for file in files for s in statements.operations(file, name))
@@ -141,10 +147,11 @@ def node_site(name: str, after: Site | None, before: Site | None, *, one_line: b
 def likeliest(
     candidates: tuple[Statement, ...], names: frozenset[str], near: Site | None
 ) -> Statement | None:
-    """Return the one candidate that the evidence prefers to all others, if there is one.
+    """Return the one candidate that the evidence prefers to all others; None if two are equally
+    likely.
 
-    A statement that changes something by a name the tensor is known by speaks loudest, then one in
-    the function that saved it.
+    The best evidence is that a statement modifies something under one of the tensor's names; then,
+    that it is in the function that saved the tensor.
     """
 
     def weight(statement: Statement) -> tuple[bool, bool]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from traceback import walk_tb
 from typing import Any, TypeVar
 
-from gradscope.collect.marks import LeafToken, Packed, Token, Weight
+from gradscope.collect.marks import GraphMark, LeafMark, NodeMark, Packed
 from gradscope.program.sites import OWN, USER, owner_of
 from gradscope.torch_private import hidden_from_compiler
 
@@ -76,7 +76,7 @@ signals, and what they raise there is lost: Ctrl-C would do nothing. The next ba
 ends, or the next saved tensor, raises it.
 """
 
-_DESTRUCTORS = tuple(each.__del__ for each in (Packed, Token, LeafToken, Weight))
+_DESTRUCTORS = tuple(each.__del__ for each in (Packed, NodeMark, LeafMark, GraphMark))
 
 
 @hidden_from_compiler

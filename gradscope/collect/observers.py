@@ -7,7 +7,7 @@ from types import FrameType, ModuleType
 from typing import Any, Concatenate, ParamSpec, TypeAlias
 
 from gradscope.collect.calls import Call, Guarded
-from gradscope.collect.inspection import Look
+from gradscope.collect.inspection import Inspection
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
 from gradscope.model import BackwardCall, Finding
@@ -37,7 +37,7 @@ class Observer:
     # points at which findings are announced
 
     def before_call(
-        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
     ) -> Announced:
         """A backward call is about to run on the nodes of ``look``; ``frame`` makes the call."""
 

@@ -27,12 +27,12 @@ LOOKS = 2_000
 
 # Nodes behind which a Function saved something, kept in case it changed a view in place; the
 # older half is forgotten first. Such a CopySlices is asked at the next call, or a line later.
-_MOST_LOOSE = 1_024
+_MOST_HIDDEN = 1_024
 
 _counts_of = attrgetter(*COUNTS)
 
 
-class Loose:
+class HiddenSaves:
     """What Functions saved last, by the number of the last node that there was then.
 
     A Function is asked what it saved, but for one that changed a view in place: CopySlices hides
@@ -45,8 +45,8 @@ class Loose:
     def add(self, number: int, packed: Packed) -> None:
         """Note one saved tensor; of too many, forget the oldest."""
         self._saved.setdefault(number, []).append(weakref.ref(packed))
-        if len(self._saved) > _MOST_LOOSE:
-            self._saved = dict([*self._saved.items()][_MOST_LOOSE // 2 :])
+        if len(self._saved) > _MOST_HIDDEN:
+            self._saved = dict([*self._saved.items()][_MOST_HIDDEN // 2 :])
 
     def last(self, number: int) -> Packed | None:
         """Return what was saved last since this node was built."""
@@ -68,7 +68,7 @@ class Ledger:
         self.notes = notes
         self.pending: dict[int, list[weakref.ref[Packed]]] = {}
         """Saved tensors of nodes that no look at a graph has met yet, by the node's number."""
-        self.loose = Loose()
+        self.hidden = HiddenSaves()
         self.storages: dict[int, int] = {}
         self.saved_tensors = self.saved_bytes = 0
         self.freed_tensors = self.freed_bytes = self.returned_bytes = 0
@@ -125,8 +125,8 @@ class Ledger:
             self.notes.failed("booking a saved tensor failed in gradscope", failure)
 
     def _book(self, packed: Packed) -> None:
-        token = packed.token
-        call = None if token is None or not token.call or not token.call.open else token.call
+        mark = packed.mark
+        call = None if mark is None or not mark.call or not mark.call.open else mark.call
         self.live_tensors -= 1
         nbytes = 0
         returned = False
@@ -146,8 +146,8 @@ class Ledger:
                     and packed.tensor is not None
                     and is_alone(packed)
                 )
-        if token is not None and call is not None:
-            token.freed_by = call
+        if mark is not None and call is not None:
+            mark.freed_by = call
             self.freed_tensors += 1
             self.freed_bytes += nbytes
             call.freed_tensors += 1
@@ -159,7 +159,7 @@ class Ledger:
             self.dropped_tensors += 1
             self.dropped_bytes += nbytes
             self.observers.tell(Observer.dropped, packed, nbytes)
-            if token is None and packed.sequence_nr != UNTIED:
+            if mark is None and packed.sequence_nr != UNTIED:
                 self.pending.pop(packed.sequence_nr, None)
 
 

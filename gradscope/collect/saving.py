@@ -19,10 +19,10 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect import slots
-from gradscope.collect.checkpoints import Recomputing
+from gradscope.collect.checkpoints import Checkpoints
 from gradscope.collect.engine_errors import DETACHED, PACK_HOOK_MODIFIES, modified_in_place
 from gradscope.collect.generations import OTHER, Generations, this_thread
-from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, token_of
+from gradscope.collect.marks import UNKNOWN, UNTIED, Packed, mark_of
 from gradscope.collect.nodes import CLONE, has_yet_to_save, kind_of
 from gradscope.collect.notes import Notes, postponed, raise_postponed, raised_by_program
 from gradscope.collect.observers import Observer
@@ -70,39 +70,46 @@ _COPIES_TAKE_HOOKS = not SAVED_TENSORS_ARE_READABLE
 dies in Python (seen up to torch 2.8), it takes the leaf's hooks with it: see slots.part_from_leaf.
 """
 _FRESH_REFERENCES = 3 + AS_ARGUMENT
-"""Of a tensor that only C++ has seen, counted from inside a pack hook."""
+"""References to a tensor that only C++ has seen, as counted from inside a pack hook."""
 
 
 class Saving:
-    """The pair of hooks of a watch, and what composes it with the program's own."""
+    """The pack hook and the unpack hook of a watch, and how they are composed with the program's
+    own.
+
+    The pack hook runs for each tensor that an operation saves. It returns a ``Packed`` in its
+    place, notes the line that saved it, and finds out for which node it was saved.
+    """
 
     def __init__(self, ledger: Ledger, names: Names, generations: Generations) -> None:
         self.ledger = ledger
         self.generations = generations
         self.routes = Routes()
-        self.recomputing = Recomputing(names, ledger.observers, ledger.notes)
+        self.recomputing = Checkpoints(names, ledger.observers, ledger.notes)
         self._names = names
         # A class of its own for each watch spares each object one attribute.
         self._new: type[Packed] = type("Packed", (Packed,), {"ledger": ledger})
         self.detailed = True
-        """Note the module of each node: for a picture, so not once such graphs were pictured."""
+        """Whether the module of each node is noted: until there is a snapshot of such graphs."""
         self.looks_left = LOOKS
         self.other_thread = self.is_shared = False
-        """Whether another thread than the watch's own has saved a tensor, and whether one has that
-        ran no call of it.
+        """Whether a thread other than the watch's own saved a tensor, and whether one did so that
+        was not a thread of the engine for one of its calls.
         """
         self._own = this_thread.number
         self.leave_late: Callable[[], None] | None = None
-        """Set when the watch has ended: takes our pair out of a thread out of its reach."""
+        """Set when the watch has ended: takes our hooks out of a thread that it could not reach."""
         self._checking = True
         self._last_sequence_nr = self._last_number = -1
         self._last_code: CodeType | None = None
         self._last: tuple[Any, ...] = ()
-        """Of the last node place, route, what it is built within, and whether it is untied."""
+        """For the last node: line, route, what it is built within, and whether it is untied."""
 
     @hidden_from_compiler
     def pack(self, tensor: torch.Tensor) -> Packed:
-        """The pack hook. It runs for every saved tensor, so the common case is written out here."""
+        """Pack a saved tensor, for torch. This runs for every saved tensor, so the common case is
+        written out here.
+        """
         if postponed:
             raise_postponed()
         if self.leave_late is not None:
@@ -151,7 +158,7 @@ class Saving:
         return packed
 
     def _pack_plainly(self, tensor: torch.Tensor, failure: Exception) -> Packed:
-        """Keep a tensor with nothing but its version, where a part of ours has failed."""
+        """Keep a tensor with nothing but its version, after a failure of ours."""
         self.ledger.notes.failed("noting a saved tensor failed in gradscope", failure)
         with DisableTorchFunction():
             packed = self._counted()
@@ -169,7 +176,9 @@ class Saving:
         return self._new()
 
     def _pack(self, tensor: torch.Tensor, frame: FrameType | None) -> Packed:
-        """Pack a tensor subclass, or under a torch function mode: neither may see what we do."""
+        """Pack a tensor subclass, or any tensor under a torch function mode: neither may see our
+        calls.
+        """
         packed = self._counted()
         packed.sequence_nr = next_sequence_nr() - 1
         version = packed.version = tensor._version
@@ -189,7 +198,11 @@ class Saving:
 
     @hidden_from_compiler
     def _tie(self, packed: Packed, caller: FrameType | None) -> None:
-        """Note which node a tensor was saved for, and where; those of one node come in a row."""
+        """Note for which node a tensor was saved, and at which line.
+
+        Torch does not tell a pack hook its node. But the tensors of one node are saved in a row,
+        and its sequence number is the newest one then.
+        """
         if self.detailed:
             self.ledger.observers.tell(Observer.saved, packed)
         sequence_nr = next_sequence_nr() - 1
@@ -230,7 +243,7 @@ class Saving:
             self.recomputing.applied()
             if code is FUNCTION_APPLY:
                 packed.by_function = True
-                self.ledger.loose.add(sequence_nr, packed)
+                self.ledger.hidden.add(sequence_nr, packed)
             return
         pending = self.ledger.pending
         number = packed.sequence_nr
@@ -250,16 +263,17 @@ class Saving:
             packed.module = self._names.module_of(caller)
             packed.within = library_way(caller)
         call = carried(CALL)
-        # By the engine itself: only torch's function that calls it may lie between.
+        # Whether the engine itself builds the node (``create_graph``), and not a hook of the
+        # program: only torch's own function may lie between.
         if call is not None and (caller is call.frame or caller.f_back is call.frame):
             node = current_node()
-            token = None if node is None else token_of(node)
-            if token is not None:
-                packed.module = packed.module or token.module
-                packed.differentiates = node.name(), token.place
+            mark = None if node is None else mark_of(node)
+            if mark is not None:
+                packed.module = packed.module or mark.module
+                packed.differentiates = node.name(), mark.place
 
     def _note_other(self, number: int) -> None:
-        """Note that another thread builds nodes: one of the engine's for a call, or of its own."""
+        """Note that another thread builds nodes: a thread of the engine, or one of the program."""
         self.other_thread = True
         call = carried(CALL)
         by_engine = call is not None and call.own
@@ -267,15 +281,17 @@ class Saving:
         self.is_shared = self.is_shared or not by_engine
 
     def _is_input(self, packed: Packed, tensor: torch.Tensor, frame: FrameType | None) -> bool:
-        """Ask the tensor's own node whether it is another than the one being built; False where
-        that is not certain.
+        """Return whether a tensor is an input of the node that saves it; False if that is not
+        certain.
 
-        Numbers do not tell: while a node is being built torch may build others, for a clone of what
-        the operation changes, for views whose base was modified, or within a function in C++. But
-        an output is known by this, that its node has yet to save it.
+        An output must be kept as an alias, or it would hold its own node, and never be freed. It is
+        an output if its own node is the one being built. Sequence numbers do not tell that: while a
+        node is being built, torch may build others, for a clone of what the operation changes, for
+        views whose base was modified, or within a function in C++. But the node of an output has
+        yet to save it.
 
-        That looks at a node, which a deep graph bears only so often; the budget is renewed at every
-        backward call.
+        This shows the node to Python, which costs stack when it is destroyed. So it is done only
+        ``LOOKS`` times between two backward calls.
         """
         if not tensor.requires_grad or (frame and frame.f_code.co_filename == CHECKPOINT_FILE):
             return True  # a checkpoint saves what it is given, in no node
@@ -313,8 +329,8 @@ class Saving:
         return not is_clone
 
     def _is_applied(self, node: Node, frame: FrameType | None, newest: int) -> bool:
-        """Return whether a Function's node is the one that saves now: it has nothing yet, or what
-        was packed last since the newest node was built.
+        """Return whether a Function's node is the one that saves now: it has saved nothing yet, or
+        what was packed last.
         """
         if _FUNCTION is None or frame is None or not _runs(frame, FUNCTION_APPLY):
             return _APPLY_HAS_NO_FRAME and node._sequence_nr() == newest
@@ -325,7 +341,7 @@ class Saving:
         except RuntimeError:  # it was freed
             return False
         number = newest + self.generations.bits_of(this_thread.number)
-        return has[-1] is self.ledger.loose.last(number)
+        return has[-1] is self.ledger.hidden.last(number)
 
     @itself_hidden_from_compiler
     def unpack(self, packed: Packed) -> torch.Tensor:
@@ -441,7 +457,7 @@ class _Stack(NamedTuple):
     beneath: Pair | None
     pushed: tuple[Pair, ...] = ()
     aside: bool = False
-    lifted: bool = False
+    suspended: bool = False
     compiling: bool = False
 
 
@@ -452,7 +468,7 @@ class DefaultHooks:
     (``compose(pack, unpack)`` makes one pair of both). Ours step aside where torch refuses default
     hooks (``torch.func``), would show their work to the program (a ``TorchDispatchMode``) or
     compiles backward calls. ``before_theirs`` is called when the program pushes a pair while ours
-    are lifted; it may lower ours.
+    are lifted; it may resume ours.
     """
 
     def __init__(self, saving: Saving, before_theirs: Callable[[], None]) -> None:
@@ -506,20 +522,20 @@ class DefaultHooks:
         carry(_KEY, stack)
         return stack
 
-    def lift(self) -> bool:
+    def suspend(self) -> bool:
         """Take our hooks out in this thread until they are lowered; False where the program's are
         on top.
         """
-        lifted = self._step_aside(lifted=True)
-        if lifted:
+        suspended = self._step_aside(suspended=True)
+        if suspended:
             self._recomputing.see_reentrant(False)
-        return lifted
+        return suspended
 
-    def lower(self) -> None:
-        """Put lifted hooks back, unless something else still wants them aside."""
+    def resume(self) -> None:
+        """Put suspended hooks back, unless something else still wants them aside."""
         stack = self._stack
-        if stack is not None and stack.lifted:
-            self._change(stack, lifted=False)
+        if stack is not None and stack.suspended:
+            self._change(stack, suspended=False)
             self._step_back()
             self._recomputing.see_reentrant(True)
 
@@ -566,12 +582,12 @@ class DefaultHooks:
         carry(_KEY, None)
 
     @hidden_from_compiler
-    def _step_aside(self, *, lifted: bool = False) -> bool:
+    def _step_aside(self, *, suspended: bool = False) -> bool:
         stack = self._stack
         if stack is None or stack.aside or stack.pushed or not self._is_on_top(stack.base):
             return False
         self._torch.pop()
-        self._change(stack, aside=True, lifted=lifted)
+        self._change(stack, aside=True, suspended=suspended)
         return True
 
     def _is_on_top(self, pair: Pair | None) -> bool:
@@ -594,7 +610,7 @@ class DefaultHooks:
     def _step_back(self) -> None:
         """Put our pair back, unless something still wants it aside."""
         stack = self._stack
-        if stack is None or stack.lifted or stack.compiling or stack.pushed:
+        if stack is None or stack.suspended or stack.compiling or stack.pushed:
             return
         if dispatch_modes() or not default_hooks_are_enabled():
             return
@@ -615,7 +631,7 @@ class DefaultHooks:
         stack = self._stack
         if stack is None:
             return pack, unpack
-        if stack.lifted:
+        if stack.suspended:
             self._before_theirs()
             stack = self._stack or stack
         return (pack, foreign(unpack)) if stack.aside else self._compose(pack, unpack)
@@ -627,7 +643,7 @@ class DefaultHooks:
         if stack is None:
             return
         if stack.pushed:
-            if not stack.lifted:
+            if not stack.suspended:
                 self._recomputing.end(stack.pushed[-1][0])
             stack = self._change(stack, pushed=stack.pushed[:-1])
         if stack.aside and not stack.pushed:  # what kept ours aside may have ended meanwhile

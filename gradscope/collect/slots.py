@@ -22,7 +22,7 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.program.sites import OWN
-from gradscope.program.undisturbed import Uncollected
+from gradscope.program.undisturbed import GCPaused
 from gradscope.torch_private import (
     NO_SEQUENCE_NR,
     RAW_SAVED,
@@ -175,7 +175,7 @@ def guarded(read: Callable[[], Any]) -> Any:
     profile = sys.getprofile()
     if not isinstance(profile, FunctionType | MethodType | None):
         raise OfTheProgramError  # a profiler in C, which Python could not put back
-    with Uncollected():
+    with GCPaused():
         sys.setprofile(_refuse)
         try:
             return read()

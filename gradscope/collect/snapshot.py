@@ -14,8 +14,8 @@ from torch.autograd.graph import Node
 
 import gradscope.model as model
 from gradscope.collect.calls import Shape, Shapes
-from gradscope.collect.inspection import Look
-from gradscope.collect.marks import Packed, Token, are_made, token_of
+from gradscope.collect.inspection import Inspection
+from gradscope.collect.marks import NodeMark, Packed, are_made, mark_of
 from gradscope.collect.nodes import (
     held,
     held_if_whole,
@@ -32,7 +32,7 @@ from gradscope.model.graph import Edges, Nodes
 from gradscope.program.names import Names
 from gradscope.program.sites import Place, site_of, user_frames
 from gradscope.program.tensors import PLAIN, describe, is_parameter, label_of, shape_of
-from gradscope.program.undisturbed import Uncollected
+from gradscope.program.undisturbed import GCPaused
 from gradscope.torch_private import (
     NO_SEQUENCE_NR,
     SAVED_TENSORS_ARE_READABLE,
@@ -87,13 +87,13 @@ def picture(
     """The walked nodes as plain data; ``following`` has the edges of each, if they were read."""
     if following is None:
         following = map(attrgetter("next_functions"), index)
-    with DisableTorchFunction(), Uncollected():  # what is made here is not garbage
-        painter = _Painter(names)
+    with DisableTorchFunction(), GCPaused():  # what is made here is not garbage
+        painter = _SnapshotBuilder(names)
         painter.paint(index, following, runs)
     return Graph(painter.nodes, painter.edges, tuple(roots), left)
 
 
-class _Painter:
+class _SnapshotBuilder:
     """Draws nodes, each as a row of a picture. A form is known by what was read for it."""
 
     def __init__(self, names: Names) -> None:
@@ -111,29 +111,29 @@ class _Painter:
         """Draw nodes, with their edges: one loop, with local names, as a graph has very many."""
         asks, saved_by = SAVED_TENSORS_ARE_READABLE and not dispatch_modes(), self._saved
         add, connect, forms = self.nodes.add, self.edges.add, dict[Hashable, int]()
-        token: Token | None = None
+        mark: NodeMark | None = None
         are_marked = are_made()
         for (node, i), edges in zip(index.items(), following, strict=False):
             of = type(node)
             kind = known_kinds.get(of) or kind_of(of)
             if are_marked:
-                token = token_of(node)
-            entries = held_if_whole(node, kind, edges) if asks and token is None else None
+                mark = mark_of(node)
+            entries = held_if_whole(node, kind, edges) if asks and mark is None else None
             is_whole = entries is not None
             if entries is None:
                 entries = held(node, kind)
             saved: tuple[Any, ...] = ()
             if entries:
                 saved = tuple([saved_by(entries, at) for at in range(len(entries))])
-            state = "" if is_whole else _state(node, token, saved).value
+            state = "" if is_whole else _state(node, mark, saved).value
             will_run = runs is None or runs(i)
-            number, told = (node._sequence_nr(), None) if token is None else _told(token)
+            number, told = (node._sequence_nr(), None) if mark is None else _told(mark)
             read = node.name() if kind.is_unnamed else of, saved, state, will_run, told
-            freed = () if saved or token is None else _freed(token)
+            freed = () if saved or mark is None else _freed(mark)
             form = None if kind.is_leaf or freed else forms.get(read)
             if form is None:
                 form = forms[read] = len(self.nodes.forms)
-                self.nodes.forms.append(self._form(node, token, *read[1:4], freed))
+                self.nodes.forms.append(self._form(node, mark, *read[1:4], freed))
             add(form, None if number == NO_SEQUENCE_NR else number)
             connect(edges, index)
         self.nodes.weigh(self._storages.nbytes, self._storages.are_alone())
@@ -141,7 +141,7 @@ class _Painter:
     def _form(
         self,
         node: Node,
-        token: Token | None,
+        mark: NodeMark | None,
         saved: Sequence[tuple[Any, ...]],
         known: str,
         will_run: bool,
@@ -155,11 +155,11 @@ class _Painter:
         if kind.is_leaf:
             variable: Any = node.variable  # type: ignore[attr-defined]
             told = (*told[:3], self._names.of_tensor(variable), describe(variable), None, 0)
-        elif token is not None:
-            freed_by = token.freed_by.number if token.freed_by else None
-            module = token.module or (None, None)
-            told = (site_of(token.place), *module, None, None, freed_by, token.generation)
-            by, place = token.differentiates or ("", None)
+        elif mark is not None:
+            freed_by = mark.freed_by.number if mark.freed_by else None
+            module = mark.module or (None, None)
+            told = (site_of(mark.place), *module, None, None, freed_by, mark.generation)
+            by, place = mark.differentiates or ("", None)
             differentiates = by if place is None else f"{by} of {place.site.place}"
         forms = freed or tuple([self._saved_form(read) for read in saved])
         is_known = (
@@ -198,18 +198,18 @@ class _Painter:
         return name, facts, is_own, self._of_tensor(tensor, key), packed
 
 
-def _told(token: Token) -> tuple[int, tuple[Any, ...]]:
+def _told(mark: NodeMark) -> tuple[int, tuple[Any, ...]]:
     """Return the number of a marked node, and what else its mark tells."""
-    freed_by = token.freed_by and token.freed_by.number
-    told = token.place, token.module, freed_by, token.generation, token.differentiates
-    return token.sequence_nr, told
+    freed_by = mark.freed_by and mark.freed_by.number
+    told = mark.place, mark.module, freed_by, mark.generation, mark.differentiates
+    return mark.sequence_nr, told
 
 
-def _freed(token: Token) -> tuple[SavedTensor, ...]:
+def _freed(mark: NodeMark) -> tuple[SavedTensor, ...]:
     """Return what a node had saved where it was first pictured."""
-    if token.graph is None or token.index >= len(token.graph.nodes):
+    if mark.graph is None or mark.index >= len(mark.graph.nodes):
         return ()
-    before = token.graph.nodes[token.index].saved
+    before = mark.graph.nodes[mark.index].saved
     return tuple([replace(one, state=SavedState.FREED) for one in before])
 
 
@@ -220,29 +220,33 @@ def _unneeded(names: tuple[str, ...], *saved: str | None) -> tuple[str, ...]:
     return tuple([name for name in names if name not in there])
 
 
-def _state(node: Node, token: Token | None, saved: Sequence[tuple[Any, ...]]) -> NodeState:
+def _state(node: Node, mark: NodeMark | None, saved: Sequence[tuple[Any, ...]]) -> NodeState:
     kind = kind_of(type(node))
-    hidden = [] if token is None or kind.names else [p for p in (r() for r in token.packs) if p]
+    hidden = [] if mark is None or kind.names else [p for p in (r() for r in mark.packs) if p]
     stale = any(_Read(*read).is_stale for read in saved) or any(p.is_stale for p in hidden)
-    if stale or ((token is None or token.probed) and stale_by_engine(node, kind)):
+    if stale or ((mark is None or mark.probed) and stale_by_engine(node, kind)):
         return NodeState.STALE
     if saved or hidden:
-        call = None if token is None else token.call
+        call = None if mark is None else mark.call
         kept = call is not None and call.keep and not call.open
         return NodeState.RETAINED if kept else NodeState.LIVE
-    if token is not None and (token.freed_by is not None or (token.has_buffers and kind.names)):
+    if mark is not None and (mark.freed_by is not None or (mark.has_buffers and kind.names)):
         return NodeState.FREED
     return NodeState.FREED if was_freed(node, kind) else NodeState.BUFFERLESS
 
 
-# Taken whatever they cost; later ones only while they stay cheap.
-_FREE_PICTURES, _FREE_NODES = 20, 2_000
-_SHARE = 0.05  # of the run's time
+# Snapshots, and nodes in them, that are taken however long they take, so that no clock changes what
+# a short run shows. Later ones are taken only while all of them took less than ``_SHARE`` of the
+# run time.
+_FREE_SNAPSHOTS, _FREE_NODES = 20, 2_000
+_SHARE = 0.05
+# Nodes of a graph that is still drawn although nothing is wrong with it. At a few hundred bytes a
+# node, a snapshot of more would take tens of megabytes, and nobody can read its picture.
 _MOST_NODES = 50_000
 
 
-class Pictures:
-    """One picture of each shape of graph, and one of every graph that something is wrong with."""
+class Snapshots:
+    """Takes one snapshot of each shape of graph, and one of every graph that has a problem."""
 
     def __init__(self, state: State, shapes: Shapes) -> None:
         self._state = state
@@ -251,38 +255,41 @@ class Pictures:
         self._seconds = 0.0
 
     def of(
-        self, shape: Shape, look: Look, roots: tuple[Root, ...], frame: FrameType | None
+        self, shape: Shape, look: Inspection, roots: tuple[Root, ...], frame: FrameType | None
     ) -> tuple[Graph | None, bool]:
-        """Return the graph of a look as plain data, and whether the picture is a new one."""
+        """Return an inspected graph as plain data, and whether this snapshot is new.
+
+        A graph of a known shape gets the snapshot of an earlier one.
+        """
         graph = shape.graph
         saving = self._state.saving
         if graph is not None:
-            if self._taken > _FREE_PICTURES or self._state.calls > 2 * _FREE_PICTURES:
+            if self._taken > _FREE_SNAPSHOTS or self._state.calls > 2 * _FREE_SNAPSHOTS:
                 saving.detailed = False
         else:
             detailed, saving.detailed = saving.detailed, True
-            # Without the modules, and without the places of what the hooks did not see, the next
-            # graph of its shape is pictured.
+            # A graph whose modules, or the lines of whose nodes, are not known is left out: the
+            # next one of its shape is drawn.
             worth_it = detailed and not look.unhooked and self._is_cheap(look)
             if not worth_it and not look.freed and not look.stale:
                 return None, False
-            if len(self._state.running) > 1 and any(t.is_run_elsewhere for t in look.tokens):
+            if len(self._state.running) > 1 and any(t.is_run_elsewhere for t in look.marks):
                 return None, False
             graph = self._take(look, roots, frame)
         new = shape.graph is not graph
         if new:
-            self._shapes.keep_picture(shape, graph)
-        for i, token in enumerate(look.tokens):
-            if token.graph is None:
-                token.graph, token.index = graph, i
+            self._shapes.keep_snapshot(shape, graph)
+        for i, mark in enumerate(look.marks):
+            if mark.graph is None:
+                mark.graph, mark.index = graph, i
         return graph, new
 
-    def _is_cheap(self, look: Look) -> bool:
+    def _is_cheap(self, look: Inspection) -> bool:
         in_time = self._seconds < _SHARE * self._state.elapsed()
-        free = self._taken < _FREE_PICTURES and self._nodes < _FREE_NODES
+        free = self._taken < _FREE_SNAPSHOTS and self._nodes < _FREE_NODES
         return len(look.nodes) <= _MOST_NODES and (in_time or free)
 
-    def _take(self, look: Look, roots: tuple[Root, ...], frame: FrameType | None) -> Graph:
+    def _take(self, look: Inspection, roots: tuple[Root, ...], frame: FrameType | None) -> Graph:
         before = time.thread_time()
         names = self._state.names
         names.learn_variables(user_frames(frame))

@@ -10,9 +10,9 @@ from typing import Any
 from torch.autograd.graph import Node
 
 from gradscope.collect.calls import COUNTS, Call
-from gradscope.collect.generations import Generations, Past
-from gradscope.collect.lifting import Lifting, Recognizer
-from gradscope.collect.marks import Census, Packed, token_of
+from gradscope.collect.generations import CallHistory, Generations
+from gradscope.collect.hook_suspension import HookSuspension, Recognizer
+from gradscope.collect.marks import Census, Packed, mark_of
 from gradscope.collect.mutations import Mutations
 from gradscope.collect.nodes import kind_of, packs_in
 from gradscope.collect.notes import Notes
@@ -164,12 +164,12 @@ class State:
         self.census = Census()
         self.generations = Generations()
         self.saving = Saving(self.ledger, self.names, self.generations)
-        self.hooks = DefaultHooks(self.saving, lambda: self.lifting.before_theirs())
+        self.hooks = DefaultHooks(self.saving, lambda: self.suspension.before_theirs())
         self.mutations = Mutations()
         self.stack_limit = StackLimit()
         self.recognizer = Recognizer(self.generations, self.census, self.stack_limit.room_for)
-        self.past = Past(self.generations)
-        self.lifting = Lifting(self)
+        self.history = CallHistory(self.generations)
+        self.suspension = HookSuspension(self)
         self.foreseen: dict[int, Finding] = {}
         self.left_out: set[Site | None] = set()
         self.unread: Counter[str] = Counter()
@@ -196,17 +196,17 @@ class State:
         """Return what a node saved. Torch may number those of two threads alike: then a node that
         no look has met is asked.
         """
-        token = token_of(node)
-        if token is None and self.saving.other_thread:
+        mark = mark_of(node)
+        if mark is None and self.saving.other_thread:
             return packs_in(node, kind_of(type(node)))
-        waiting = self.ledger.pending.get(node._sequence_nr(), ()) if token is None else token.packs
+        waiting = self.ledger.pending.get(node._sequence_nr(), ()) if mark is None else mark.packs
         return [packed for reference in waiting if (packed := reference()) is not None]
 
     def number_of(self, node: Node) -> int:
         """Return the number of a node, with the thread in it as far as that is known."""
-        token = token_of(node)
-        if token is not None:
-            return token.sequence_nr
+        mark = mark_of(node)
+        if mark is not None:
+            return mark.sequence_nr
         number = node._sequence_nr()
         if self.saving.other_thread and number != NO_SEQUENCE_NR:
             bits = [self.generations.bits_of(p.thread) for p in self.saved_by(node)]
@@ -259,18 +259,18 @@ class State:
         """End a call."""
         call.end(completed=completed)
         del self.running[call]
-        if self.hooked and not self.lifting.on:
-            self.hooks.lower()  # what was done to its stack of hooks the engine has forgotten
+        if self.hooked and not self.suspension.on:
+            self.hooks.resume()  # what was done to its stack of hooks the engine has forgotten
         if call.own:
             call.builds = self.generations.see() != call.sequence_nr
         if self.saving.is_shared:
-            self.lifting.block()
+            self.suspension.block()
 
     def go_on(self, call: Call) -> None:
         """Take it that what is built from now on is built after a call that has ended."""
         if call.own:
             self.generations.end(call.number, call.place)
-        call.habit.ended = self.generations.newest
+        call.pattern.ended = self.generations.newest
         call.time = self.generations.now
         if self.stack_limit.is_raised:
             self.restore_stack()

@@ -1,5 +1,16 @@
-"""Runs the calls of a steady loop with little more than a look at the numbers of their nodes, and
-books guarded calls together: in a loop most are like the one before.
+"""Handles the backward calls of a steady loop at the lowest cost: only counts most of them, and
+records guarded calls in groups.
+
+A backward call is handled in one of three ways, from the most to the least expensive:
+
+- A *watched* call is inspected in full while the saved-tensor hooks are in force.
+- A *guarded* call runs while the hooks are suspended. A fast walk reads what each node saved, and
+  finds whether all of it is there and unmodified (``hook_suspension.Recognizer.look``).
+- A *counted* call is a guarded call whose walk reads only the kind and the number of each node.
+
+``CallCounter`` decides which guarded calls are only counted, and handles them. ``GuardedQueue``
+holds the guarded calls that have ended until they are recorded together: in a loop most are like
+the one before, and share a row of the recording.
 """
 
 from __future__ import annotations
@@ -16,82 +27,90 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.collect.calls import PLAIN_BACKWARD, Call, CallSite, Counted, Guarded, Habit, Shape
-from gradscope.collect.lifting import Recognizer
+from gradscope.collect.calls import PLAIN_BACKWARD, Call, CallPattern, CallSite, Counted, Guarded
+from gradscope.collect.hook_suspension import Counts, Recognizer
 from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import TIMED_EACH, State
 from gradscope.program.sites import ENGINE, Place, frames_from, owner_of, user_frame
-from gradscope.program.undisturbed import Allowance, Uncollected
+from gradscope.program.undisturbed import Allowance, GCPaused
 from gradscope.record.writer import WRITE_EVERY
 from gradscope.torch_private import DisableTorchFunction, next_sequence_nr
 
-# Guarded calls at a place that are read before others are only counted: the first iterations of a
-# loop are where most programs fail.
+# Guarded calls at one line whose saved tensors are read before later calls are only counted: most
+# programs fail in the first iterations of a loop.
 _READ_FIRST = 32
-# Of the calls after that, one in so many is read.
+# Of the calls after those, one in this many is read. Higher: a tensor that is modified in place
+# under ``no_grad()``, which node numbers cannot show, is more often left to the engine's own error.
+# Lower: reading costs about a microsecond a node, in each call that is read.
 READ_EACH = 64
-# Places whose calls are counted. When there are more, all are forgotten.
+# Lines whose calls are counted. When there are more, all are forgotten and begin anew with
+# ``_READ_FIRST``. A program has a few; code that is made by exec() in a loop has new ones without
+# end.
 _MOST_SITES = 64
-# Nodes of a graph from which on Python's collector is kept from counting their Python objects, two
-# a node: it sets in after 700 of all kinds (in Python 3.11), and took up to a tenth of the time of
-# loops whose graphs have hundreds of nodes.
+# For graphs of at least this many nodes, the garbage collector does not count the two Python
+# objects that a walk makes of each node. It sets in after 700 new objects (in Python 3.11), and
+# took up to a tenth of the time of loops whose graphs have hundreds of nodes.
 MANY = 100
 
-_Opened = tuple[int, int, Place, Habit, Shape, bool, Sequence[int], int, int, int]
-"""The fields of ``Counted`` that are known before a call has ended."""
 _BACKWARD = torch.Tensor.backward.__code__
 _POSITIONAL = 5  # arguments of the engine that ``backward`` gives by position, ``grad`` 6
 
 
-class Counting:
-    """Runs calls of which a few numbers tell enough: they are like those that were read before.
+class CallCounter:
+    """Handles counted calls: those for which the numbers of their nodes tell that the graph is
+    whole.
 
-    Only an earlier call can free a node. So a graph of one's own thread is whole if its nodes were
-    built after the last call had ended, or are in none of the graphs of the calls since. One with
-    nodes of before the last call like it, of new kinds, or with an optimizer's step in its midst is
-    read; and one in ``READ_EACH`` is, whatever it looks like: what is changed in place without a
-    trace in the graph is found there, or by the engine.
+    Only an earlier backward call can free a node. So nothing in a graph was freed if each of its
+    nodes was built after the last call had ended, or is in the graph of no call since.
+
+    A call is read instead, as every guarded call is, if its graph has a node that is older than the
+    last call like it, a node of a new kind, or nodes from both before and after an optimizer step.
+    One call in ``READ_EACH`` is read in any case: node numbers do not show that a tensor was
+    modified in place. A modification in between is left to the engine's own check.
     """
 
     def __init__(self, state: State) -> None:
         self.is_allowed = True
         """Whether no watch has to see each call."""
         self.until = 0.0
-        """The time from which on calls are read, to be booked."""
-        self.sites = state.lifting.sites
+        """The time from which on calls are read, so that those that wait are recorded in time."""
+        self.sites = state.suspension.sites
         self._state = state
-        self._open: _Opened | None = None
+        # Those fields of ``Counted``, in order, that are known before the call has ended.
+        self._open: tuple[Any, ...] | None = None
         self._pending = 0  # nodes that the call which runs leaves, less those left that it runs
         self._promoted: Call | None = None
         self._allowance: Allowance | None = None
 
     def allow(self, call: Call, most: int) -> None:
-        """Let as many as ``most`` of the next calls at the place of a guarded one be counted."""
-        state, place, lifting = self._state, call.place, self._state.lifting
-        is_mixed = lifting.theirs_entered or bool(state.generations.others)
-        if place is None or is_mixed or not lifting.on or lifting.blocked:
-            lifting.read_next()
+        """Let up to ``most`` of the next calls be counted at the line of a guarded call."""
+        state, place, suspension = self._state, call.place, self._state.suspension
+        is_mixed = suspension.theirs_entered or bool(state.generations.others)
+        if place is None or is_mixed or not suspension.on or suspension.blocked:
+            suspension.read_next()
             return
         key = id(place.code), place.offset
         site = self.sites.get(key)
         if site is None:
             if len(self.sites) >= _MOST_SITES:
                 self.sites.clear()
-            site = self.sites[key] = CallSite(place, call.habit)
+            site = self.sites[key] = CallSite(place, call.pattern)
         site.reads += 1
-        site.habit, site.nodes = call.habit, len(call.numbers)
+        site.pattern, site.nodes = call.pattern, len(call.numbers)
         site.shape = None if call.of_new_shape else call.shape
         is_plain = call.plain and call.shape.signature.asked == PLAIN_BACKWARD
         is_alone = call.parent is None and not call.within and len(call.roots) == 1
-        may = is_plain and is_alone and not (call.woken or call.habit.pace or state.budget)
-        may = may and self.is_allowed and Recognizer.is_countable(call.habit)
+        may = is_plain and is_alone and not (call.woken or call.pattern.pace or state.budget)
+        may = may and self.is_allowed and Recognizer.is_countable(call.pattern)
         site.left = min(most, READ_EACH - 1) if may and site.reads >= _READ_FIRST else 0
         alarms = state.alarms.get(place, range(0))
         site.alarm = next((number for number in alarms if number > state.calls), sys.maxsize)
 
     def begin(self, args: tuple[Any, ...]) -> bool:
-        """Begin a call that is counted, as ``Backward.run`` was called for it; False if it is to be
-        read.
+        """Begin to count a call for ``Backward.run``; return False if the call must be read.
+
+        ``args`` are the arguments of the engine. Each test here is one of "is this call like those
+        that were read?": the cheapest come first.
         """
         frame = sys._getframe(2).f_back
         if frame is not None and frame.f_code is _BACKWARD:
@@ -100,7 +119,7 @@ class Counting:
         if site is None or site.left <= 0 or len(args) != _POSITIONAL:
             return False
         state, outputs = self._state, args[0]
-        generations, habit, number = state.generations, site.habit, state.calls + 1
+        generations, pattern, number = state.generations, site.pattern, state.calls + 1
         since = 0.0 if number % TIMED_EACH else time.perf_counter()
         if (
             (args[2] or args[3] or args[4] or len(outputs) != 1)
@@ -113,11 +132,11 @@ class Counting:
             root = outputs[0].grad_fn
         if root is None:
             return False
-        newest, oldest = generations.newest, max(habit.ended, generations.last_step)
+        newest, oldest = generations.newest, max(pattern.ended, generations.last_step)
         if site.nodes < MANY:
             walked = self._walk(root, site, oldest)
         else:
-            with Uncollected():
+            with GCPaused():
                 walked = self._walk(root, site, oldest)
         if walked is None:
             return False
@@ -125,12 +144,12 @@ class Counting:
         older: Sequence[int] = ()
         if oldest < newest:
             older = [number for number in numbers if 0 < number < newest]
-            if older and state.past.ran(older, number - 1, oldest):
+            if older and state.history.ran(older, number - 1, oldest):
                 return False
         began = next_sequence_nr()
         fresh = len(numbers) - numbers.count(0) - len(older)
         extra = began - newest - fresh
-        if extra > habit.extra:
+        if extra > pattern.extra:
             return False
         if len(numbers) >= MANY:
             self._allowance = Allowance(2 * len(numbers))
@@ -138,40 +157,36 @@ class Counting:
         site.left -= 1
         state.calls = number
         state.guarded += 1
-        of = state.steps, site.place, habit, shape, of_new_shape
+        of = state.steps, site.place, pattern, shape, of_new_shape
         self._open = number, *of, array("Q", numbers), fresh, extra, began
         if since:
             state.cost.add(number, since)
         return True
 
-    def _walk(
-        self, root: Node, site: CallSite, oldest: int
-    ) -> tuple[Shape, bool, list[int]] | None:
-        """Return the shape of a graph, or that of one like it, whether it is none that is known,
-        and the numbers of its nodes; None if it is to be read.
-        """
+    def _walk(self, root: Node, site: CallSite, oldest: int) -> Counts | None:
+        """Count the nodes of a graph; return None if the graph must be read."""
         if site.shape is not None:
             numbers = self._state.recognizer.numbers_of(root, site.shape, oldest)
             if numbers is not None:
                 return site.shape, False, numbers
-            site.shape = None  # it is another one from call to call
-        return self._state.recognizer.count(root, site.habit, oldest)
+            site.shape = None  # it differs from call to call, as with sequences of any length
+        return self._state.recognizer.count(root, site.pattern, oldest)
 
     def end(self) -> Call | None:
-        """End the call that the engine has run; return it if it has to be booked by itself."""
+        """End the call that the engine has run; return it if it must be recorded by itself."""
         opened, promoted = self._open, self._close()
         if promoted is not None or opened is None:
             return promoted
         state, ended = self._state, next_sequence_nr()
-        habit = opened[3]
-        state.generations.newest = habit.ended = ended
-        state.lifting.pending += self._pending
-        state.past.counted.append(Counted._make((*opened, ended, state.elapsed())))
+        pattern: CallPattern = opened[3]
+        state.generations.newest = pattern.ended = ended
+        state.suspension.pending += self._pending
+        state.history.counted.append(Counted._make((*opened, ended, state.elapsed())))
         return None
 
     def cancel(self) -> Call | None:
-        """End the call that the engine has failed to run, as if it had not been met yet: it is to
-        be looked at now. Return it if it has to be booked by itself.
+        """End the call that the engine failed to run as if it had never begun, because it is
+        inspected now, after the error. Return it if it must be recorded by itself.
         """
         is_open, promoted = self._open is not None, self._close()
         if is_open and promoted is None:
@@ -180,17 +195,22 @@ class Counting:
         return promoted
 
     def promote(self) -> None:
-        """Make the call that runs one like all others: another has begun meanwhile."""
+        """Turn the counted call that runs into a full ``Call``: another call has begun within it,
+        and needs a parent.
+        """
         if self._open is None or self._promoted is not None:
             return
         state, outer = self._state, None
         if state.generations.is_own:
             entrances = (f for f in frames_from(sys._getframe()) if owner_of(f.f_code) == ENGINE)
             outer = next(islice(entrances, 1, None), None)
-            if outer is None:  # it runs no more: a signal's handler has kept it from being ended
+            # A signal handler that raises between the engine's return and ``end`` leaves the
+            # counted call open. The call does not run any more if no second frame of ours is on the
+            # stack.
+            if outer is None:
                 self._close()
                 return
-        self._promoted = call = Counted(*self._open, ended=state.elapsed()).call()
+        self._promoted = call = Counted._make((*self._open, 0, state.elapsed())).call()
         call.open, call.completed = True, False
         state.running[call] = None
         if outer is not None:
@@ -205,75 +225,78 @@ class Counting:
         return promoted
 
 
-class Booking(Protocol):
-    """Writes guarded calls. ``gradscope.collect.backward.Books`` is one."""
+class GuardedRecorder(Protocol):
+    """Records guarded calls, as ``gradscope.collect.backward.CallRecorder`` does."""
 
-    def mark(self) -> None:
-        """Note what there is when a call ends: the next one counts from there."""
+    def count_from_here(self) -> None:
+        """Note how many nodes there are now, so that the next call counts only its own."""
 
     def ends(self, call: Call) -> bool:
-        """Note what a guarded call has left; return whether it may wait to be written."""
+        """Note what a guarded call left in memory; return whether its row can be written later."""
 
     def guarded(self, calls: Sequence[Guarded]) -> None:
-        """Write guarded calls in the rows of those like them."""
+        """Add guarded calls to the rows of the calls that are like them."""
 
 
-class Steady:
-    """The guarded calls that have ended and are not booked yet.
+class GuardedQueue:
+    """The guarded calls that have ended and are not recorded yet.
 
-    They are booked as soon as an observer asks for one of them, before a call is looked at in full,
-    and before anybody reads the totals.
+    They are recorded (``settle``) when an observer must see one of them, before the next call that
+    is inspected in full, and before anybody reads the totals. None waits longer than
+    ``WRITE_EVERY`` seconds while calls come.
     """
 
-    def __init__(self, state: State, books: Booking) -> None:
+    def __init__(self, state: State, recorder: GuardedRecorder) -> None:
         self._state = state
-        self._books = books
+        self._recorder = recorder
         self._calls: list[Guarded] = []
-        self._left: dict[Place | None, int] = {}  # how many more may wait, by their place
+        self._left: dict[Place | None, int] = {}  # how many more calls may wait, by line
         self._booked = 0.0  # when the last one had ended
-        self._books_now = _thread.allocate_lock()
-        self.counting = Counting(state)
+        self._recording = _thread.allocate_lock()
+        self.counter = CallCounter(state)
 
     def end(self, call: Call) -> None:
-        """Take a guarded call that the engine has run to its end."""
-        state, lifting = self._state, self._state.lifting
+        """Take a guarded call that the engine has run without an error."""
+        state, suspension = self._state, self._state.suspension
         state.end(call, completed=True)
-        if lifting.after_guarded(call):
+        if suspension.after_guarded(call):
             self.settle()
             state.observers.tell(Observer.outgrown)
         state.go_on(call)
-        self._books.mark()
+        self._recorder.count_from_here()
         call.ended = state.elapsed()
         self._calls.append(call)
         left = self._patience(call.place)
         self._left[call.place] = left - 1
-        may_wait = self._books.ends(call)
+        may_wait = self._recorder.ends(call)
         waits = may_wait and left > 0 and len(self._calls) < MOST_UNTOLD
         is_alone = call.parent is None and not call.within
-        if not (waits and is_alone and lifting.on and call.ended - self._booked < WRITE_EVERY):
+        if not (waits and is_alone and suspension.on and call.ended - self._booked < WRITE_EVERY):
             self.settle(at_end=True)
         most = min(self._patience(call.place), MOST_UNTOLD - 1 - len(self._calls))
-        self.counting.allow(call, most if may_wait else 0)
+        self.counter.allow(call, most if may_wait else 0)
 
     def _patience(self, place: Place | None) -> int:
-        """Return how many more calls at a place may wait."""
+        """Return how many more calls at a line the observers allow to wait."""
         if place not in self._left:
             self._left[place] = self._state.observers.patience(place)
         return self._left[place]
 
     def gather(self) -> None:
-        """Let the calls that were counted wait with the others."""
+        """Queue the calls that were counted since the last time."""
         state = self._state
-        if calls := state.past.take():
-            state.lifting.after_counted(calls)
+        if calls := state.history.take():
+            state.suspension.after_counted(calls)
             for place, count in Counter(call.place for call in calls).items():
                 self._left[place] = self._patience(place) - count
             self._calls += calls
-            self._books.mark()
+            self._recorder.count_from_here()
 
     def settle(self, *, at_end: bool = False) -> None:
-        """Book what waits, in the watch's own thread; ``at_end``: the last has ended just now."""
-        state, books_now = self._state, self._books_now
+        """Record what waits, if this is the watch's own thread; ``at_end``: the last call has ended
+        just now, so the frame of the program is that of the call.
+        """
+        state, books_now = self._state, self._recording
         self.gather()
         self._left.clear()
         if not (self._calls and state.generations.is_own and books_now.acquire(blocking=False)):
@@ -282,8 +305,8 @@ class Steady:
             calls = self._calls[:]
             del self._calls[: len(calls)]
             self._booked = calls[-1].ended
-            self.counting.until = state.started + self._booked + WRITE_EVERY
-            self._books.guarded(calls)
+            self.counter.until = state.started + self._booked + WRITE_EVERY
+            self._recorder.guarded(calls)
             frame = user_frame(sys._getframe()) if at_end else None
             state.observers.tell(Observer.guarded, calls, frame)
         finally:

@@ -59,7 +59,7 @@ from gradscope.program.sites import (
     user_frames,
 )
 from gradscope.program.tensors import (
-    OfTensors,
+    TensorMap,
     TensorRef,
     any_nonzero,
     describe,
@@ -108,7 +108,7 @@ T = TypeVar("T")
 
 FAILED = "following tensors failed in gradscope"
 
-followed: list[Following] = []
+followed: list[TensorTracer] = []
 """What the last watch with ``ways=True`` has followed, or follows."""
 
 
@@ -172,7 +172,7 @@ class _Leaves:
     def __init__(self) -> None:
         self._met: list[tuple[TensorRef, Leaf]] = []
         self._names = Names()
-        self.made, self.frozen = OfTensors[tuple[int, int]](), OfTensors[int]()
+        self.made, self.frozen = TensorMap[tuple[int, int]](), TensorMap[int]()
         """Where a parameter was made, and when; where a leaf was frozen."""
 
     def add(self, tensor: Any) -> int:
@@ -217,7 +217,7 @@ class _Leaves:
             yield own
 
 
-class Following(TorchFunctionMode):
+class TensorTracer(TorchFunctionMode):
     """Follows tensors from operation to operation, and what engine and optimizers do with them."""
 
     most_values = 300_000
@@ -239,7 +239,7 @@ class Following(TorchFunctionMode):
         self._origins: list[Birth] = []
         self._would: list[bool] = []
         """Of each value whether a graph leads to a leaf, or would without a Function around."""
-        self._known = OfTensors[int]()
+        self._known = TensorMap[int]()
         self._written: dict[int, tuple[StorageWeakRef, int]] = {}
         """The value that was last written into some memory."""
         self._functions: dict[int, Site] = {}

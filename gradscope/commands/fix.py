@@ -54,7 +54,7 @@ def _fix(
     recording, record = suppressor.of_findings(recorded), None
     if settings.rehearse and (by_name or any(f.is_to_rehearse for f in recording.findings)):
         began = time.monotonic()
-        recorded, record = improved(recorded, end, workshop, guarded=settings.sandboxed)
+        recorded, record = improved(recorded, end, workshop, sandboxed=settings.sandboxed)
         begin_line(sys.stderr)
         recording = suppressor.of_findings(recorded)
         if is_text:

@@ -31,7 +31,7 @@ def why(
     """Say why a gradient does or does not arrive at what a name means, or why the call at a line
     has no graph. Return 0 if one arrives, or is not wanted; else 1.
     """
-    from gradscope.fixing.gradient_paths import Ways
+    from gradscope.fixing.gradient_paths import Paths
     from gradscope.fixing.runs import Bounds, Program
     from gradscope.launch.interpreter import header_of
 
@@ -48,9 +48,9 @@ def why(
     program = Program(header_of((str(script), *args), hooks=True), settings.sandboxed)
     file = os.path.abspath(script)
 
-    def followed(calls: int) -> Ways:
+    def followed(calls: int) -> Paths:
         show_progress(f"gradscope rehearses {script} (Ctrl-C leaves it)", sys.stderr)
-        ways = Ways(program.follow(Bounds(calls, settings.timeout)))
+        ways = Paths(program.follow(Bounds(calls, settings.timeout)))
         begin_line(sys.stderr)
         return ways
 

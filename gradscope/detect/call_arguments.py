@@ -13,7 +13,7 @@ import torch
 from gradscope.code import source, statements
 from gradscope.collect.backward import Evidence
 from gradscope.collect.calls import Call, EngineCall
-from gradscope.collect.inspection import Look
+from gradscope.collect.inspection import Inspection
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Finding, Site
@@ -84,7 +84,7 @@ class Materialized(Observer):
         """By the line that asks for gradients what it will not get, and the leaves before that."""
 
     def before_call(
-        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
     ) -> Iterator[Finding]:
         """Note the zeros that a call will give, or look for those of earlier calls."""
         asked, place = look.asked, record.site

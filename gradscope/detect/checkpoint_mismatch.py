@@ -27,7 +27,7 @@ _OTHERWISE = re.compile(rf"position (\d+):\s+saved metadata: {_META}.*\s+recompu
 _FEWER = re.compile(r"during recomputation: (\d+)")
 
 
-class Recomputings(Observer):
+class CheckpointMismatch(Observer):
     """Announces GS601 if both runs were inspected."""
 
     def __init__(self, watch: State) -> None:

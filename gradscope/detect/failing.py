@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gradscope.code import source, statements
 from gradscope.collect.calls import EngineCall
-from gradscope.collect.inspection import Look
-from gradscope.collect.inspector import Looker
+from gradscope.collect.inspection import Inspection
+from gradscope.collect.inspector import Inspector
 from gradscope.collect.nodes import kind_of
 from gradscope.collect.state import State
 from gradscope.detect.hazards import run_order, way_of
@@ -40,7 +40,7 @@ _Refused: TypeAlias = tuple[Sequence[Related], str, str]
 """Notes, what is said of the line, and what to do."""
 
 
-def failure(error: BaseException, state: State, looker: Looker) -> Failure | None:
+def failure(error: BaseException, state: State, inspector: Inspector) -> Failure | None:
     """Return what is known of an exception that ends the program; None where it is none of
     autograd's, or a finding explains it.
     """
@@ -54,7 +54,7 @@ def failure(error: BaseException, state: State, looker: Looker) -> Failure | Non
     site, (number, again) = users[0][1], state.failed
     calls = (place.site for _, place in way[engine:] if owner_of(place.code) == USER)
     call = next(calls, None)
-    notes = [*_nodes(error, way[: engine + 1], state, looker)]
+    notes = [*_nodes(error, way[: engine + 1], state, inspector)]
     if site == call:
         return Failure(site, f"raised in backward call {number:,}", tuple(notes))
     notes.append(Related("failing_node", call, f"in backward call {number:,}"))
@@ -69,16 +69,16 @@ def failure(error: BaseException, state: State, looker: Looker) -> Failure | Non
 # in a backward call
 
 
-def _nodes(error: BaseException, way: Way, state: State, looker: Looker) -> Iterator[Related]:
+def _nodes(error: BaseException, way: Way, state: State, inspector: Inspector) -> Iterator[Related]:
     """Yield what is known of the node at which the engine was when this was raised, the call of the
     engine being the last of the way.
     """
     given: dict[str, Any] = dict(local_variables(way[-1][0]))
     asked = EngineCall.of(given["t_outputs"], *given["args"], **given["kwargs"])
-    look = looker.look_for(asked, asked.roots, None)
+    look = inspector.inspect(asked, asked.roots, None)
     state.names.learn_variables(user_frames(way[-1][0]))
     if (module := next(filter(None, (_hooked_module(f, state) for f, _ in way)), None)) is not None:
-        inside = (t.place for t in look.tokens if t.module and t.module[0] == module)
+        inside = (t.place for t in look.marks if t.module and t.module[0] == module)
         first = next((place.site for place in inside if place), None)
         called = f"; `{module}` was called here" if first else ""
         yield Related("created", first, f"in a backward hook of `{module}`{called}")
@@ -90,13 +90,13 @@ def _nodes(error: BaseException, way: Way, state: State, looker: Looker) -> Iter
         yield Related("failing_node", None, f"in a hook of {names}")
     elif len(nodes) == 1:
         made = built_at(look, state.generations, nodes[0])
-        own = look.tokens[nodes[0]].module
+        own = look.marks[nodes[0]].module
         of = f" of `{own[0]}` ({own[1]})" if own else ""
         what = f"at node `{look.nodes[nodes[0]].name()}`{of}"
         yield Related("failing_node", made, f"{what}, which was made here" if made else what)
 
 
-def _failed_at(error: BaseException, way: Way, look: Look) -> list[int]:
+def _failed_at(error: BaseException, way: Way, look: Inspection) -> list[int]:
     """Return the nodes at one of which the engine was. A Function's own frame says which it is, a
     hook's code whose it is, torch's words may name it; and what ran before it has been freed.
     """
@@ -107,7 +107,7 @@ def _failed_at(error: BaseException, way: Way, look: Look) -> list[int]:
     order, freed = run_order(look), {*look.freed}
     rest = order[max((at + 1 for at, i in enumerate(order) if i in freed), default=0) :]
     if look.asked is not None and not look.asked.keep_graph:
-        kept = (at for at, i in enumerate(rest) if look.tokens[i].has_buffers)
+        kept = (at for at, i in enumerate(rest) if look.marks[i].has_buffers)
         rest = rest[: next(kept, len(rest)) + 1]
     if len(way) > 1:  # code of Python's ran: that of a hook
         hooked = {*_hooked(way[-2][0].f_code, look)}
@@ -120,7 +120,7 @@ def _failed_at(error: BaseException, way: Way, look: Look) -> list[int]:
     return [i for i in rest if not kind_of(type(look.nodes[i])).is_leaf]
 
 
-def _hooked(code: CodeType, look: Look) -> Iterator[int]:
+def _hooked(code: CodeType, look: Inspection) -> Iterator[int]:
     """Yield the nodes of tensors that are there and have a hook that runs this code."""
     index: dict[Any, int] = look.index
     leaves = {id(n.variable): i for n, i in index.items() if kind_of(type(n)).is_leaf}

@@ -17,8 +17,8 @@ from torch.autograd.graph import Node
 from gradscope.code import source
 from gradscope.code.statements import store_of
 from gradscope.collect.calls import Call
-from gradscope.collect.inspection import Look
-from gradscope.collect.marks import Packed, Token, token_of
+from gradscope.collect.inspection import Inspection
+from gradscope.collect.marks import NodeMark, Packed, mark_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import Walker, dependencies_last, reachable
@@ -28,13 +28,14 @@ from gradscope.detect.lookahead import (
     MOST_MADE,
     MOST_NAMED,
     MOST_NODES,
+    ConditionTracker,
     Effect,
     Held,
+    HeldReads,
+    ReachingTensors,
     Read,
     Schedule,
-    Turning,
-    Wanted,
-    foretell,
+    predict,
     tensors_of,
 )
 from gradscope.detect.node_facts import built_at, node_at, will_free
@@ -43,17 +44,19 @@ from gradscope.model.variable_paths import Origin, Path
 from gradscope.program.ahead.questions import hooks_of, start_after, start_at_call, start_before
 from gradscope.program.sites import Place, place_in, site_of, user_frames
 from gradscope.program.tensors import held_node, leaves_of, parameters_of, storage_of
-from gradscope.program.undisturbed import Uncollected
+from gradscope.program.undisturbed import GCPaused
 from gradscope.rules import gs102, gs103, gs202
 from gradscope.torch_private import cached_parametrizations
 
-_MOST_EXPECTED = 64  # lines that are waited for at once; each is compared at every traced line
-# Backward calls for which an expected line is waited for; every line is traced meanwhile.
+# Lines that are waited for at once: each of them is compared at every line that runs.
+_MOST_EXPECTED = 64
+# Backward calls for which a line is waited for. Higher: a read that comes later is still caught.
+# Lower: lines are traced for less of the run.
 _MOST_CALLS = 8
 
 
 class _Expected(NamedTuple):
-    """Where a read may build on a freed graph, and on the tensor of which node."""
+    """A line that may build on a freed graph, and the node of the tensor on which it would."""
 
     site: Site
     sequence_nr: int
@@ -61,10 +64,14 @@ class _Expected(NamedTuple):
 
 
 class FreedWatch(Observer):
-    """Makes the finding GS103.
+    """Reports GS103: a line is about to build on a graph that was freed.
 
-    When a call frees nodes, wait for each line that would build on them. When that line is reached,
-    check that the variable still holds the same tensor.
+        loss.backward()              # frees the graph of h
+        penalty = h.square().mean()  # GS103 is reported before this line
+        penalty.backward()           # would fail
+
+    When a call frees nodes, it waits for each line that would build on them. When such a line is
+    reached, it checks that the variable still holds the same tensor.
     """
 
     def __init__(self, watch: State, lines: LineWatch) -> None:
@@ -77,7 +84,7 @@ class FreedWatch(Observer):
         """Forget what was told."""
         self._told: set[tuple[Site, Site | None]] = set()
 
-    def expect(self, record: BackwardCall, found: list[tuple[Held, Read]]) -> None:
+    def expect(self, record: BackwardCall, found: HeldReads) -> None:
         """Wait for the lines that would build on what a call that begins will have freed."""
         coming = (_Expected(r.site, _number(held), record) for held, r in found if _builds(r))
         self._wait_for([*self._expected, *coming][:_MOST_EXPECTED])
@@ -101,7 +108,7 @@ class FreedWatch(Observer):
         expected = {e.sequence_nr: e for e in found if (e.site.file, e.site.function) == own}
         if not expected or not torch.is_grad_enabled():
             return ()
-        # Looked at once: a later call that frees will expect it again.
+        # Each line is checked once. A later call that frees nodes will expect it again.
         self._wait_for([each for each in self._expected if each not in found])
         return self._examine(expected, user_frames(frame), here)
 
@@ -118,16 +125,16 @@ class FreedWatch(Observer):
             if cause not in self._told:
                 self._told.add(cause)
                 found = gs103.finding(self._facts(known, read, freed))
-                # What is proposed once the call fails is to be the same.
+                # The error of the call, if it comes, gets the same fix.
                 self.watch.foreseen.setdefault(known.record.number, found)
                 return [found]
         return []
 
     def _facts(
-        self, known: _Expected, read: Read, freed: list[tuple[str, Token]]
+        self, known: _Expected, read: Read, freed: list[tuple[str, NodeMark]]
     ) -> gs103.ForwardOnFreed:
         site = known.record.site
-        made = dict.fromkeys(filter(None, (site_of(token.place) for _, token in freed)))
+        made = dict.fromkeys(filter(None, (site_of(mark.place) for _, mark in freed)))
         return gs103.ForwardOnFreed(
             read=read.site,
             holder=read.name,
@@ -143,8 +150,8 @@ class FreedWatch(Observer):
 
 def _read_here(held: Held, frames: list[FrameType], line: int) -> Read | None:
     """Return the read that was expected, if it comes and the tensor is still there."""
-    wanted = Wanted([held], lambda other: bool(_freed_in(other)))
-    found = foretell(wanted, start_before(frames[0], frames[0]), frames)
+    wanted = ReachingTensors([held], lambda other: bool(_freed_in(other)))
+    found = predict(wanted, start_before(frames[0], frames[0]), frames)
     reads = (read for each, read in found.reads if found.conditions is None and each is held)
     here = (read for read in reads if read.site.line == line and _builds(read))
     return next((read for read in here if not source.runs_a_part(read.backward)), None)
@@ -161,11 +168,11 @@ def _number(held: Held) -> int:
     return -1 if node is None else node._sequence_nr()
 
 
-def _freed_in(held: Held) -> list[tuple[str, Token]]:
+def _freed_in(held: Held) -> list[tuple[str, NodeMark]]:
     """Return the nodes of a tensor's graph that have lost what they saved, the nearest first."""
     walked = Walker(MOST_NODES).walk([held_node(held.tensor)])
-    known = ((node, token) for node in walked if (token := token_of(node)) is not None)
-    return [(node.name(), token) for node, token in known if token.freed_by is not None]
+    known = ((node, mark) for node in walked if (mark := mark_of(node)) is not None)
+    return [(node.name(), mark) for node, mark in known if mark.freed_by is not None]
 
 
 # Predictions that are kept by the number of their call, to see whether they come true.
@@ -180,25 +187,27 @@ _LINEAR = frozenset({"Add", "Sub", "Mul", "Div", "Lerp", "Clone"})
 
 
 class Foresight(Observer):
-    """Looks at the user's variables, and reads the code that will use them; what is not certain
-    yet is waited for ``later``.
+    """Reports GS102: before a call frees nodes, whether the code will call backward on them again.
+
+    It finds the variables that lead to these nodes, and simulates the code that will use them
+    (``lookahead``). What is not certain yet is handed to ``later``, which waits for the lines.
     """
 
     def __init__(self, watch: State, later: FreedWatch) -> None:
         self.watch = watch
         self._later = later
-        self._turning = Turning()
+        self._turning = ConditionTracker()
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Look at each kind of call again."""
+        """Inspect each kind of call again."""
         self._schedule = Schedule()
 
     def before_call(
-        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
-        """Ask of every held tensor that leads to what this call will free whether the code will run
-        it backward.
+        """Find, for every tensor in a variable that leads to nodes which this call will free,
+        whether the code will call backward on it.
         """
         frees = not (call.keep or record.create_graph or look.freed or look.stale)
         if frame is None or not frees:
@@ -206,22 +215,22 @@ class Foresight(Observer):
         due = self._schedule.is_due(_kind(call, look))
         if not due and not (call.woken and self._schedule.has_time()):
             return ()
-        with self._schedule, Uncollected():
+        with self._schedule, GCPaused():
             return self._examine(call, look, record, user_frames(frame))
 
     def after_step(
         self, optimizer: Any, place: Place | None, frame: FrameType | None
     ) -> Iterable[Finding]:
-        """Ask whether a graph that the code will still run backward has saved what the step
-        changed.
+        """Report GS202 if the step modified what a graph has saved on which the code will still
+        call backward.
         """
         watch = self.watch
         if frame is None or place is None or not watch.ledger.live_tensors or watch.call:
             return ()
-        # As with calls: not how many there are, as long as they do not become more and more.
+        # As in ``_kind``: the exact number does not matter, unless it grows without end.
         if not self._schedule.is_due((place, watch.ledger.live_tensors.bit_length())):
             return ()
-        with self._schedule, Uncollected():
+        with self._schedule, GCPaused():
             frames = user_frames(frame)
             changed = {*map(storage_of, parameters_of(optimizer))} - {0}
 
@@ -237,19 +246,19 @@ class Foresight(Observer):
             return [gs202.finding(facts)]
 
     def _examine(
-        self, call: Call, look: Look, record: BackwardCall, frames: list[FrameType]
+        self, call: Call, look: Inspection, record: BackwardCall, frames: list[FrameType]
     ) -> list[Finding]:
         freeing = _Freeing(look)
         if not any(freeing.frees):
             return []
         reached = [each for each in (*tensors_of(frames), *_cached()) if freeing.trace(each)]
-        wanted = Wanted(reached, freeing.trace, freeing.comes_to)
+        wanted = ReachingTensors(reached, freeing.trace, freeing.comes_to)
         tensors = (each.tensor for each in reached)
         modules = self.watch.names.modules
         hooks = hooks_of(look.nodes, look.kinds, tensors, modules) if reached else ()
         start = start_at_call(frames[0], is_inner=call.parent is not None, hooks=hooks)
         rounds = inf if call.woken else self._schedule.rounds
-        foretold = foretell(wanted, start, frames, rounds)
+        foretold = predict(wanted, start, frames, rounds)
         self._schedule.read(foretold)
         self.watch.unread.update(foretold.reasons)
         found = foretold.reads
@@ -268,17 +277,18 @@ class Foresight(Observer):
         return [finding]
 
 
-def _kind(call: Call, look: Look) -> Hashable:
-    """Return what the code's future depends on: the place, and what kinds of nodes there are.
+def _kind(call: Call, look: Inspection) -> Hashable:
+    """Return what tells calls apart whose code ahead may differ: the line, and the kinds of nodes.
 
-    Not how large they are, nor how many, as long as they do not become more and more.
+    The sizes of tensors do not matter, nor the exact number of nodes, which varies with the length
+    of a sequence: only its order of magnitude counts.
     """
     sizes = len(look.nodes).bit_length(), look.oldest is None
     return call.place, call.exact, frozenset(look.kinds), sizes
 
 
 def _computes_retain(frame: FrameType) -> bool:
-    """Return whether the call made in the frame computes ``retain_graph``."""
+    """Return whether the call computes its ``retain_graph``, as in ``retain_graph=i < 3``."""
     call = source.call_at(place_in(frame).site)
     keeps = ("retain_graph", "create_graph")
     given = [each.value for each in call.keywords if each.arg in keeps] if call else []
@@ -286,16 +296,16 @@ def _computes_retain(frame: FrameType) -> bool:
 
 
 def _cached() -> list[Held]:
-    """Return what ``parametrize.cached()`` keeps, which no variable leads to."""
+    """Return the tensors that ``parametrize.cached()`` keeps, which no variable leads to."""
     nowhere = Origin("unnamed", "", "", 0)
     found = cached_parametrizations()
     return [Held(each, [Path.of(nowhere, f"<cached {name}>", ())]) for name, each in found]
 
 
 class _Freeing:
-    """Which nodes of a look its call will free, and from which nodes these can be reached."""
+    """Which nodes of an inspected graph the call will free, and what leads to them."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Inspection) -> None:
         self.look = look
         self.frees = [will_free(look, i) for i in range(len(look.nodes))]
         self._below = list(self.frees)
@@ -304,7 +314,7 @@ class _Freeing:
         self._walker = Walker(MOST_NODES)
 
     def trace(self, held: Held) -> bool:
-        """Fill in what the tensor leads to; return whether any of it will be freed."""
+        """Fill in which nodes to be freed the tensor leads to; return whether there are any."""
         start = held_node(held.tensor)
         if start is None:
             return False
@@ -314,13 +324,13 @@ class _Freeing:
         return bool(held.freed)
 
     def _met_from(self, start: Node) -> list[int]:
-        """The nodes of the look that a walk from ``start`` meets and that lead to what is freed."""
+        """Return the inspected nodes that a walk meets first and that lead to freed ones."""
         index = self.look.index
         walked = self._walker.walk([start], enter=lambda node: node not in index)
         return [i for node in walked if (i := index.get(node)) is not None and self._below[i]]
 
     def comes_to(self, held: Held, tensor: torch.Tensor) -> bool:
-        """Return whether a way from the held tensor to another runs a node that will be freed."""
+        """Return whether a path from the held tensor to another runs a node that will be freed."""
         behind = (target for i in held.freed for target in self.look.targets[i])
         found = reachable(self.look.targets, behind)
         node = held_node(tensor)
@@ -329,10 +339,10 @@ class _Freeing:
         return any(leaf is tensor for leaf in leaves_of(self.look.nodes[i] for i in found))
 
 
-def _is_root_of(record: BackwardCall, look: Look, held: Held, name: str) -> bool:
-    """Return whether a call starts at the tensor held under a name, and nowhere else.
+def _is_root_of(record: BackwardCall, look: Inspection, held: Held, name: str) -> bool:
+    """Return whether a call starts at the tensor held under this name, and nowhere else.
 
-    Compiled code is one node, whatever it returns: there the names tell the results apart.
+    All results of a function from torch.compile have one node: there the names tell them apart.
     """
     root = record.roots[0] if len(record.roots) == 1 else None
     if root is None or held.own is None or held.own != root.node:
@@ -345,7 +355,7 @@ def _is_root_of(record: BackwardCall, look: Look, held: Held, name: str) -> bool
 
 
 def _shared_graph(
-    watch: State, look: Look, record: BackwardCall, found: list[tuple[Held, Read]]
+    watch: State, look: Inspection, record: BackwardCall, found: HeldReads
 ) -> gs102.SharedGraph:
     """Return the facts about the first of the holders."""
     site = record.site
@@ -374,9 +384,9 @@ def _shared_graph(
 
 
 def _others(
-    watch: State, look: Look, found: list[tuple[Held, Read]], chosen: Read, made: tuple[Site, ...]
+    watch: State, look: Inspection, found: HeldReads, chosen: Read, made: tuple[Site, ...]
 ) -> tuple[tuple[str, Site | None], ...]:
-    """Return the other holders with the same fate, and where they were assigned."""
+    """Return the other holders on which the same call will fail, and where they were assigned."""
     alike = [(h, r) for h, r in found if r.name != chosen.name and r.backward == chosen.backward]
     links = {r.name: _link(r, h, (*_places_of(watch, look, h), *made)) for h, r in alike}
     return tuple(sorted(links.items()))[:_MOST_OTHERS]
@@ -388,31 +398,32 @@ def _rank(entry: tuple[Held, Read]) -> tuple[bool, bool, int]:
     return reading.again, reading.effect is not Effect.BACKWARD, len(reading.name)
 
 
-def _made(watch: State, look: Look, freed: list[int]) -> tuple[Site, ...]:
+def _made(watch: State, look: Inspection, freed: list[int]) -> tuple[Site, ...]:
     sites = (built_at(look, watch.generations, i) for i in freed[:_MOST_FREED])
     return tuple(dict.fromkeys(filter(None, sites)))[:MOST_MADE]
 
 
-def _places_of(watch: State, look: Look, held: Held) -> tuple[Site, ...]:
+def _places_of(watch: State, look: Inspection, held: Held) -> tuple[Site, ...]:
     """Return where the held tensor itself was computed."""
     if held.own is not None:
         site = built_at(look, watch.generations, held.own)
     else:
         node = held_node(held.tensor)
-        token = token_of(node) if node is not None else None
-        site = site_of(token.place) if token is not None else None
+        mark = mark_of(node) if node is not None else None
+        site = site_of(mark.place) if mark is not None else None
     return () if site is None else (site,)
 
 
 def _link(reading: Read, held: Held, ran: tuple[Site, ...]) -> Site | None:
-    """Return where the holder was stored, rather by a line that ``ran``.
+    """Return the line that stored the holder, preferably one that ``ran``.
 
     An element may be stored with its container: ``self.state = (h, c)``, ``queue.append(k)``.
     """
     site = reading.site
     written = Path(reading.name, reading.name, Origin("local", site.function, site.file, 0))
     named = [path for path in held.paths if path.text == reading.name] or held.paths
-    # By way of an attribute, its owner's own name tells nothing.
+    # For ``model.state`` the line that stored ``model`` says nothing; for ``state[0]`` that of
+    # ``state``.
     wholes = [
         path.up_to(n)
         for path in named
@@ -427,7 +438,7 @@ def _link(reading: Read, held: Held, ran: tuple[Site, ...]) -> Site | None:
 
 
 def _elements(reading: Read, site: Site) -> str:
-    """Return the list whose elements are the losses of the loop around the call."""
+    """Return the list that the loop around the call takes its losses from, if it does."""
     loop = source.loop_around(site)
     is_root = reading.backward == site and reading.effect is Effect.BACKWARD
     if not isinstance(loop, ast.For) or not is_root:
@@ -437,8 +448,8 @@ def _elements(reading: Read, site: Site) -> str:
     return container if "[" in reading.name and container in iterated else ""
 
 
-def _is_average(look: Look, record: BackwardCall, held: Held) -> bool:
-    """Return whether a tensor is a weighted sum of leaves that the call leads to without it too."""
+def _is_average(look: Inspection, record: BackwardCall, held: Held) -> bool:
+    """Return whether a tensor is a weighted sum of leaves that the call reaches without it too."""
     names = {look.nodes[i].name().removesuffix("Backward0") for i in held.freed}
     if held.own is None or not names <= _LINEAR:
         return False

@@ -19,7 +19,7 @@ from gradscope.code.statements import Bound, bound_of, store_of
 from gradscope.collect.available_memory import free_memory
 from gradscope.collect.calls import Call, Counted, Guarded
 from gradscope.collect.generations import this_thread
-from gradscope.collect.inspection import Look
+from gradscope.collect.inspection import Inspection
 from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import State
 from gradscope.detect.suspects import (
@@ -32,7 +32,7 @@ from gradscope.detect.suspects import (
     Sightings,
     Spans,
     Suspect,
-    Unmet,
+    UnscannedTensors,
     follow,
 )
 from gradscope.formatting import gathered
@@ -42,7 +42,7 @@ from gradscope.program.containers import closure_of
 from gradscope.program.reach import contexts, tracked
 from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import held_node, is_held_leaf
-from gradscope.program.undisturbed import Untraced
+from gradscope.program.undisturbed import TracePaused
 from gradscope.rules import gs301, gs302, gs304
 from gradscope.rules.base import NODE_BYTES, Grown
 from gradscope.torch_private import DisableTorchFunction
@@ -52,9 +52,14 @@ from gradscope.torch_private import DisableTorchFunction
 _FREE_SCANS = 24
 # Share of the run time that later scans may take, and those that confirm what has grown once.
 _SHARE, _SHARE_TO_CONFIRM = 0.01, 0.05
-_TOUCHED = 20_000  # nodes in one scan: each takes stack when it is destroyed
-# Saved tensors since the last backward call after which a look comes; the next one when twice as
-# many were saved, and so on: few looks, however long the rollout.
+# Nodes in one scan: each takes stack when it is destroyed, 6.4 MB for as many (``StackLimit``).
+_TOUCHED = 20_000
+# Saved tensors since the last backward call after which a scan comes; the next one comes when twice
+# as many were saved, and so on. So there are few scans, however long the program goes without a
+# call:
+#
+#     for step in range(10_000):
+#         state = environment(policy(state))  # no backward call before the end of the episode
 _FIRST_LOOK = 8
 # Iterations before any optimizer has stepped, and after, from which on a loop is judged: while it
 # runs, and at its end. Before a step they may be micro-batches, whose losses are kept on purpose:
@@ -66,7 +71,8 @@ _FIRST_LOOK = 8
 #             opt.step()
 #             losses = []
 _ENOUGH, _ENOUGH_AT_END = (24, 8), (6, 4)
-_ENOUGH_AT_ONCE = 4  # iterations that one look must find if no second look can see them grow
+# Iterations that one scan must find if no second scan can see them grow.
+_ENOUGH_AT_ONCE = 4
 # Calls at one place, in a program that trains nothing: the layers, inner loops and searches of
 # one step are taken to make fewer, so that a long program is told before its end:
 #
@@ -77,7 +83,8 @@ _MORE_THAN_ONE_STEP = 500
 # Places of backward calls that are followed. Programs have few; code made by exec() in a loop has
 # new ones without end.
 _MOST_LOOPS = 1_000
-_MOST_LOOKS_BACK = 8  # loops that are scanned once more at the end, each within the budget ``LAST``
+# Loops that are scanned once more at the end. Each scan takes up to the five seconds of ``LAST``.
+_MOST_LOOKS_BACK = 8
 # Iterations held by a dict: its keys may come again, as long as the program goes on; when that is
 # over; and if it holds some from the beginning to the end. This one is full after its first
 # epoch:
@@ -92,14 +99,19 @@ _ENOUGH_KEYS, _ENOUGH_AT_THE_END, _ENOUGH_OF_ALL = 100, 16, 8
 # Iterations of which a holder has graphs before it is emptied: the losses of ten may be printed
 # together.
 _ENOUGH_UNTIL_EMPTIED = 11
-# Bytes below which a holder that is emptied is nothing to warn of.
+# Bytes below which a holder that is emptied from time to time gets advice and not a warning: a list
+# of losses that are printed every ten iterations keeps some KB for a moment.
 _MUCH = 1 << 20
 # Tensors in cycles of the same kind: the program may hold one or two until its next round.
 _FEWEST = 3
 
 
 class Growth(Observer):
-    """Announces GS301, GS302 and GS304; scans at ever fewer calls, and only while that is cheap."""
+    """Reports what keeps graphs of earlier iterations: GS301, GS302 and GS304.
+
+    It scans the program's variables at iterations 4, 6, 8, 12, 16, 24 … of each loop, and compares
+    what each holder holds from scan to scan. Later scans are made only while they are cheap.
+    """
 
     def __init__(self, watch: State) -> None:
         self.watch = watch
@@ -107,14 +119,14 @@ class Growth(Observer):
         self._loops: dict[Place, CallLoop] = {}
         self._between: dict[Key, Sightings] = {}
         self._unmet: dict[Key, Sightings] = {}
-        """What grew between calls, and was run by none of those since."""
+        """What grew between two calls, and was run by no call since."""
         self._emptied: dict[Key, Emptied] = {}
         self._run: set[Key] = set()
-        """What held graphs that a later call has run: it collects them for that."""
+        """Holders whose graphs a later call has run: they collect graphs for that call."""
         self._creates = False
         self._told: set[Key] = set()
         self._last: dict[Key, tuple[_Facts, CallLoop, Sightings]] = {}
-        """What was known of a holder when it was told, which is the last where it is gone since."""
+        """What was known of a holder when it was reported, the last if it is gone since."""
         self._cycles: list[tuple[CallLoop, tuple[str, str, Site | None], float]] = []
         self._attributes: set[str | None] = set()
         self._touched = 0
@@ -127,26 +139,26 @@ class Growth(Observer):
         watch.ledger.look_at = self._packed_before + _FIRST_LOOK
 
     def switch_off(self) -> None:
-        """Have the ledger look out for nothing."""
+        """Ask the ledger for no more notifications."""
         self.watch.ledger.look_at = sys.maxsize
 
     def outgrown(self) -> None:
-        """Look for what grows from now on from the start."""
+        """Start again, because more graphs are alive than before: what grows from now on counts."""
         self._loops.clear()
 
     @property
     def told_of(self) -> set[Site | None]:
-        """The lines of the calls whose growth was announced."""
+        """The lines of the calls whose growth was reported."""
         return {loop.record.site for loop in self._loops.values() if loop.done and loop.record}
 
     # with backward calls
 
     def before_call(
-        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
     ) -> None:
         """Count the iteration, and remember for a scan which nodes the call runs through."""
-        run = (t.sequence_nr for i, t in enumerate(look.tokens) if look.will_run(i))
-        self._begin(call, record, run, (token.sequence_nr for token in look.tokens))
+        run = (t.sequence_nr for i, t in enumerate(look.marks) if look.will_run(i))
+        self._begin(call, record, run, (mark.sequence_nr for mark in look.marks))
 
     def _begin(
         self, call: Call, record: BackwardCall, run: Iterable[int], numbers: Iterable[int]
@@ -176,14 +188,14 @@ class Growth(Observer):
     def after_call(
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
-        """Scan if it is time to, and judge what has grown."""
+        """Scan the program's variables if it is time to, and report what has grown."""
         loop = self._end(call)
         if loop is None or record.exception is not None:
             return ()
         return self._scan_loop(loop, call.fresh, frame)
 
     def guarded(self, calls: Sequence[Guarded], frame: FrameType | None) -> Iterable[Finding]:
-        """Do the same for calls on recognized graphs, of which only the last can be due."""
+        """Do the same for guarded calls, of which only the last can be due for a scan."""
         loop, is_quiet = None, not (self._between or self._unmet or self._emptied or self._waits)
         for each in calls:
             if is_quiet and isinstance(each, Counted):  # nothing is looked for in its graph
@@ -198,14 +210,14 @@ class Growth(Observer):
         return () if loop is None else self._scan_loop(loop, calls[-1].fresh, frame)
 
     def patience(self, place: Place | None) -> int:
-        """As many calls as come before one is due for a scan."""
+        """Return the number of calls before one is due for a scan."""
         loop = self._loops.get(place) if place is not None else None
         waits = self._between or self._unmet or self._waits
         return 0 if loop is None or waits else min(MOST_UNTOLD, loop.calls_until_due)
 
     @property
     def _waits(self) -> bool:
-        """Whether calls were made that may be steps within something larger."""
+        """Whether some calls may be steps within something larger (``CallLoop.waits``)."""
         return any(loop.waits for loop in self._loops.values())
 
     def _end(self, call: Call) -> CallLoop | None:
@@ -226,7 +238,7 @@ class Growth(Observer):
         is_over = loop.done and not self._emptied and self._told.isdisjoint(loop.holders)
         if is_over or not self._is_cheap(loop.holders):
             return ()
-        alive = self.watch.census.alive - fresh  # sequences have other lengths each time
+        alive = self.watch.census.alive - fresh  # the newest graph's size varies with its sequence
         loop.alive.append((loop.count, alive, self.watch.ledger.live_tensors))
         frames = user_frames(frame) or ([frame] if frame is not None else [])
         scanned = self._scan(frames, loop.ticks, loop.numbers, between_calls=False)
@@ -236,19 +248,19 @@ class Growth(Observer):
         loop.holders = follow(loop.holders, loop.count, scanned)
         self._note_emptied(loop)
         self._look_for_unheld(loop, frames)
-        doubts, grows = self.watch.lifting.doubts, [s.grows for _, s in self._untold(loop)]
+        doubts, grows = self.watch.suspension.doubts, [s.grows for _, s in self._untold(loop)]
         (doubts.add if any(grows) else doubts.discard)(self)
         told = [] if loop.waits else [*self._judge(loop, ended=False), *self._again(loop)]
         told += self._tell(e for e in self._were_emptied(loop) if e.level is Severity.WARNING)
-        self.watch.lifting.leaks |= loop.done
+        self.watch.suspension.leaks |= loop.done
         return told
 
     def after_program(self, main: ModuleType) -> None:
-        """Look at what the program leaves in its variables, unless pack hooks have shown it."""
+        """Scan what the program leaves in its variables, if pack hooks have not shown it."""
         self._look_back([_frame_in(main)])
 
     def at_end(self) -> Iterator[Finding]:
-        """Judge loops that ended before they were scanned often enough, and what came after."""
+        """Judge the loops that ended before they were scanned often enough, and what came after."""
         if frames := user_frames(sys._getframe(1)):
             self._look_back(frames)
         for loop in self._loops.values():
@@ -258,19 +270,19 @@ class Growth(Observer):
         late = [*self._were_emptied(), *self._met_by_none()]
         self.told_between_calls |= any(each.loop is None for each in late)
         yield from self._final(late)
-        self.watch.lifting.doubts.discard(self)
+        self.watch.suspension.doubts.discard(self)
 
     def _met_by_none(self) -> Iterator[_Held]:
         """Yield what grew between calls, and was run by none."""
         if sys.exception() is not None:
-            return  # the backward call may have been still to come
+            return  # without the exception, a backward call may have come
         for key, sightings in (self._unmet | self._between).items():
             suspect = sightings.newest
             often = len(sightings.seen) > 1 or suspect.iterations >= _ENOUGH_AT_ONCE
             bound = _bound(suspect, ended=True)
             is_emptied, is_last = bound is Bound.EMPTIED, key in self._between
-            # Keys that come again may hold what calls have run; what is emptied may be collected
-            # for a call, which was still to come.
+            # A dict whose keys come again may hold graphs that calls have run. A holder that is
+            # emptied may collect graphs for a call that was still to come.
             is_new = min(suspect.roots) >= self.watch.generations.newest
             may_be_run = is_last if is_emptied else bound is Bound.KEYED and not is_new
             grown = sightings.grows and often and not may_be_run
@@ -280,8 +292,10 @@ class Growth(Observer):
                 yield _Held(key, facts, None, sightings)
 
     def _were_emptied(self, loop: CallLoop | None = None) -> Iterator[_Held]:
-        """Yield what held graphs until the code emptied it, and no call has run: of a ``loop``,
-        where as many iterations have come since, else all.
+        """Yield holders whose graphs no call has run before the program emptied them.
+
+        Of one ``loop``, yield those for which as many iterations have come since as before, so that
+        a call had time to come. Without a loop, yield all.
         """
         for key, each in self._emptied.items():
             waited = loop is None or (loop is each.loop and loop.count >= 2 * each.at_most.count)
@@ -294,8 +308,8 @@ class Growth(Observer):
         return self._told.isdisjoint(suspect.keys)
 
     def _level(self, sightings: Sightings) -> Severity:
-        """Return how bad it is that a holder keeps graphs for some time: a warning is due where
-        they take more than the graph of one call does.
+        """Return the severity of a holder that keeps graphs for some time: a warning if they take
+        more memory than the graph of any one call.
         """
         calls = (each.record.saved_bytes for each in self._loops.values() if each.record)
         much = max(_MUCH, *calls, 0)
@@ -303,7 +317,7 @@ class Growth(Observer):
         return Severity.WARNING if held > much else Severity.ADVICE
 
     def _tell(self, found: Iterable[_Held]) -> Iterator[Finding]:
-        """Say what holds graphs, at each line once: of all that it fills what holds the most."""
+        """Report the holders of graphs; of those that one line fills, the one with the most."""
         for each in _by_line(found):
             self._told |= each.sightings.newest.keys
             if each.loop is not None:
@@ -441,8 +455,8 @@ class Growth(Observer):
             loop.unheld = None
             return
         started = time.thread_time()
-        with Untraced():
-            found = Unmet(Spans(self.watch, loop.ticks, room), known).find(frames)
+        with TracePaused():
+            found = UnscannedTensors(Spans(self.watch, loop.ticks, room), known).find(frames)
         self._seconds += time.thread_time() - started
         loop.unheld = None
         if found is not None and found.iterations > loop.count // 2:
@@ -480,7 +494,7 @@ class Growth(Observer):
 
     def _look_back(self, frames: list[FrameType]) -> None:
         """Look once more at what is still there when the program or the watch ends."""
-        if self.watch.lifting.on or self._between or self._unmet:
+        if self.watch.suspension.on or self._between or self._unmet:
             # No pack hook has shown what was built since the last call, or the last look; and what
             # no call has met may be there to the end.
             self._look_between(frames, last=True)
@@ -601,7 +615,7 @@ class Growth(Observer):
             return None
         started = time.thread_time()
         spans = Spans(self.watch, ticks, room)
-        with Untraced():
+        with TracePaused():
             scanned = Scan(frames, spans, numbers, between_calls, last).run()
         if scanned or between_calls:  # else all that was touched goes with the iteration
             self._touched += spans.touched

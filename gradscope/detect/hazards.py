@@ -23,9 +23,9 @@ from gradscope.code.statements import store_of
 from gradscope.collect.backward import Evidence, came_out_of_a_call
 from gradscope.collect.calls import Call, EngineCall
 from gradscope.collect.generations import OTHER
-from gradscope.collect.inspection import Look
-from gradscope.collect.inspector import Looker, weight
-from gradscope.collect.marks import Stale, token_of
+from gradscope.collect.inspection import Inspection
+from gradscope.collect.inspector import Inspector, weight
+from gradscope.collect.marks import Stale, mark_of
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.slots import FREED_TEXT
@@ -35,7 +35,7 @@ from gradscope.collect.walk import MOST_NODES, Walker, reachable, targets_of
 from gradscope.detect import call_arguments, checkpoint_mismatch
 from gradscope.detect.node_facts import built_at, needs_saved, node_at
 from gradscope.detect.suspects import LAST
-from gradscope.detect.unused import UnusedGraphs, Waste
+from gradscope.detect.unused import RetainWaste, UnusedGraphs
 from gradscope.formatting import common_module, followers_last
 from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor
 from gradscope.model.variable_paths import Path
@@ -69,28 +69,33 @@ _WARNINGS = {"GS101": ("GS102", "GS103"), "GS201": ("GS202",)}
 
 
 def examine(evidence: Evidence) -> list[Finding]:
-    """Return the finding for what the engine will raise first, if it will raise.
+    """Return the finding for the error that the engine will raise first, if it will raise one.
 
-    The order in which the engine runs nodes decides which of several hazards it meets, so it is
-    played through.
+    If a graph has several problems, the order in which the engine runs nodes decides which of them
+    it meets. So that order is simulated.
     """
     look, call = evidence.look, evidence.call
+    # torch checks the roots and the inputs of a call before it runs any node.
     if look.bare:
         return [gs501.finding(call_arguments.no_graph(evidence))]
     if look.constant:
         return [gs505.finding(call_arguments.unused(evidence, look.constant))]
     keeps = call.keep or evidence.call.record.create_graph
+    # A freed node is no problem if the call does not run it, or if it needs nothing that it saved:
+    #
+    #     (x * 2).sum().backward()  # MulBackward saved no tensor, so it can run any number of times
     needed = {i for i in look.freed if look.will_run(i) and needs_saved(look, i)}
     stale: dict[int, list[Stale]] = {}
     for i, found in look.stale:
         if look.will_run(i) and needs_saved(look, i):
             stale.setdefault(i, []).append(found)
+    # What torch.compile built frees its buffers in its own code, so it refuses retain_graph=True.
     compiled = filter(look.will_run, look.compiled if keeps else ())
     donated = {i for i in compiled if has_donated_buffers(type(look.nodes[i]))}
     wrong = needed | donated | stale.keys()
     order = run_order(look) if wrong else []
     first = next((i for i in order if i in wrong), None)
-    if first is None:
+    if first is None:  # torch misses an input only when all nodes have run
         return [gs505.finding(call_arguments.unused(evidence, look.unused))] if look.unused else []
     if first in needed:
         return [gs101.finding(_freed_graph(evidence, [i for i in order if i in needed]))]
@@ -100,15 +105,15 @@ def examine(evidence: Evidence) -> list[Finding]:
     return [gs104.finding(evidence.call.record, nodes)]
 
 
-def foresee(state: State, looker: Looker, asked: EngineCall, frame: FrameType) -> list[Finding]:
-    """Return what a backward call made in ``frame`` would raise now; books nothing."""
-    user = user_frame(frame)
+def foresee(inspector: Inspector, asked: EngineCall, frame: FrameType) -> list[Finding]:
+    """Return what a backward call made in ``frame`` would raise now; record nothing."""
+    state, user = inspector.state, user_frame(frame)
     call = Call(state.calls, None if user is None else place_in(user), asked.keep_graph)
     with DisableTorchFunction():
         roots = asked.roots
-        look = looker.look_for(asked, roots, call.place)
+        look = inspector.inspect(asked, roots, call.place)
         call.roots = look.numbers_of(roots)
-        del roots
+        del roots  # no node may be held longer than its inspection
         if not look.is_wrong:
             return []
         graph = picture(look.index, (), names=state.names, left=look.left, runs=look.will_run)
@@ -117,27 +122,29 @@ def foresee(state: State, looker: Looker, asked: EngineCall, frame: FrameType) -
         return examine(Evidence(state, call, look, graph))
 
 
-def run_order(look: Look) -> list[int]:
-    """The nodes that will run, in the order in which the engine runs them on one device.
+def run_order(look: Inspection) -> list[int]:
+    """Return the nodes that will run, in the order in which the engine runs them on one device.
 
-    A node is ready once all nodes that feed it ran; of the ready ones the youngest runs first,
-    AccumulateGrad before all (torch/csrc/autograd/engine.cpp, ``ReadyQueue``). Nodes of different
-    threads may have the same number: then it is up to the queue.
+    A node is ready once all nodes that feed it have run. Of the ready nodes the youngest runs
+    first, and AccumulateGrad before all others (torch/csrc/autograd/engine.cpp, ``ReadyQueue``). If
+    nodes of different threads have the same sequence number, the order is up to the queue.
     """
     return followers_last(
-        look.targets, lambda i: -(look.tokens[i].sequence_nr % OTHER), look.will_run
+        look.targets, lambda i: -(look.marks[i].sequence_nr % OTHER), look.will_run
     )
 
 
 def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
     state, look, call = evidence.state, evidence.look, evidence.call
-    token = look.tokens[freed[0]]
-    by = token.freed_by
+    mark = look.marks[freed[0]]
+    by = mark.freed_by
     assert by is not None
-    place = token.place
-    is_unseen = state.budget is not None and by.place is None  # the budget was spent
+    place = mark.place
+    is_unseen = state.budget is not None and by.place is None  # freed while the budget was spent
     foreseen = state.foreseen.get(by.number)
     roots = {*range(len(look.targets))}.difference(*look.targets)
+    # Leaves that a path without any freed node reaches would still be trained if the graph below
+    # the freed nodes were detached, so a detach() is worth proposing.
     anew = reachable(look.targets, roots, cut={*freed})
     lines = (built_at(look, state.generations, i) for i in freed[:_MOST_NODES_NAMED])
     made = next((line for line in lines if line is not None), None)
@@ -162,20 +169,20 @@ def _record_of(call: Call) -> BackwardCall | None:
 
 
 def missed(error: BaseException, call: Call, look_again: Callable[[], Evidence]) -> Finding | None:
-    """Return a finding where the engine raised what was not announced before the call."""
+    """Return a finding if the engine raised an error that was not reported before the call."""
     finding = unannounced(str(error), call.record)
     if finding is None or finding.code in {each.code for each in call.findings}:
         return None
     if finding.code == "GS601":
         return checkpoint_mismatch.explain(look_again(), error, way_of(error))
     if finding.code == "GS602":
-        return None  # which the observer of reducers explains
+        return None  # the observer of reducers explains that
     return explain(look_again(), finding)
 
 
 def explain_read(error: BaseException, calls: int) -> Finding | None:
-    """The finding for an exception that the user's code met by reading what a node saved, after it
-    was freed.
+    """Return the finding for an exception that the user's code got by reading a freed saved tensor,
+    such as ``loss.grad_fn._saved_self`` after ``loss.backward()``.
     """
     if FREED_TEXT not in str(error):
         return None
@@ -183,21 +190,23 @@ def explain_read(error: BaseException, calls: int) -> Finding | None:
     if innermost is None:
         return None
     frame, place = innermost
+    # Torch does not say which node was read: it is one that a variable of the frame holds.
     for _, value in variables(frame):
-        token = token_of(value) if issubclass(type(value), (FunctionNode, AutogradNode)) else None
-        if token is not None and token.freed_by is not None:
-            by = _record_of(token.freed_by)
-            return gs101.finding_of_read(place.site, calls, value.name(), site_of(token.place), by)
+        mark = mark_of(value) if issubclass(type(value), (FunctionNode, AutogradNode)) else None
+        if mark is not None and mark.freed_by is not None:
+            by = _record_of(mark.freed_by)
+            return gs101.finding_of_read(place.site, calls, value.name(), site_of(mark.place), by)
     return gs101.finding_of_read(place.site, calls)
 
 
 def explain(evidence: Evidence, unexpected: Finding) -> Finding:
-    """Return what is known of an error that was not announced, from a look after it.
+    """Return what is known of an error that was not reported before the call, from an inspection
+    after it.
 
-    Another call may have freed a part of the graph meanwhile, or a hook or another thread may have
-    modified what it saved, or a derivative gives no gradient: no look before it can see that. If a
-    prediction was made of this line, the error is what it warned of. All else is ``unexpected``, a
-    fault of gradscope.
+    Three things cannot be seen before the call: another call frees a part of the graph meanwhile; a
+    hook or another thread modifies a saved tensor; a derivative returns no gradient. If a
+    prediction was made for this line, the error is what it warned of. Anything else is
+    ``unexpected``, and a bug in gradscope.
     """
     known: dict[str, Callable[[Evidence], Finding | None]] = {
         "GS101": _freed_meanwhile,
@@ -213,11 +222,11 @@ def _freed_meanwhile(evidence: Evidence) -> Finding | None:
     look, call = evidence.look, evidence.call
 
     def is_another(by: Call | None) -> bool:
-        """Return whether a call has freed something while this one ran."""
+        """Return whether a different call freed something while this one ran."""
         return by is not None and by is not call and (by.number > call.number or call.met is by)
 
-    freed = [i for i in look.freed if is_another(look.tokens[i].freed_by)]
-    by = look.tokens[freed[0]].freed_by if freed else call.met or call.beside
+    freed = [i for i in look.freed if is_another(look.marks[i].freed_by)]
+    by = look.marks[freed[0]].freed_by if freed else call.met or call.beside
     if by is None:
         return None
     made = built_at(look, evidence.state.generations, freed[0]) if freed else None
@@ -239,8 +248,8 @@ def _modified_meanwhile(evidence: Evidence) -> Finding | None:
 
 
 def _not_given(evidence: Evidence, text: str) -> Finding | None:
-    """Return the finding for an input that the graph leads to, where a derivative on the way has
-    given nothing. Newer torch says which one.
+    """Return the finding for an input that the graph reaches, but for which a derivative on the way
+    returned None. Newer versions of torch say which input it is.
     """
     look = evidence.look
     if look.unused or look.asked is None:
@@ -251,7 +260,7 @@ def _not_given(evidence: Evidence, text: str) -> Finding | None:
 
 
 def _as_predicted(foretold: Iterable[Finding], unexpected: Finding) -> Finding | None:
-    """Return the error as the one that a prediction for its line warned of."""
+    """Return the error as the one that a prediction for its line warned of, if there is one."""
     for finding in foretold:
         if finding.code in _WARNINGS.get(unexpected.code, ()) and finding.expects(unexpected.site):
             return replace(
@@ -268,7 +277,7 @@ def _stale_tensor(
     evidence: Evidence, first: int, stale: dict[int, list[Stale]]
 ) -> gs201.StaleTensor:
     """Return what is known of the stale tensors of a call, the first being at node ``first``."""
-    state, token = evidence.state, evidence.look.tokens[first]
+    state, mark = evidence.state, evidence.look.marks[first]
     found = stale[first][0]
     tensor = found.tensor
     node = node_at(evidence.look, evidence.graph, first)
@@ -278,10 +287,12 @@ def _stale_tensor(
         nbytes = tensor.nbytes if storage_of(tensor) else 0  # of a sparse or opaque one
         saved = SavedTensor(found.name, shape, dtype, str(tensor.device), nbytes)
     name = state.names.of_tensor(tensor)
-    saved = replace(saved, version=found.version, site=site_of(token.place), source=name)
+    saved = replace(saved, version=found.version, site=site_of(mark.place), source=name)
     names = _names_of(tensor, name)
     call = evidence.call.record
-    modified = state.mutations.who_modified(found, token, call, names)
+    modified = state.mutations.who_modified(found, mark, call, names)
+    # Whether the step stands after the call in the same function: then the graph is of an earlier
+    # iteration, and not of this one before the step.
     here, step = call.site, modified.last if modified.by_step else None
     return gs201.StaleTensor(
         call=call,
@@ -295,7 +306,9 @@ def _stale_tensor(
 
 
 def _as_foretold(evidence: Evidence, facts: gs201.StaleTensor) -> Finding:
-    """Return the finding, with the fix that was proposed when the tensor was changed."""
+    """Return the finding with the fix that GS202 proposed when the tensor was modified, so that the
+    same problem is not given two different fixes.
+    """
     found = gs201.finding(facts)
     for earlier in reversed(evidence.state.foretold):
         if earlier.code == "GS202" and earlier.announces(found):
@@ -316,14 +329,15 @@ def _names_of(tensor: torch.Tensor, known: str | None) -> frozenset[str]:
 
 _ALLOCATORS = re.compile(r"DefaultCPUAllocator: (can't|not enough)|backend out of memory")
 _SIZE = r"(\d[\d,.]*) ?(bytes|[KMGT]i?B)"
-# Holders of graphs that are named, those of most bytes, and errors that are followed through
-# their causes: no program chains more, and an error may be its own cause.
+# Holders of graphs that are named, those of most bytes; and errors that are followed from an error
+# to its cause. An allocator's error is found inside the error of a library that wrapped it, one or
+# two levels deep; the bound is needed because an error may be its own cause.
 _MOST_HELD, _MOST_CAUSES = 3, 10
 
 
 def out_of_memory(error: BaseException | None) -> BaseException | None:
-    """Return the error of an allocator of torch's, on whatever device, that this one is or came
-    of.
+    """Return the error of one of torch's allocators, on any device, that this error is or was
+    caused by; None if there is none.
     """
     for _ in range(_MOST_CAUSES):
         is_plain = type(error) is RuntimeError and _ALLOCATORS.search(_words(error)) is not None
@@ -334,11 +348,12 @@ def out_of_memory(error: BaseException | None) -> BaseException | None:
 
 
 def explain_memory(
-    error: BaseException, unused: UnusedGraphs, waste: Waste, raising: FrameType | None = None
+    error: BaseException, unused: UnusedGraphs, waste: RetainWaste, raising: FrameType | None = None
 ) -> Finding:
-    """Return the finding for an error of an allocator, by the graphs that are alive then. It looks
-    from the variables of the functions that the error came through, or is ``raising`` in; and keeps
-    nothing.
+    """Return the finding for an error of an allocator, from the graphs that are alive at that time.
+
+    Graphs are found from the variables of the functions that the error came through, or of the
+    frame in which it is being raised (``raising``). Nothing of them is kept.
     """
     watch, way = waste.watch, way_of(error)
     in_call = came_out_of_a_call(error) if way else bool(watch.running)
@@ -357,16 +372,18 @@ def explain_memory(
     newest = {i for i, time in enumerate(times) if time >= (since[0] if since else 0)}
     routes = [] if in_call else [alive.routes[i] for i in newest & alive.routes.keys()]
     if evaluates and not (routes or in_call or watch.passes):
-        routes = [Route((*places,), in_call=False)]  # nothing is known of what was built
+        # No pack hook has seen what was built, but the frames of the error say where that was.
+        routes = [Route((*places,), in_call=False)]
     untrained = dict(unused.untrained({*routes}))
     if untrained.keys() != {*routes} or not (watch.calls or evaluates):
-        untrained = {}  # some of it is trained, or may yet be
+        untrained = {}  # backward may still be called on some of it
     kept: list[Finding] = []
     for found, roots in unused.growth.held_in(users, untrained=not watch.calls or bool(untrained)):
         part = alive.take(i for i, number in enumerate(alive.numbers) if number in roots)
         kept += [replace(found, bytes=gs401.total_of(part))] if part else []
     needed, own = {*reachable(alive.targets, newest)}, alive.take(newest, among=newest)
-    # Of a first pass in training mode the backward call may have been still to come.
+    # If memory ran out in the first pass of a model in training mode, a backward call may have been
+    # to come: that graph is not built for nothing. In evaluation mode, none would come.
     if own and untrained and (evaluates or unused.lost.keys() >= {*routes}):
         site = Counter(untrained[route] for route in routes).most_common(1)[0][0]
         kept.append(gs305.finding(site, None, 0, gs401.total_of(own)))
@@ -374,20 +391,20 @@ def explain_memory(
     sizes = [(gs401.total_of(alive.take([i])), i, path) for i, path in ends]
     largest = [each for each in heapq.nlargest(_MOST_HELD, sizes, key=itemgetter(0)) if each[0]]
     for size, i, _ in () if watch.passes else largest:
-        token, number = token_of(alive.nodes[i]), alive.numbers[i]
-        record = waste.kept_by(watch.past.find(number) if token is None else token.call)
+        mark, number = mark_of(alive.nodes[i]), alive.numbers[i]
+        record = waste.kept_by(watch.history.find(number) if mark is None else mark.call)
         if record is not None and i not in needed:
             kept.append(gs303.finding(record, 0, size))
     files = {place.site.file for place in places}
     others = [(path.text, store_of((path,), files)[0], size) for size, _, path in largest]
     total = gs401.total_of(one for of_node in alive.saved.values() for one in of_node)
-    most = total if watch.lifting.on else max(total, watch.ledger.peak_bytes)
+    most = total if watch.suspension.on else max(total, watch.ledger.peak_bytes)
     told = own, in_call, kept, others, total, most, watch.calls
     failed, (asked, allocated) = site_of(next(iter(places), None)), _sizes(error)
     return gs401.finding(gs401.OutOfMemory(failed, asked, allocated, *told))
 
 
-class Survived(Observer):
+class CaughtOutOfMemory(Observer):
     """Reports once that the program caught an out-of-memory error and continued."""
 
     def __init__(self, explain: Callable[..., Finding | None]) -> None:
@@ -396,18 +413,22 @@ class Survived(Observer):
         self._first: Finding | None = None
 
     def made(self, error: BaseException) -> None:
-        """An error of an allocator is about to be raised."""
+        """Explain an allocator's error that is about to be raised, if it is the first one.
+
+        The graphs that are alive must be inspected now: the program may free them before it goes
+        on.
+        """
         self._errors += 1
         if self._errors == 1:
             self._first = self._explain(error, sys._getframe(1).f_back)
 
     def ended_it(self) -> None:
-        """The last one ended the program, or left the watch."""
+        """Take note that the last error ended the program or left the watch: it was not caught."""
         if self._errors == 1:
             self._first = None
 
     def before_call(self, *_: Any) -> Iterator[Finding]:
-        """Tell of it: what comes now, the program does after it."""
+        """Report the error, now that the program has continued after it."""
         found, self._first = self._first, None
         if found is not None:
             yield gs401.survived(found)
@@ -416,16 +437,18 @@ class Survived(Observer):
 
 
 class _Alive:
-    """The graphs that are alive when memory runs out: the nodes, and where the edges of each lead;
-    its number, -1 of a leaf, what it was the first to save, and on which route. ``codes`` are those
-    that the error came through.
+    """The graphs that are alive when memory runs out.
+
+    It has the nodes; and for each node where its edges lead, its number (-1 for a leaf), the
+    storages that it was the first to save, and the route by which it was built. ``codes`` are the
+    functions that the error came through.
     """
 
     def __init__(self, watch: State, roots: Iterable[AutogradNode], codes: Set[CodeType]) -> None:
         room_for = watch.stack_limit.room_for
         walker = Walker(room_for(0), lambda: min(room_for(MOST_NODES), MOST_NODES))
         self.index = walker.walk(roots)
-        watch.stack_limit.keep()
+        watch.stack_limit.keep()  # nobody knows when these nodes will be destroyed
         if walker.left:
             watch.notes.add(
                 f"when memory ran out, {len(self.index):,} nodes were looked at, not all"
@@ -438,9 +461,10 @@ class _Alive:
         self._taken: set[int] = set()
         first: dict[int, gs401.Memory] = {}
         made: Sequence[Place | None] = ()
-        if watch.past.was_lifted(max(self.numbers, default=0)):
+        if watch.history.was_suspended(max(self.numbers, default=0)):
             made = watch.recognizer.places_of(tuple(map(type, self.nodes)), None)
-        # Where a node was made that no hook has seen is told by its like, if that runs now.
+        # A node that no hook has seen was made at the line of known nodes like it, if the function
+        # that has this line is running now.
         likely = {i: place for i, place in enumerate(made) if place and place.code in codes}
         for i in sorted(range(len(self.nodes)), key=self.numbers.__getitem__):
             kind = kind_of(type(self.nodes[i]))
@@ -463,7 +487,9 @@ class _Alive:
                     self.saved[i].append(one)
 
     def take(self, starts: Iterable[int], among: Set[int] | None = None) -> list[gs401.Memory]:
-        """Take what nodes lead to, ``among`` some nodes, and return what it saved."""
+        """Return what the nodes below ``starts`` saved, and count each node only once, however
+        often this is called. With ``among``, count only these nodes.
+        """
         led = reachable(self.targets, starts, cut=self._taken)
         new = [i for i in led if among is None or i in among]
         self._taken.update(new)
@@ -473,8 +499,9 @@ class _Alive:
 def _starts(
     users: Sequence[FrameType], frames: Iterable[FrameType]
 ) -> dict[AutogradNode, Path | None]:
-    """Return the nodes of tensors that variables of the user's frames lead to, with a name of each;
-    and of those that others' variables are, or tuples and lists there have.
+    """Return the nodes of the tensors that variables of the user's frames reach, with a name each;
+    and those of tensors in local variables of libraries, or in tuples and lists there, without a
+    name.
     """
     values: list[Any] = [value for frame in frames for _, value in local_variables(frame)]
     values += [one for each in values if type(each) in (tuple, list) for one in each]
@@ -485,14 +512,14 @@ def _starts(
 
 
 def _evaluates(frames: Sequence[FrameType]) -> bool:
-    """Return whether the outermost module that runs is in evaluation mode."""
+    """Return whether the outermost module that runs is in evaluation mode (``model.eval()``)."""
     owners = (dict(local_variables(frame)).get("self") for frame in frames[::-1])
     modules = (vars(each) for each in owners if issubclass(type(each), torch.nn.Module))
     return not next(modules, {}).get("training", True)
 
 
 def way_of(error: BaseException) -> list[tuple[FrameType, Place]]:
-    """Return the frames that an error came through, the innermost first, and where each stood."""
+    """Return the frames that an error came through, innermost first, and the line of each."""
     way, entry = [], error.__traceback__
     while entry is not None:
         way.append((entry.tb_frame, Place(entry.tb_frame.f_code, entry.tb_lasti)))
@@ -501,12 +528,12 @@ def way_of(error: BaseException) -> list[tuple[FrameType, Place]]:
 
 
 def _words(error: BaseException) -> str:
-    """Return what an error says, without any code of the program's running."""
+    """Return the text of an error without running ``__str__`` of a class of the program."""
     return " ".join(each for each in error.args if type(each) is str)
 
 
 def _sizes(error: BaseException) -> Iterator[int]:
-    """Yield how many bytes an allocator was asked for, and has given; 0 where that is not said."""
+    """Yield how many bytes an allocator was asked for, and how many it has given; 0 if unknown."""
     for pattern in (rf"allocate {_SIZE}", rf"{_SIZE} is allocated by PyTorch"):
         said = re.search(pattern, _words(error))
         number, unit = said.groups() if said else ("0", "b")

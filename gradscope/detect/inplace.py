@@ -16,7 +16,7 @@ from torch.autograd.graph import Node
 
 from gradscope.code import source
 from gradscope.code.statements import Statement, changed_by
-from gradscope.collect.marks import Packed, token_of
+from gradscope.collect.marks import Packed, mark_of
 from gradscope.collect.nodes import kind_of, packs_in
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
@@ -27,10 +27,10 @@ from gradscope.detect.lookahead import (
     MOST_NAMED,
     MOST_NODES,
     Held,
+    ReachingTensors,
     Read,
     Schedule,
-    Wanted,
-    foretell,
+    predict,
     tensors_of,
 )
 from gradscope.model import Finding, Site
@@ -39,7 +39,9 @@ from gradscope.program.sites import Place, user_frames
 from gradscope.program.tensors import held_node, is_held_leaf, is_parameter, requires_grad
 from gradscope.rules import gs202
 
-_SLICES = 4  # CopySlices comes this soon after the node that it wraps
+# Nodes before a CopySlices among which the node is that it wraps, ``x[0].mul_(y)`` for one: between
+# the two lie at most the nodes of a clone and of renewed views (``Inspector._claim_slices``).
+_SLICES = 4
 # Lines of one frame at which the graphs that a change concerns are searched for. At the first, a
 # result may not have its name yet, because it is bound after all of these:
 #
@@ -55,7 +57,7 @@ _DEEPEST = 1_000_000  # frames, more than any program has: no line was looked at
 
 @dataclass(slots=True)
 class _OutOfDate:
-    """What is out of date in one graph: the tensors' names, which nodes saved them, and where."""
+    """The stale tensors of one graph: their names, the nodes that saved them, and the lines."""
 
     tensors: dict[str, None] = field(default_factory=dict)
     nodes: dict[str, None] = field(default_factory=dict)
@@ -63,8 +65,8 @@ class _OutOfDate:
 
 
 class Needed(NamedTuple):
-    """A graph that went stale and that the code will run backward all the same, or may: under
-    conditions then.
+    """A graph with stale tensors on which the code will call backward; or may, under
+    ``conditions``.
     """
 
     read: Read
@@ -72,7 +74,7 @@ class Needed(NamedTuple):
     conditions: tuple[str, ...] | None
 
     def facts(self, changed_at: Site, after: int, by: gs202.By) -> gs202.StaleSoon:
-        """Return the facts of the finding: changed at a place, after so many backward calls."""
+        """Return the facts of the finding; ``after`` is the number of backward calls so far."""
         read, stale = self.read, self.stale
         tensors, nodes = tuple(stale.tensors)[:MOST_NAMED], tuple(stale.nodes)[:MOST_NAMED]
         saved = tensors, nodes, tuple(stale.made)[:MOST_MADE]
@@ -83,10 +85,11 @@ class Needed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StaleGraphs:
-    """One look after a change; it lives no longer than that.
+    """Finds the graphs that a modification made stale; it holds nodes, and lives for one
+    inspection.
 
-    ``is_changed`` picks the saved tensors in question, ``unnamed`` is what a finding calls one of
-    them that has no name, and ``tolerant`` names the kinds of node that the change does no harm to.
+    ``is_changed`` picks the modified saved tensors. ``unnamed`` is what a finding calls one without
+    a name. ``tolerant`` are the kinds of node whose backward does not depend on the values.
     """
 
     watch: State
@@ -98,14 +101,14 @@ class StaleGraphs:
     def needed(
         self, start: FromFrames, frames: Sequence[FrameType], schedule: Schedule
     ) -> Needed | None:
-        """Return the first graph that the code will run backward all the same; if there is none,
-        the first that it may.
+        """Return the first stale graph on which the code will call backward, or else the first one
+        on which it may.
         """
         self.watch.names.learn_variables(frames)
-        wanted = Wanted([h for h in tensors_of(frames) if self._traces(h)], self._traces)
+        wanted = ReachingTensors([h for h in tensors_of(frames) if self._traces(h)], self._traces)
         if not wanted.leads:
             return None
-        foretold = foretell(wanted, start, frames, schedule.rounds)
+        foretold = predict(wanted, start, frames, schedule.rounds)
         schedule.read(foretold)
         for held, read in foretold.reads:
             if not source.runs_a_part(read.backward):
@@ -127,11 +130,13 @@ class StaleGraphs:
         return found
 
     def _saved_by(self, node: Node) -> list[Packed]:
-        """What a node saved: tied to it or waiting for its first look. Functions are asked."""
+        """Return what a node saved. No inspection may have met the node yet: then what it saved
+        waits in the ledger under the node's number, or is read from the node of a Function.
+        """
         kind, pending = kind_of(type(node)), self.watch.ledger.pending
-        if token_of(node) is None and kind.is_function:
+        if mark_of(node) is None and kind.is_function:
             return packs_in(node, kind)
-        if token_of(node) is None and kind.is_slices:
+        if mark_of(node) is None and kind.is_slices:
             number = node._sequence_nr()
             near = (pending.get(n, ()) for n in range(number - _SLICES, number + 1))
             return [packed for each in chain(*near) if (packed := each()) is not None]
@@ -140,11 +145,12 @@ class StaleGraphs:
 
 @dataclass(slots=True)
 class Changed:
-    """Saved tensors that one place has changed; ``depth`` and ``tries`` tell in which frame their
-    graphs were looked for last.
+    """Saved tensors that one line has modified.
 
-    ``computed``: an operation of a graph made one of them; ``trained``: one is a parameter.
-    ``hidden``: they were changed through ``.data``, so that torch does not know.
+    ``computed``: an operation of a graph made one of them. ``trained``: one is a parameter.
+    ``hidden``: they were modified through ``.data``, so torch does not know it. ``depth`` is the
+    depth of the frame in which their graphs were searched last, and ``tries`` counts the lines of
+    that frame.
     """
 
     statement: Statement
@@ -157,8 +163,12 @@ class Changed:
 
 
 class InPlace(Observer):
-    """Announces GS202 at the next line of the user's code, or as soon as a variable has the
-    graph.
+    """Reports GS202 at the line after a modification, or as soon as a variable holds the stale
+    graph:
+
+        h = encoder(x)          # saves x
+        x.add_(1)               # makes the graph of h stale
+        h.sum().backward()      # GS202 is reported before this line, GS201 at it
     """
 
     def __init__(self, watch: State, lines: LineWatch) -> None:
@@ -168,19 +178,19 @@ class InPlace(Observer):
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Forget what was told."""
+        """Forget what was reported."""
         self._schedule = Schedule()
         self._told: set[Site] = set()
 
     def changed(self, packs: list[Packed], place: Place) -> None:
-        """Look into a line that has changed these saved tensors."""
+        """Begin to search for the graphs of saved tensors that a line has modified."""
         statement = changed_by(place.site)
         mutations = self.watch.mutations
         unknown = [packed for packed in packs if mutations.note(packed, statement.site)]
         self._look_into(statement, unknown, place, hidden=False)
 
     def changed_unseen(self, packs: list[Packed], place: Place) -> None:
-        """Look into a line that has changed these saved tensors through ``.data``."""
+        """Begin to search for the graphs of tensors that a line modified through ``.data``."""
         self._look_into(changed_by(place.site), packs, place, hidden=True)
 
     def _look_into(
@@ -196,7 +206,14 @@ class InPlace(Observer):
             self._lines.wait(self, True)
 
     def at_line(self, frame: FrameType) -> Iterable[Finding]:
-        """Look for the graphs of what was changed, in each frame that the code comes back to."""
+        """Search for the graphs of modified tensors, in each frame to which the code returns.
+
+        A function that modifies its argument may have no variable that leads to the graph, but its
+        caller may:
+
+            def scale_(t): t.mul_(2)   # only `h`, in the caller, leads to the graph
+            h = net(x); scale_(x); h.sum().backward()
+        """
         findings: list[Finding] = []
         if not self._changes:
             return findings
@@ -229,7 +246,7 @@ class InPlace(Observer):
         needed = graphs.needed(start_before(frames[0], at), frames, self._schedule)
         if needed is None:
             return []
-        if needed.conditions is None:  # else it may yet become certain
+        if needed.conditions is None:  # a finding under conditions may still become certain
             self._told.add(change.statement.site)
         by = gs202.By.DATA if change.hidden else gs202.By.OPERATION
         facts = needed.facts(change.statement.site, self.watch.calls, by)
@@ -238,8 +255,8 @@ class InPlace(Observer):
 
 
 def _is_computed(packed: Packed) -> bool:
-    """Return whether an operation of the graph made what was saved: an output, or an input with a
-    graph.
+    """Return whether an operation of the graph made a saved tensor: it is an output of the node
+    that saved it, or has a graph itself.
     """
     tensor = packed.tensor
     if tensor is None or not packed.original:

@@ -20,7 +20,7 @@ from gradscope.code.statements import data_lines
 from gradscope.collect.backward import Backward
 from gradscope.collect.calls import Call, Guarded
 from gradscope.collect.generations import this_thread
-from gradscope.collect.inspection import Look
+from gradscope.collect.inspection import Inspection
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import raised_by_program
 from gradscope.collect.observers import MOST_UNTOLD, Observer
@@ -40,13 +40,14 @@ from gradscope.program.sites import (
     user_frames,
 )
 from gradscope.program.tensors import Memory, checksum, memory_of, storage_of, version_of
-from gradscope.program.undisturbed import Uncollected
+from gradscope.program.undisturbed import GCPaused
 from gradscope.torch_private import DisableTorchFunction, hidden_from_compiler, is_compiler
 
 # Saved tensors that are remembered, the newest. A line that names a tensor with ``.data`` is
-# checked against all of them; a write to what was saved before goes unseen.
+# checked against all of them. A write to a tensor that was saved earlier goes unseen.
 _MOST_KEPT = 4_096
-# Saved tensors whose memory is read before and after such a line, and tensors that it names.
+# Saved tensors whose memory is read before and after such a line, and tensors that the line names.
+# Each costs up to a millisecond (``checksum``), so a line costs at most a tenth of a second.
 _MOST_READ = 64
 
 
@@ -57,14 +58,14 @@ class Versions:
         self._recent: list[weakref.ref[Packed]] = []
 
     def add(self, packed: Packed) -> None:
-        """Remember one more."""
+        """Remember one more saved tensor."""
         if len(self._recent) >= _MOST_KEPT:
             del self._recent[: _MOST_KEPT // 2]
         self._recent.append(weakref.ref(packed))
 
     def changed(self, most: int) -> list[Packed]:
-        """Return those of the ``most`` newest that this thread saved and that were changed since
-        the last look.
+        """Return which of the ``most`` newest, saved by this thread, were modified since the last
+        call.
         """
         recent = self._recent
         newest = recent[-most:]
@@ -77,6 +78,7 @@ class Versions:
             ]
         dead = len(newest) - len(alive)
         del alive
+        # Dead references are removed only when there are many: this runs at every line.
         if found or dead > most // 2 or dead == len(recent):
             known = {id(packed) for packed in found}
             recent[:] = [r for r in recent if (p := r()) is not None and id(p) not in known]
@@ -84,7 +86,7 @@ class Versions:
         return [packed for packed in found if packed.thread == thread]
 
     def newest(self, most: int, storages: Container[int] | None = None) -> list[Packed]:
-        """Return those that this thread saved last, of tensors with one of these memories."""
+        """Return the ``most`` newest that this thread saved of tensors in these storages."""
         thread = this_thread.number
         alive = (packed for each in reversed(self._recent) if (packed := each()) is not None)
         own = (packed for packed in alive if packed.thread == thread)
@@ -102,7 +104,7 @@ class MemoryBefore:
         self._before = checksums(packs)
 
     def changed(self) -> list[Packed]:
-        """Return those that hold something else since the last look, at the same version."""
+        """Return which of them have other values than at the last call, with the same version."""
         packs = [reference() for reference in self._packs]
         before, now = self._before, checksums(packs)
         self._before = now
@@ -114,9 +116,12 @@ class MemoryBefore:
 
 
 def memory_before(frame: FrameType, versions: Versions) -> MemoryBefore | None:
-    """Return what is saved of the tensors that the next line names with ``.data``, None if nothing.
+    """Return the saved tensors that share memory with those that the next line names with
+    ``.data``; None if there are none.
 
-    Where a line writes to a tensor that is not known in advance, take what was saved last.
+    If the line writes to a tensor that is not known before it runs, return what was saved last:
+
+        model.get_parameter(name).data.mul_(0.99)
     """
     lines = data_lines(frame.f_code.co_filename)
     line = lines.get(frame.f_lineno) if lines else None
@@ -133,12 +138,13 @@ def memory_before(frame: FrameType, versions: Versions) -> MemoryBefore | None:
 
 
 def checksums(packs: Iterable[Packed | None]) -> list[int | None]:
-    """Return a checksum of each saved tensor's elements, or of samples of a very large one.
+    """Return a checksum of the elements of each saved tensor, or of samples of a very large one.
 
-    No operation of torch's runs. None stands for a tensor on another device than the CPU, with gaps
-    between its elements, in a layout of its own, or changed where torch has seen it.
+    No torch operation runs, because the program may have hooks or modes that would see it. A tensor
+    gets None if it is not on the CPU, has gaps between its elements or a special layout, or was
+    modified so that torch knows it.
     """
-    known: dict[Memory | None, int | None] = {None: None}
+    known: dict[Memory | None, int | None] = {None: None}  # several nodes may save one tensor
     found = []
     for packed in packs:
         memory = _memory_of(packed) if packed is not None else None
@@ -155,14 +161,16 @@ def _memory_of(packed: Packed) -> Memory | None:
     return memory_of(tensor)
 
 
-# Calls of library functions while lines are traced, each of which calls gradscope, and inspected
-# lines of the program. Counts end the trace, not a clock, so that a busy machine does not change
-# what is found.
+# Calls of library functions while lines are traced, each of which calls gradscope, and lines of the
+# program that are inspected. These counts end the trace, and not a clock, so that what is found
+# does not depend on how busy the machine is.
 _MOST_EVENTS, _MOST_LOOKS = 200_000, 20_000
 # Saved tensors whose version is compared at every line, the newest. A change of an older one is
 # found at the backward call, without its line.
 _COMPARED = 128
-_MOST_SECONDS = 2.0  # by then the looks are at an end, unless each takes long
+# Seconds in all lines. 20,000 lines take less, unless each of them is slow, as where each reads the
+# code ahead.
+_MOST_SECONDS = 2.0
 # Consecutive calls on known graphs after which no line is traced until something new comes: all
 # that an iteration does was seen by then.
 _ENOUGH = 5
@@ -170,7 +178,7 @@ _BACKWARD = Backward.run.__code__
 
 
 class _Traced(threading.local):
-    """One thread's trace, and the place in the user's code that runs now."""
+    """The trace of one thread, and the place in the user's code that runs now in it."""
 
     handle: Handle | None = None
     aside = False
@@ -186,12 +194,14 @@ class _Traced(threading.local):
 
 
 class LineWatch(Observer):
-    """Traces a thread from the first saved tensor of an iteration to the backward call that frees
-    it.
+    """Traces the user's code line by line, from the first saved tensor of an iteration to the
+    backward call that frees it, to find the line that modifies a saved tensor.
 
-    It is on only while new graphs come (and the ledger looks at them in detail), and within a
-    budget of events and time. Where another tool traces the thread, or a compiler is at work, it
-    stays off.
+    Torch counts modifications of a tensor but does not note where they happened. So at each line
+    the versions of saved tensors are compared: if one has moved on, the line before modified it.
+
+    The trace is on only while new graphs come, and within a budget of events and time. It stays off
+    if another tool traces the thread, such as a debugger, or if a compiler is at work.
     """
 
     def __init__(self, watch: State) -> None:
@@ -206,21 +216,23 @@ class LineWatch(Observer):
         self._waiting: set[Observer] = set()
 
     def install(self) -> Handle:
-        """Begin; the handle ends it in this thread, the others end by themselves."""
+        """Begin. The handle ends the trace of this thread; those of other threads end by
+        themselves.
+        """
         hidden = hide_trace(self._starts)
         return Handle(hidden.close, self._turn_off)
 
     def wait(self, observer: Observer, waits: bool) -> None:
-        """Call an observer at every line from now on, even while no graph is alive; or stop."""
+        """Begin to call an observer at every line, even while no graph is alive; or stop it."""
         if waits:
             self._waiting.add(observer)
         else:
             self._waiting.discard(observer)
 
-    # on and off
+    # switching the trace on and off
 
     def saved(self, packed: Packed) -> None:
-        """Compare one more saved tensor, and begin to trace."""
+        """Compare one more saved tensor from now on, and begin to trace."""
         if self._is_spent() or (self._known >= _ENOUGH and not self._waiting):
             return
         self._versions.add(packed)
@@ -237,7 +249,7 @@ class LineWatch(Observer):
         return self._thread.handle is not None
 
     def turn_on(self, frame: FrameType | None) -> None:
-        """Trace this thread, if that can be done unseen."""
+        """Trace this thread, if nothing else traces it and no backward call runs."""
         thread = self._thread
         is_free = not thread.aside and thread.handle is None and not self._is_spent()
         looks = self.watch.active and self.watch.saving.detailed and not self.watch.call
@@ -256,26 +268,28 @@ class LineWatch(Observer):
     def _turn_off(self) -> None:
         self._thread.contents = None
         if self._thread.handle is not None:
-            self._thread.handle.close()  # first: what raises here leaves it to the next one
+            # Closed before it is forgotten: a signal handler may raise here, and then the next call
+            # of this method must close it.
+            self._thread.handle.close()
             self._thread.handle = None
 
     def before_call(
-        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
-        """Turn the trace off: the engine runs without it."""
+        """Turn the trace off while the engine runs."""
         self._turn_off()
         return ()
 
     def after_call(
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
-        """Go on if the call left something to look after."""
+        """Trace on if the call left graphs alive, or if an observer waits for a line."""
         is_new = call.exact or record.exception is not None
         self._go_on(call, frame, self._known + 1 if not is_new else 0)
         return ()
 
     def guarded(self, calls: Sequence[Guarded], frame: FrameType | None) -> Iterable[Finding]:
-        """Do the same after calls on recognized graphs."""
+        """Do the same after guarded calls."""
         last = calls[-1]
         call = last if isinstance(last, Call) else last.call()
         self._go_on(call, frame, self._known + len(calls))
@@ -290,11 +304,11 @@ class LineWatch(Observer):
 
     @property
     def _looks_after(self) -> bool:
-        """Whether a call has left something to look after."""
+        """Whether saved tensors are alive, or an observer waits for a line."""
         return bool(self.watch.ledger.live_tensors or self._waiting)
 
     def patience(self, place: Place | None) -> int:
-        """None, while something is to be looked after."""
+        """Return 0 while lines are traced, so that each call is reported at once."""
         is_idle = self._is_spent() or not (self.watch.saving.detailed and self._looks_after)
         return MOST_UNTOLD if is_idle else 0
 
@@ -303,11 +317,11 @@ class LineWatch(Observer):
         self._turn_off()
         return ()
 
-    # what Python tells
+    # what Python calls at each event
 
     @hidden_from_compiler
     def _start(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Follow the user's function that begins, or the generator that continues."""
+        """Trace a function of the user that begins, or a generator that continues."""
         code = frame.f_code
         try:
             if (known_codes.get(id(code)) or learn_code(code)).owner == USER:
@@ -319,6 +333,7 @@ class LineWatch(Observer):
             self._turn_off()
             return None
         self._events += 1
+        # torch.compile would trace our hooks into the user's code.
         compiles = is_compiler(code)
         if compiles or self._events > _MOST_EVENTS or not self.watch.active:
             self._thread.aside = True
@@ -327,11 +342,11 @@ class LineWatch(Observer):
 
     @hidden_from_compiler
     def _event(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Look at an event in the user's code; no failure becomes the program's."""
+        """Inspect an event in the user's code; no failure of ours becomes the program's."""
         if event == "exception":
             return None
         try:
-            with Uncollected():  # or the budget goes to the program's garbage
+            with GCPaused():  # else the time to collect the program's garbage would be counted
                 self._look(frame, event)
         except RecursionError:  # the program is about to meet it
             return None
@@ -346,7 +361,7 @@ class LineWatch(Observer):
 
     def _look(self, frame: FrameType, event: str) -> None:
         thread, watch = self._thread, self.watch
-        if thread.handle is None:  # a frame of before, found by another tool's trace
+        if thread.handle is None:  # a frame from before the trace ended, in another tool's trace
             return
         started = time.thread_time()
         self._events += 1
@@ -358,7 +373,7 @@ class LineWatch(Observer):
             if before is not None or (
                 thread.contents is not None and thread.contents.code is frame.f_code
             ):
-                thread.contents = before  # else a function runs that the statement calls
+                thread.contents = before  # else the statement is running still, in what it calls
             if self._waiting:
                 self.watch.observers.tell(Observer.at_line, frame)
         self._seconds += time.thread_time() - started
@@ -367,7 +382,7 @@ class LineWatch(Observer):
             self._turn_off()
 
     def _move(self, frame: FrameType, event: str) -> None:
-        """Note the place in the user's code; while an override runs, it is that of its caller."""
+        """Note the user's line that runs; within an override of an operation, its caller's."""
         thread = self._thread
         if is_override(frame.f_code):
             begun = {"call": 1, "return": -1}.get(event, 0)
@@ -394,7 +409,7 @@ _OURS = frozenset(
     function.__code__
     for function in (
         *(LineWatch._start, LineWatch._event, LineWatch._look, LineWatch._move, LineWatch._compare),
-        *(Uncollected.__enter__, Uncollected.__exit__, Versions.changed, memory_before),
+        *(GCPaused.__enter__, GCPaused.__exit__, Versions.changed, memory_before),
         *(MemoryBefore.__init__, MemoryBefore.changed, checksums, checksum),
     )
 )

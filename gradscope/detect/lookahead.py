@@ -13,7 +13,7 @@ from dataclasses import InitVar, dataclass, field
 from enum import Enum, auto
 from math import ceil, inf
 from types import CellType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
@@ -25,16 +25,16 @@ from gradscope.program.ahead.frames import Frame
 from gradscope.program.ahead.machine import Machine, Question
 from gradscope.program.ahead.questions import FromFrames, explore, in_words
 from gradscope.program.ahead.values import (
-    NO_MARKS,
+    NO_TAINTS,
     NULL,
-    Ahead,
     Cell,
     Compared,
     Conditions,
     Elements,
+    FutureTensor,
     Hazard,
-    Mark,
-    Marks,
+    Taint,
+    Taints,
     Unknown,
     key_of,
     reading,
@@ -111,8 +111,11 @@ class Read(NamedTuple):
     parted: bool = False
 
 
+HeldReads: TypeAlias = list[tuple[Held, Read]]
+
+
 @dataclass(slots=True)
-class Foretold:
+class Prediction:
     """The reads of held tensors that lead to a failing backward call, and what must hold for it to
     come: None where every way that the code can go leads there.
 
@@ -120,7 +123,7 @@ class Foretold:
     there, ``steps`` how much was read.
     """
 
-    reads: list[tuple[Held, Read]] = field(default_factory=list)
+    reads: HeldReads = field(default_factory=list)
     conditions: tuple[str, ...] | None = None
     compared: Conditions = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
@@ -128,7 +131,7 @@ class Foretold:
 
 
 @dataclass(eq=False)
-class Wanted(Question):
+class ReachingTensors(Question):
     """Which tensors lead to what is looked for; it lives no longer than one look.
 
     ``_traces`` says so of a held tensor, as it is true of those ``found``; ``_meets`` says whether
@@ -148,20 +151,20 @@ class Wanted(Question):
         """Whether any of the tensors that are held leads there."""
         return bool(self._leads)
 
-    def rank(self, mark: Mark) -> tuple[int, int]:
-        """Order marks by how soon their tensors are read, and by how short their names are."""
-        steps = mark.note.steps if mark.note is not None else 0
-        return steps, [*self._known].index(id(mark.held.tensor))
+    def rank(self, taint: Taint) -> tuple[int, int]:
+        """Order taints by how soon their tensors are read, and by how short their names are."""
+        steps = taint.note.steps if taint.note is not None else 0
+        return steps, [*self._known].index(id(taint.held.tensor))
 
-    def marks(self, tensor: Tensor) -> Marks:
+    def taints(self, tensor: Tensor) -> Taints:
         """Return what a live tensor leads to."""
         key = id(tensor)
         if key not in self._leads:
             held = self._known[key] = Held(tensor)
             self._leads[key] = self._traces(held)
-        return frozenset((Mark(self._known[key]),)) if self._leads[key] else NO_MARKS
+        return frozenset((Taint(self._known[key]),)) if self._leads[key] else NO_TAINTS
 
-    def meets(self, marks: Marks, inputs: Sequence[Any] | None) -> bool | None:
+    def meets(self, taints: Taints, inputs: Sequence[Any] | None) -> bool | None:
         """Return whether a backward call from there to these inputs runs it; None if unknown.
 
         What was there before leads to no input that is computed only then.
@@ -171,9 +174,9 @@ class Wanted(Question):
         if self._meets is None:
             return False
         live = [each for each in inputs if is_a(each, Tensor)]
-        if any(self._meets(mark.held, each) for mark in marks for each in live):
+        if any(self._meets(taint.held, each) for taint in taints for each in live):
             return True
-        later = [each for each in inputs if is_exactly(each, Ahead)]
+        later = [each for each in inputs if is_exactly(each, FutureTensor)]
         return False if len(live) + len(later) == len(inputs) else None
 
     def is_over(self, machine: Machine) -> bool:
@@ -186,10 +189,10 @@ class Wanted(Question):
         known = (self._known[key] for key, leads in self._leads.items() if leads)
         return not any(_is_there(machine, frames, p, held) for held in known for p in held.paths)
 
-    def gone(self, machine: Machine, marks: Marks) -> frozenset[str]:
+    def gone(self, machine: Machine, taints: Taints) -> frozenset[str]:
         """Return the names under which the program has stored something else by then."""
         frames = [*machine.frames, *machine.outer]
-        paths = ((path, mark.held.tensor) for mark in marks for path in mark.held.paths)
+        paths = ((path, taint.held.tensor) for taint in taints for path in taint.held.paths)
         return frozenset(
             path.text
             for path, tensor in paths
@@ -201,7 +204,7 @@ def _is_there(machine: Machine, frames: Sequence[Frame], path: Path, held: Held)
     """Return whether a path may still lead to a tensor as far as the program has been read."""
     found = _found(machine, frames, path)
     if found is held.tensor:
-        return bool(machine.marks(held.tensor))
+        return bool(machine.taints(held.tensor))
     return found is _UNREAD or (is_exactly(found, Unknown) and bool(machine.held((found,))))
 
 
@@ -226,7 +229,7 @@ def _found(machine: Machine, frames: Sequence[Frame], path: Path) -> Any:
     else:
         return MISSING if origin.owner in ("local", "cell") else _UNREAD
     for step in path.steps:
-        if is_exactly(found, Unknown, Ahead) or any(found is each for each in _NOTHING):
+        if is_exactly(found, Unknown, FutureTensor) or any(found is each for each in _NOTHING):
             break
         part = _part_of(machine, found, *step)
         found = MISSING if part is _UNREAD and not machine.held((found,)) else part
@@ -246,16 +249,16 @@ def _part_of(machine: Machine, owner: Any, kind: str, key: Any) -> Any:
     return next((space[str(key)] for space in spaces if str(key) in space), _UNREAD)
 
 
-def foretell(
-    wanted: Wanted, start: FromFrames, frames: Sequence[FrameType], rounds: float = inf
-) -> Foretold:
+def predict(
+    wanted: ReachingTensors, start: FromFrames, frames: Sequence[FrameType], rounds: float = inf
+) -> Prediction:
     """Return what will be run backward of the tensors that are wanted.
 
     ``frames`` are the user's, innermost first; the loops around the start are read for so many
     ``rounds`` at the most.
     """
     explored = explore(wanted, start, rounds)
-    found = Foretold(compared=explored.compared, reasons=explored.reasons, steps=explored.steps)
+    found = Prediction(compared=explored.compared, reasons=explored.reasons, steps=explored.steps)
     if not explored.is_certain:
         words = filter(None, map(in_words, explored.parting))
         found.conditions = tuple(dict.fromkeys(words))[:_MOST_CONDITIONS]
@@ -264,15 +267,15 @@ def foretell(
         return found
     sure = [hazard for hazard in explored.hazards if hazard.sure]
     for hazard in sorted(sure, key=lambda each: each.steps)[:1]:  # the nearest
-        for mark in sorted(hazard.marks, key=wanted.rank):
-            if all(mark.held is not known for known, _ in found.reads):
-                found.reads.append((mark.held, _read(hazard, mark, frames)))
+        for taint in sorted(hazard.taints, key=wanted.rank):
+            if all(taint.held is not known for known, _ in found.reads):
+                found.reads.append((taint.held, _read(hazard, taint, frames)))
     return found
 
 
-def _read(hazard: Hazard, mark: Mark, frames: Sequence[FrameType]) -> Read:
+def _read(hazard: Hazard, taint: Taint, frames: Sequence[FrameType]) -> Read:
     """Return the read by which a backward call comes to a held tensor."""
-    note, call = mark.note or hazard.note, hazard.note
+    note, call = taint.note or hazard.note, hazard.note
     frame, calling = (frames[min(each.depth, len(frames) - 1)] for each in (note, call))
     site = site_at(note.code, note.at)
     driven = owner_of(call.code) != USER
@@ -281,8 +284,8 @@ def _read(hazard: Hazard, mark: Mark, frames: Sequence[FrameType]) -> Read:
     adds = via and _adds_to(source.statement_at(site), via)
     effect = Effect.AUGMENTED if adds else Effect.FEEDS
     effect = Effect.BACKWARD if _is_root_at(backward, site) else effect
-    name = via if driven and via else name_of(mark.held, frame, via)
-    names = {path.text for path in mark.held.paths}
+    name = via if driven and via else name_of(taint.held, frame, via)
+    names = {path.text for path in taint.held.paths}
     in_loop = driven or source.loop_around(place_in(frame).site) is not None
     carried = in_loop and bool(names) and hazard.gone >= ({name} if name in names else names)
     again = driven or note.again
@@ -400,7 +403,7 @@ class Schedule:
         """How many rounds of a loop a look of the last kind is to read at the most."""
         return _ROUNDS_AGAIN if self._kind in self._in_vain else inf
 
-    def read(self, foretold: Foretold) -> None:
+    def read(self, foretold: Prediction) -> None:
         """Note what a look of the last kind has read ahead."""
         self._read += foretold.steps
         if foretold.steps >= _LONG and not foretold.reads:
@@ -471,7 +474,7 @@ class _Moving:
         return range(max(soonest, call + 1), call + ceil(away) + around + 1)
 
 
-class Turning:
+class ConditionTracker:
     """Follows the numbers that were compared ahead, from one reading of a call to the next."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gradscope.code.bytecode import MISSING, flow_of
 from gradscope.collect.generations import OTHER, Generations
-from gradscope.collect.inspection import Look
+from gradscope.collect.inspection import Inspection
 from gradscope.collect.mutations import node_site
 from gradscope.collect.nodes import kind_of
 from gradscope.model import Graph, Node, NodeState, Site
@@ -21,24 +21,24 @@ from gradscope.program.sites import site_of
 from gradscope.torch_private import function_of
 
 
-def node_at(look: Look, graph: Graph | None, i: int) -> Node:
+def node_at(look: Inspection, graph: Graph | None, i: int) -> Node:
     """Return the i-th node of a look as plain data."""
-    token = look.tokens[i]
+    mark = look.marks[i]
     if graph is not None and i < len(graph.nodes):
         drawn = graph.nodes[i]
-        return drawn if drawn.site is not None else replace(drawn, site=site_of(token.place))
-    state = NodeState.FREED if token.freed_by else NodeState.LIVE
-    return Node(i, look.nodes[i].name(), state, token.sequence_nr, site=site_of(token.place))
+        return drawn if drawn.site is not None else replace(drawn, site=site_of(mark.place))
+    state = NodeState.FREED if mark.freed_by else NodeState.LIVE
+    return Node(i, look.nodes[i].name(), state, mark.sequence_nr, site=site_of(mark.place))
 
 
-def built_at(look: Look, generations: Generations, i: int) -> Site | None:
+def built_at(look: Inspection, generations: Generations, i: int) -> Site | None:
     """Return where a node was built: between what was built just before it and just after it."""
-    token = look.tokens[i]
-    if token.place is not None:
-        return site_of(token.place)
-    number = token.sequence_nr
+    mark = look.marks[i]
+    if mark.place is not None:
+        return site_of(mark.place)
+    number = mark.sequence_nr
     by = number // OTHER  # the thread
-    known = [t for t in look.tokens if t.place is not None and t.sequence_nr // OTHER == by]
+    known = [t for t in look.marks if t.place is not None and t.sequence_nr // OTHER == by]
     earlier_ones = [other for other in known if other.sequence_nr < number]
     later_ones = [other for other in known if other.sequence_nr > number]
     before = max(earlier_ones, key=lambda other: other.sequence_nr, default=None)
@@ -59,21 +59,21 @@ def built_at(look: Look, generations: Generations, i: int) -> Site | None:
 _READS = frozenset({"saved_tensors", "saved_variables", "maybe_clear_saved_tensors"})
 
 
-def will_free(look: Look, i: int) -> bool:
+def will_free(look: Inspection, i: int) -> bool:
     """Return whether a call that runs the i-th node leaves it so that it cannot be run again."""
     return look.will_run(i) and (
-        needs_saved(look, i) if look.tokens[i].is_function else look.tokens[i].has_buffers
+        needs_saved(look, i) if look.marks[i].is_function else look.marks[i].has_buffers
     )
 
 
-def needs_saved(look: Look, i: int) -> bool:
+def needs_saved(look: Inspection, i: int) -> bool:
     """Return whether running a node reads what it saved.
 
     A C++ node always does, also one that ``torch.compile`` made: that asks even where it saved
     nothing. A Python Function does where its code, or code that this hands on to, asks for it.
     """
-    token, kind = look.tokens[i], type(look.nodes[i])
-    if not token.is_function or kind_of(kind).is_compiled:
+    mark, kind = look.marks[i], type(look.nodes[i])
+    if not mark.is_function or kind_of(kind).is_compiled:
         return True
     cls = function_of(kind)
     return cls is None or _reads_saved(cls)

@@ -15,8 +15,8 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from gradscope.collect.calls import Call
-from gradscope.collect.inspection import Look
-from gradscope.collect.marks import token_of
+from gradscope.collect.inspection import Inspection
+from gradscope.collect.marks import mark_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import reachable
@@ -36,11 +36,12 @@ from gradscope.torch_private import (
 
 
 class _Reducer:
-    """What is known of the reducer of one module since it was last finished.
+    """What is known of the reducer of one DistributedDataParallel since its last reduction ended.
 
-    It is finished once each parameter is ``marked``: by a hook on its AccumulateGrad, which runs
-    once in a call that leads there. So the graph tells what a call marks. Whether the reducer
-    listens at all is told by the ``times`` of the last marks, which torch keeps.
+    A reduction ends once every parameter is ``marked`` as ready. A hook on the parameter's
+    AccumulateGrad marks it, so the graph of a call tells which parameters the call marks. Whether
+    the reducer listens at all (not within ``no_sync()``) shows in the ``times`` of the last marks,
+    which torch keeps.
     """
 
     def __init__(self, module: Any, reduced: Sequence[tuple[Tensor, str]]) -> None:
@@ -49,23 +50,23 @@ class _Reducer:
         self.index = {id(parameter): i for i, (parameter, _) in enumerate(reduced)}
         self.is_static = bool(module.static_graph)
         self.is_dynamic = bool(module.find_unused_parameters) and not self.is_static
-        """Whether the reducer marks what the outputs of forward do not lead to, so that each call
-        finishes.
+        """Whether the reducer itself marks parameters that the outputs of forward do not reach, so
+        that each call ends the reduction.
         """
         self.needed = set[int]() if self.is_static else {*self.index.values()}
-        """Which are to be marked: with ``static_graph=True`` those that a call has reached."""
+        """The parameters to be marked; with ``static_graph=True`` those that a call reached."""
         self.is_known = self.is_whole = True
-        """Whether all marks are known, as no call went by that was not looked at; and whether each
-        call by itself has finished the reduction so far.
+        """Whether all marks are known, because each call since was inspected; and whether each call
+        so far has ended a reduction by itself.
         """
         self.finished_at = 0
         self.finish()
 
     def finish(self) -> None:
-        """Begin anew."""
+        """Begin the next reduction."""
         self.marked: dict[int, BackwardCall] = {}
         self.unused = set[int]()
-        """Which the first hook is to mark beside its own parameter."""
+        """The parameters that the first hook will mark beside its own."""
         self.times = marks_of_reducer(self.module())
 
     @property
@@ -75,23 +76,23 @@ class _Reducer:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has begun, and gradients are still to come."""
+        """Whether a reduction has begun, and gradients are still to come."""
         return bool(self.is_known and self.marked and self.missing and not self.is_dynamic)
 
     @property
     def is_told(self) -> bool:
-        """Whether a second mark is known to raise."""
+        """Whether it is known that a second mark raises an error."""
         return self.is_known and not self.is_static
 
     def mark(self, which: Iterable[int], call: BackwardCall) -> bool:
-        """Note those of ``which`` that a call has marked by now; return whether there are any."""
+        """Note which of these parameters a call has marked by now; return whether it marked any."""
         now = dict(enumerate(zip(self.times, marks_of_reducer(self.module()), strict=False)))
         new = {i for i in which if i not in self.marked and len({*now.get(i, ())}) > 1}
         self.marked |= dict.fromkeys(new, call)
         return bool(new)
 
-    def reached(self, look: Look) -> set[int]:
-        """Return which parameters a call is to give a gradient to."""
+    def reached(self, look: Inspection) -> set[int]:
+        """Return the parameters to which a call will add a gradient."""
         if look.asked is None or not look.asked.accumulates:
             return set()
         return self._among(node for i, node in enumerate(look.nodes) if look.will_run(i))
@@ -99,16 +100,16 @@ class _Reducer:
     def _among(self, nodes: Iterable[Any]) -> set[int]:
         return {self.index[id(each)] for each in leaves_of(nodes) if id(each) in self.index}
 
-    def seek_unused(self, look: Look) -> None:
-        """Find out which parameters the outputs of the last forward do not lead to, where this call
-        is the first after it.
+    def seek_unused(self, look: Inspection) -> None:
+        """Find the parameters that the outputs of the last forward pass do not reach, if this call
+        is the first one after it.
         """
         module = self.module()
         if module is None or not (self.is_dynamic and module.require_forward_param_sync):
             return
         behind = [i for i, node in enumerate(look.nodes) if wrapper_behind(node) is module]
-        newest = max(behind, key=lambda i: look.tokens[i].sequence_nr, default=None)
-        if newest is not None and look.tokens[newest].sequence_nr >= self.finished_at:
+        newest = max(behind, key=lambda i: look.marks[i].sequence_nr, default=None)
+        if newest is not None and look.marks[newest].sequence_nr >= self.finished_at:
             led_to = reachable(look.targets, [newest])
             self.unused = self.needed - self._among(look.nodes[i] for i in led_to)
 
@@ -118,23 +119,25 @@ class _Reducer:
 
 
 class Reducers(Observer):
-    """Announces GS602 before the second mark, and GS603 at a step on gradients that are not
-    reduced.
+    """Reports what breaks the reduction of gradients in DistributedDataParallel.
+
+    GS602: a backward call marks a parameter a second time, which raises an error. GS603: an
+    optimizer steps on gradients that are not averaged over the ranks, which raises nothing.
     """
 
     def __init__(self, watch: State) -> None:
         self._watch = watch
         self._reducers: dict[int, _Reducer] = {}
         self._running: dict[int, dict[_Reducer, set[int]]] = {}
-        """By the number of a call that runs, which parameters it is to mark."""
+        """By the number of a running call, the parameters that it will mark."""
         self._made: dict[int, Site | None] = {}
-        """By the number of a call within another, where the node was made that makes the call."""
+        """By the number of a call within another, the line of the node that makes the call."""
         self._last = watch.calls
-        """The number of the last call that was looked at."""
+        """The number of the last call that was inspected."""
         self._said = set[int]()
-        """Numbers of calls that fail with the one in which an error was explained."""
+        """Numbers of calls whose error was explained, in them or in a call within them."""
         self._told: dict[tuple[str, ...], Site | None] = {}
-        """By parameters, the step at which it was said that they had no gradient."""
+        """By parameters, the step at which it was reported that they had no gradient."""
         self.is_open = False
         """Whether a reduction has begun that the calls so far have not finished."""
 
@@ -155,17 +158,17 @@ class Reducers(Observer):
     # at calls
 
     def before_call(
-        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
     ) -> None:
-        """Give GS602 to a call that is to mark what was marked."""
+        """Give GS602 to a call that will mark a parameter again."""
         reducers, above = self._met(), call.parent
         before, self._last = self._last, call.number
         is_passed = call.number > before + 1 or self._watch.passes
-        is_like = not (self._watch.passes or self._watch.past.has_new_shape(before))
+        is_like = not (self._watch.passes or self._watch.history.has_new_shape(before))
         running = self._running[call.number] = {each: each.reached(look) for each in reducers}
         if reducers and above is not None and (node := current_node()) is not None:
-            token = token_of(node)
-            self._made[call.number] = None if token is None else site_of(token.place)
+            node_mark = mark_of(node)
+            self._made[call.number] = None if node_mark is None else site_of(node_mark.place)
         for each, own in running.items():
             if is_passed:
                 each.finish()
@@ -182,7 +185,7 @@ class Reducers(Observer):
                 self._say(call)
 
     def _say(self, call: Call | None) -> None:
-        """Note that it was said why a call fails, and those that it is within."""
+        """Note that the error of a call was explained, which the calls around it raise as well."""
         while call is not None:
             self._said.add(call.number)
             call = call.parent

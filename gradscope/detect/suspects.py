@@ -23,7 +23,7 @@ from gradscope.code import source
 from gradscope.code.statements import data_lines, store_of
 from gradscope.collect.calls import Guarded
 from gradscope.collect.inspector import memory, weight
-from gradscope.collect.marks import token_of
+from gradscope.collect.marks import mark_of
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.state import State
 from gradscope.model import BackwardCall, Holding, Site
@@ -47,11 +47,14 @@ _OLDEST = 127
 
 @dataclass(slots=True)
 class Extent:
-    """What tensors keep alive: how many nodes, leaves not counted, their numbers, and the bytes of
-    all tensors: those themselves, what is saved, leaves that one iteration alone has; of how many
-    ``iterations``, and the nodes and bytes of ``each`` after the first. ``versions`` are those of
-    the leaves that the graphs reach, by their ids. Of the bytes, ``outputs`` are those of the
-    tensors themselves that no graph has saved, and ``modules`` what was saved in each.
+    """What some tensors keep alive.
+
+    ``numbers`` are the nodes of their graphs, without leaves, and ``nodes`` how many these are.
+    ``nbytes`` is the size of the tensors themselves, of what the graphs saved, and of leaves that
+    only one iteration uses. Of it, ``outputs`` are tensors that no graph saved, and ``modules``
+    what was saved in each module. ``iterations`` says how many iterations the nodes are from, and
+    ``each`` how many nodes and bytes each of these after the first has. ``versions`` are the
+    versions of the leaves that the graphs reach, by id.
     """
 
     numbers: set[int] = field(default_factory=set)
@@ -65,11 +68,11 @@ class Extent:
 
 
 class Spans:
-    """Looks at graphs for as long as one scan lasts. It holds Nodes: let go of it at once.
+    """Measures graphs during one scan: over which iterations they go, and what they hold.
 
-    ``ticks`` are the times at which the iterations so far ended. At most ``most`` nodes
-    are touched. Its loops are its own: they go over the same nodes again and again, so it remembers
-    what follows each node, and counts a node once.
+    It holds nodes, so it must not outlive the scan. ``ticks`` are the times at which the iterations
+    so far ended. At most ``most`` nodes are touched. The graphs of several tensors share most of
+    their nodes, so the edges of each node are remembered, and a node is touched once.
     """
 
     def __init__(self, watch: State, ticks: Sequence[int], most: int) -> None:
@@ -104,7 +107,7 @@ class Spans:
         return self._numbers[node]
 
     def _tell_threads(self, root: Node) -> None:
-        """Number the nodes that a graph has beyond those that are numbered."""
+        """Find the numbers, with threads, of the nodes of a graph that have none yet."""
         index: dict[Node, int] = {}
         stack = [root]
         while stack:
@@ -115,7 +118,7 @@ class Spans:
         watch = self._watch
         numbers = [self._numbers[n] if n in self._numbers else watch.number_of(n) for n in index]
         known = [
-            n in self._numbers or token_of(n) is not None or bool(watch.saved_by(n)) for n in index
+            n in self._numbers or mark_of(n) is not None or bool(watch.saved_by(n)) for n in index
         ]
         targets = [tuple(index[f] for f in self._followed.get(n, ()) if f in index) for n in index]
         told = watch.generations.tell_threads(numbers, known, targets)
@@ -126,39 +129,39 @@ class Spans:
         return len(self._ticks) - self._iteration_of(self.number(node))
 
     def is_between(self, node: Node) -> bool:
-        """Return whether the node was built after the first iteration, which nothing tells from
-        what was before it, and before the last one.
+        """Return whether the node was built after the first iteration and before the last one. What
+        the first iteration built cannot be told from what the program built before its loop.
         """
         return 0 < self._iteration_of(self.number(node)) < len(self._ticks) - 1
 
     def place(self, node: Node) -> Place | None:
-        """Return where the node was built, or else the last before it of which that is known."""
+        """Return the line that built a node; if that is not known, of the nearest node below it."""
         stack, seen = [node], set[Node]()
         while stack:
             node = stack.pop(0)
-            token = token_of(node)
-            if token is not None and token.place is not None:
-                return token.place
+            mark = mark_of(node)
+            if mark is not None and mark.place is not None:
+                return mark.place
             stack += () if node in seen else self._following(node)
             seen.add(node)
         return None
 
     def time_of(self, number: int) -> tuple[int, int]:
-        """Return when the node with this number was built, to be compared with another's."""
+        """Return when the node with this number was built, in a form that can be compared."""
         return self._watch.generations.time_here(number), number
 
     def iterations(self, root: Node) -> int:
-        """Return how many iterations the graph has nodes of."""
+        """Return from how many iterations the nodes of a graph are."""
         return self._mask(root).bit_count()
 
     def _iteration_of(self, number: int) -> int:
-        """Return in which iteration the node with this number was built; 0 is the first one, and
-        all that was before it.
+        """Return in which iteration the node with this number was built; 0 stands for the first one
+        and for everything before it.
         """
         return bisect_right(self._ticks, self.time_of(number)[0])
 
     def extent(self, roots: Iterable[Node], tensors: Iterable[Tensor] = ()) -> Extent:
-        """Return what these graphs hold together, and the ``tensors`` that they are the graphs of.
+        """Return what these graphs and the ``tensors`` at their roots hold together.
 
         A storage is counted once, for the oldest iteration that has it.
         """
@@ -187,7 +190,7 @@ class Spans:
             for packed in self._watch.saved_by(node):
                 hold(packed.storage, packed.nbytes, iteration)
                 saved.setdefault(packed.storage, packed.module[0] if packed.module else "")
-            if token_of(node) is None and self._watch.past.was_lifted(number):
+            if mark_of(node) is None and self._watch.history.was_suspended(number):
                 for _, data in held(node, kind_of(type(node))):
                     if isinstance(data, Tensor):
                         hold(*(weighed := weight(data)), iteration)
@@ -200,7 +203,8 @@ class Spans:
         for leaf, iterations in leaves.items():
             variable: Tensor = leaf.variable  # type: ignore[attr-defined]
             found.versions[id(variable)] = version_of(variable)
-            # What several of them use, or a module has, is there whatever the graphs do.
+            # A leaf that several iterations use, or a parameter, would be alive without these
+            # graphs; the batch of one iteration is kept alive by its graph.
             if len(iterations) == 1 and not isinstance(variable, Parameter):
                 hold(*memory(variable), *iterations)
                 if (grad := grad_of(variable)) is not None:
@@ -218,10 +222,10 @@ class Spans:
         return found
 
     def independent_terms(self, root: Node) -> int:
-        """Return how many terms were added up, none of them computed from the total before it.
+        """Return how many terms were added up to this node, none computed from the total before it.
 
-        So is a total over a loop whose iterations share nothing else; a recurrence has terms that
-        depend on the total.
+        A loop with ``total = total + net(x).mean()`` has independent terms, one for each iteration.
+        ``h = h + cell(x, h)`` has none: it is a recurrence, whose terms depend on the total.
         """
         terms = 0
         node: Node | None = root
@@ -238,7 +242,9 @@ class Spans:
         return terms + 1 if terms else 0
 
     def are_apart(self, roots: Sequence[Node]) -> int:
-        """Return how many of these graphs share no node, leaves apart, with those before them."""
+        """Return how many of these graphs share no node, except leaves, with the graphs before
+        them.
+        """
         seen: set[int] = set()
         apart = 0
         for root in roots:
@@ -256,7 +262,7 @@ class Spans:
         return known
 
     def _mask(self, root: Node) -> int:
-        """One bit for each iteration that the graph has nodes of."""
+        """Return a number with one bit for each iteration that the graph has nodes of."""
         masks = self._masks
         stack = [root]
         entered: set[Node] = set()
@@ -283,27 +289,33 @@ class Spans:
 # Elements that a bounded deque may keep on purpose, `deque(maxlen=20)` for an average of the last
 # ones; `deque(maxlen=10_000)`, a replay memory, is not to hold a graph of each.
 _WINDOW = 200
+# What a scan inspects of the variables: while the program runs, where it comes again and again; and
+# at the end of the program or when memory ran out, where it comes once and must name what it finds.
 _BUDGET = Limits(1_000, max_seconds=0.2, max_depth=12, max_items=100, window=_WINDOW)
-# What scans look at while the program runs, and once at its end or when memory ran out.
 LAST = Limits(30_000, max_seconds=5, max_depth=12, max_items=10_000, window=_WINDOW)
 # Iterations that must be seen together before anything is suspected: two are there whenever the
 # last loss is kept while the next is computed (`loss = net(x).mean()` in a loop).
 _FEWEST = 3
-# Tensors whose graphs go back over iterations that are compared with each other, the oldest
-# first: each is searched for in the graphs of all others.
+# Tensors with graphs over several iterations that are compared with each other, the oldest first:
+# each is searched for in the graphs of all others.
 _MOST_CHAINS = 16
 _MOST_MODULES = 20  # whose bytes are told apart: a page has no more colours for them
 
 
 class Suspect(NamedTuple):
-    """What holds graphs of ``iterations`` iterations, under all its names, the shortest first.
+    """A holder of graphs of ``iterations`` iterations, with all its names, the shortest first.
 
-    A container holds one tensor or more of each iteration; else one tensor's own graph goes back
-    that far. ``is_scalar``: the tensors are losses or other single numbers. ``versions`` are those
-    of the leaves that the graphs reach, by their ids. ``in_graph``: part of the graph of the call
-    itself. ``roots`` are the numbers of the tensors' nodes, ``files`` those
-    of the code that was running. ``cut``: not everything was looked at, so it may be more. Where no
-    name is known, it was ``built`` at this line. ``held`` are all bytes by kind.
+    It is either a container (``is_container``) that holds at least one tensor of each iteration, or
+    one tensor whose own graph goes back that far:
+
+        losses.append(loss)      # a container
+        total = total + loss     # one tensor
+
+    ``is_scalar``: the tensors are losses or other single numbers. ``versions`` are the versions of
+    the leaves that the graphs reach, by id. ``in_graph``: most of it is part of the graph of the
+    call that has just ended. ``roots`` are the numbers of the tensors' nodes, and ``files`` those
+    whose code was running. ``cut``: not everything was inspected, so it may be more. If no name is
+    known, the line ``built`` says where it was built. ``held`` are all bytes by kind.
     """
 
     names: tuple[Path, ...]
@@ -324,7 +336,7 @@ class Suspect(NamedTuple):
 
     @property
     def key(self) -> tuple[Origin, str]:
-        """What tells suspects of different scans apart."""
+        """What identifies the holder from scan to scan."""
         return self.names[0].origin, self.names[0].text
 
     @property
@@ -335,7 +347,7 @@ class Suspect(NamedTuple):
 
 @dataclass(slots=True)
 class _Container:
-    """A container: its names, the ids of its tensors, and how many iterations they are from."""
+    """A container: its names, the ids of its tensors, and from how many iterations these are."""
 
     names: list[Path]
     members: list[int]
@@ -344,11 +356,11 @@ class _Container:
 
 @dataclass(slots=True)
 class Scan:
-    """One look at what the variables of frames hold. It holds Nodes: let go of it at once.
+    """One inspection of what the variables of some frames hold. It holds nodes, and must be brief.
 
-    ``numbers`` are those of the nodes of the call that has just ended. ``between_calls``: no
-    backward call marks the iterations, so only what was computed apart counts as another one.
-    ``last``: look further, as the program has ended.
+    ``numbers`` are the nodes of the call that has just ended. ``between_calls``: no backward call
+    marks the iterations, so graphs count as different iterations if they share no node. ``last``:
+    inspect more, because the program has ended.
     """
 
     frames: Sequence[FrameType]
@@ -360,7 +372,7 @@ class Scan:
     """The tensors with a graph, by their ids."""
 
     def run(self) -> list[Suspect]:
-        """Return what is held."""
+        """Return the holders of several iterations' graphs."""
         budget = LAST if self.last else _BUDGET
         for tensor, paths in named_tensors(self.frames, budget):
             if (node := held_node(tensor)) is not None:
@@ -372,10 +384,11 @@ class Scan:
             nodes = [self.found[number][1] for number in group.members]
             names = tuple(sorted(group.names, key=lambda name: len(name.text)))
             extent = self.spans.extent(nodes, (self.found[number][0] for number in group.members))
-            # Each of a few totals may go back over all iterations.
+            # A dict of a few running totals has few tensors, but each goes back over all
+            # iterations.
             iterations = group.iterations if self.between_calls else extent.iterations
             suspect = self._suspect(names, extent, iterations, group.members)
-            # Of a larger container, no more are inspected.
+            # The walk inspects no more elements of one container than that.
             cut = len(group.members) >= budget.max_items
             suspects.append(suspect._replace(is_container=True, cut=cut))
         suspects += self._chains([number for number in self.found if number not in inside])
@@ -386,7 +399,11 @@ class Scan:
         return tuple(dict.fromkeys(frame.f_code.co_filename for frame in self.frames))
 
     def _containers(self) -> list[_Container]:
-        """The innermost containers that hold tensors of several iterations."""
+        """Return the innermost containers that hold tensors of several iterations.
+
+        For ``self.history = {"loss": [...], "accuracy": [...]}`` that is ``self.history["loss"]``,
+        and not the dict.
+        """
         groups: dict[tuple[Origin, str, tuple[Step, ...]], dict[int, Path]] = {}
         for number, (_, _, paths) in self.found.items():
             for path in paths:
@@ -415,14 +432,20 @@ class Scan:
         return list(chosen.values())
 
     def _iterations(self, numbers: Sequence[int]) -> int:
-        """In how many iterations the tensors of one container were computed."""
+        """Return in how many iterations the tensors of one container were computed."""
         roots = [self.found[number][1] for number in numbers]
         if self.between_calls:
             return self.spans.are_apart(roots)
         return len({self.spans.iteration(root) for root in roots})
 
     def _chains(self, among: Sequence[int]) -> list[Suspect]:
-        """The tensors whose graph goes back over several iterations, of each chain the oldest."""
+        """Return the tensors whose graph goes back over several iterations; of each chain the
+        oldest.
+
+        In ``state = cell(x, state); total = total + state.sum()`` the state carries the graph from
+        one iteration to the next. The total reaches the same nodes, and needs no finding of its
+        own.
+        """
         spans, found = self.spans, self.found
         measure = spans.independent_terms if self.between_calls else spans.iterations
         lengths = {number: measure(found[number][1]) for number in among}
@@ -442,7 +465,7 @@ class Scan:
                 continue
             explained.add(numbered[number])
             if (names[0].origin, names[0].text) in named:
-                continue  # another tensor of the same dict or list
+                continue  # a different tensor of the same dict or list
             named.add((names[0].origin, names[0].text))
             length = lengths[number] if self.between_calls else extent.iterations
             suspects.append(self._suspect(names, extent, length, (number,)))
@@ -458,7 +481,7 @@ class Scan:
         in_graph = 2 * len(extent.numbers & self.numbers) > extent.nodes
         roots = frozenset(self.spans.number(self.found[number][1]) for number in members)
         held, each = (extent.nodes, extent.nbytes), extent.each
-        if self.between_calls:  # which alone tell one iteration from the next
+        if self.between_calls:  # without calls, no node can be assigned to an iteration
             each = extent.nodes / iterations, extent.nbytes / iterations
         versions, outputs = extent.versions, extent.outputs
         suspect = Suspect(names, iterations, *held, each, is_scalar, versions, in_graph, roots)
@@ -469,7 +492,9 @@ class Scan:
 
 
 def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:
-    """Return whether one of these stores reads what has this name, so that it passes it on."""
+    """Return whether one of these statements reads the variable with this name, and so passes on
+    what it holds: the variable is then an effect, and not the cause.
+    """
     statements = [source.statement_at(site) for site in stores if site is not None]
     reads = (node for each in statements if each is not None for node in source.reads_of(each))
     return any(ast.unparse(node) == name.text for node in reads)
@@ -480,9 +505,11 @@ def _before_items(path: Path) -> int:
     return max(inner, default=0)
 
 
-class Unmet:
-    """All tensors whose graphs live on, but those in what a scan has ``met``. It holds them, and
-    Nodes: let go of it at once.
+class UnscannedTensors:
+    """Finds tensors whose graphs live on, but which no variable that a scan reached holds.
+
+    It searches all tensors that the garbage collector tracks, except those of the suspects that a
+    scan has ``met``. It holds tensors and nodes, and must be brief.
     """
 
     def __init__(self, spans: Spans, met: Iterable[Suspect]) -> None:
@@ -490,8 +517,8 @@ class Unmet:
         self._met = frozenset[int]().union(*(suspect.roots for suspect in met))
 
     def find(self, frames: Sequence[FrameType]) -> Suspect | None:
-        """Return what is kept of iterations between the first and the last, and by whom, if that is
-        told.
+        """Return what is kept of iterations between the first and the last, and who holds it, as
+        far as that is known.
         """
         spans, found = self._spans, list[tuple[int, Tensor, Node]]()
         for tensor in tensors_with_graph():
@@ -512,7 +539,7 @@ class Unmet:
         names = paths_by_referrers(found[-1][1], walk, {id(found), id(found[-1])})
         named = tuple(n.up_to(_before_items(n)) for n in names if n.origin.owner != "unnamed")
         if names and not named:
-            return None  # a cycle that waits for Python's collector, if nothing else
+            return None  # only a cycle holds it, which the garbage collector will free
         with DisableTorchFunction():
             is_scalar = all(tensor.dim() == 0 for _, tensor, _ in found)
         iterations = len({spans.iteration(node) for *_, node in found})
@@ -525,7 +552,9 @@ class Unmet:
 # Scans in which the same holder must have grown. Scans come at iterations 4, 6, 8, 12, 16 …, so a
 # list that is emptied every few iterations is not seen to grow three times.
 SIGHTINGS = 3
-_SATURATED = 100  # iterations: a scan looks at no more entries of a container
+# Iterations from which on a holder counts as grown in each scan: a scan inspects no more elements
+# of a container (``_BUDGET.max_items``), so it cannot see it grow any further.
+_SATURATED = 100
 # Iterations of one loop whose time is remembered, in 8 bytes each. The older half is forgotten
 # first, and then counts as one iteration.
 MOST_TICKS = 100_000
@@ -535,9 +564,9 @@ Key = tuple[Origin, str]
 
 
 class Sightings:
-    """One holder in scan after scan: how many iterations had run, and what it held then.
+    """What one holder held in scan after scan, and how many iterations had run by then.
 
-    Only scans in which it had grown are kept: a holder may grow in bursts.
+    Only scans in which it had grown are kept, because a holder may grow in bursts.
     """
 
     def __init__(self, count: int, suspect: Suspect) -> None:
@@ -545,13 +574,13 @@ class Sightings:
         self.count, self.newest = count, suspect
         self.grows = True
         self.looks: list[Holding] = []
-        """What it held at each look; in proportion to those before where one has not met all."""
+        """What it held at each scan; extrapolated if a scan could not inspect all of it."""
         self._note(count, suspect)
 
     def add(self, count: int, suspect: Suspect) -> None:
-        """Note what the holder holds after so many iterations."""
+        """Note what the holder holds after ``count`` iterations."""
         last = self.newest.iterations
-        # The code that stores may be over when it is looked at again.
+        # The function that stores into the holder may have returned by a later scan.
         files = dict.fromkeys((*suspect.files, *self.newest.files))
         suspect = suspect._replace(files=tuple(files))
         self.grows &= suspect.iterations >= last
@@ -572,8 +601,8 @@ class Sightings:
 
 @dataclass(slots=True)
 class Emptied:
-    """A holder that the code empties, ``at_most`` as it was seen in the scans of one loop;
-    ``seen``: one of them came when it had been emptied.
+    """A holder that the program empties from time to time: what it held ``at_most`` in the scans of
+    one loop. ``seen``: a scan has met it when it had just been emptied.
     """
 
     loop: CallLoop
@@ -582,16 +611,18 @@ class Emptied:
 
 
 class CallLoop:
-    """The backward calls made at one place.
+    """The backward calls made at one line, counted as iterations.
 
-    One call is one iteration; in a program whose optimizers step, all calls between two steps are
-    one (accumulation). Layers, inner loops and searches make calls, too, and before the first step
-    nothing tells these apart: so what is held is judged when the leaves that it reaches have been
-    trained since it was first seen, after more calls than one step makes, or at the end.
+    One call is one iteration. Once an optimizer steps, all calls between two steps are one
+    iteration, because gradients may be accumulated. Before the first step nothing tells iterations
+    from the calls of layers, inner loops or searches. So a holder is judged when the leaves that it
+    reaches have been trained since it was first seen, or after more calls than one step makes, or
+    at the end.
 
-    ``waits``: the calls are ``autograd.grad(create_graph=True)``, steps within something larger if
-    a call comes that runs what they have built. ``before`` ends an iteration that is not counted
-    here: the one before it was known that an optimizer steps.
+    ``waits``: the calls are ``autograd.grad(create_graph=True)``. They are steps within something
+    larger, such as the inner steps of MAML, if a later call runs what they have built. ``before``
+    are the ends of iterations that are not counted here, from before it was known that an optimizer
+    steps.
     """
 
     def __init__(self, steps: int, *, waits: bool, before: Sequence[int] = ()) -> None:
@@ -605,20 +636,20 @@ class CallLoop:
         self.holders: dict[Key, Sightings] = {}
         self.numbers: frozenset[int] = frozenset()
         self.begun, self.ended = array("Q"), array("Q")
-        """When each of the calls began, and when it ended, if they wait."""
+        """When each of the calls began, and when it ended, if the loop ``waits``."""
         self.alive: list[tuple[int, int, int]] = []
-        """How many iterations had run at each scan, and how many nodes were alive that a call had
-        met, and saved tensors.
+        """For each scan: how many iterations had run, how many nodes were alive that a call had
+        met, and how many saved tensors.
         """
         self.sought = 0
-        """At how many of these scans a cycle had been looked for in vain."""
+        """At how many of these scans a reference cycle had been searched without success."""
         self.unheld: gs302.KeptAlive | None = None
-        """What is known of graphs that live on, and are held by nothing that a scan has met."""
+        """What is known of graphs that live on, but that no scan has found a holder of."""
         self._last: Guarded | None = None
         self.done = False
 
     def begin(self, call: int, steps: int) -> None:
-        """Begin a call, after so many steps of optimizers."""
+        """Begin a call; ``steps`` counts the steps of optimizers so far."""
         self.call = call
         self.starts = not steps or steps != self.steps or not self.count
         self.count += self.starts
@@ -639,7 +670,9 @@ class CallLoop:
 
     @property
     def writes_unseen(self) -> bool:
-        """Whether the file of the calls changes tensors through ``.data``."""
+        """Whether the file with the calls modifies tensors through ``.data``, which no version
+        shows.
+        """
         site = None if self.record is None else self.record.site
         return site is not None and any(line.writes for line in data_lines(site.file).values())
 
@@ -655,20 +688,21 @@ class CallLoop:
             self.ended.append(now)
 
     def built(self, time: int) -> bool:
-        """Return whether one of the calls has built a node that was built at this time."""
+        """Return whether one of the calls was running at this time, and so built what was built."""
         i = bisect_left(self.ended, time)
         return i < len(self.ended) and self.begun[i] < time
 
     def grows(self, *, ended: bool) -> bool:
-        """Return whether at least one node more was alive with each further call, at every scan."""
+        """Return whether each of the last scans found at least one node more per iteration."""
         alive = self.alive[self.sought :][-SIGHTINGS:]
         return len(alive) >= (2 if ended else SIGHTINGS) and all(
             now - before >= last - first for (first, before, _), (last, now, _) in pairwise(alive)
         )
 
     def lasts(self) -> bool:
-        """Return whether what was built has lived on in the last scans; before, the garbage of
-        something else may have been collected.
+        """Return whether, in the last scans, at least one node or saved tensor more was alive per
+        iteration. Only the last ones count, because garbage from before the loop may have gone
+        before.
         """
         return len(self.alive) >= SIGHTINGS and all(
             sum(now[1:]) - sum(before[1:]) >= now[0] - before[0]
@@ -679,7 +713,7 @@ class CallLoop:
 def follow(
     before: dict[Key, Sightings], count: int, suspects: Iterable[Suspect]
 ) -> dict[Key, Sightings]:
-    """Return the holders of this scan, with what earlier ones saw of them."""
+    """Return the holders of this scan, each with what earlier scans saw of it."""
     now = {}
     for suspect in suspects:
         if (sightings := before.get(suspect.key)) is None:

@@ -55,13 +55,13 @@ class _Reach:
     def __init__(self) -> None:
         self.calls = self.first_step = 0
         self.is_given = False
-        """Whether one gave a gradient: a graph may lead there, and a derivative give none."""
+        """Whether one gave a gradient: a graph may reach it, and a derivative return none."""
         self.is_lost = False
-        """Whether what one gave was gone before a step could use it."""
+        """Whether a gradient that one gave was reset before a step could use it."""
 
 
 class _Known:
-    """A parameter, and which calls have added to the gradient that it has now."""
+    """A parameter, and which lines with calls have added to the gradient that it has now."""
 
     __slots__ = ("by", "grad", "name", "numbers", "reaches", "tensor", "version", "was_off")
 
@@ -90,7 +90,7 @@ class _Known:
         )
 
     def take(self, number: int) -> None:
-        """Note that a call has given it the gradient that it has, or added to it."""
+        """Note that a call at line ``number`` of the table gave it a gradient, or added to it."""
         grad, tensor, reach = self.now, self.tensor(), self.reaches[number]
         reach.is_given = reach.is_given or (tensor is not None and is_given(tensor))
         if grad is not None:
@@ -98,8 +98,10 @@ class _Known:
             self.grad, self.version = TensorRef(grad), version_of(grad)
 
     def has_kept(self, *, unread: bool, guarded: bool = False) -> bool | None:
-        """Return whether its gradient still holds what calls gave, though scaled, or ``unread`` if
-        that is on a device; None if it is not known, as where calls since were ``guarded``.
+        """Return whether its gradient still holds what calls gave, be it scaled or clipped.
+
+        Return ``unread`` if only reading it from a device could tell, and None if it is not known,
+        such as after calls that were ``guarded``.
         """
         grad = self.now
         is_there = grad is not None and self.grad is not None and grad is self.grad()
@@ -107,11 +109,12 @@ class _Known:
             return True
         if grad is None or guarded or not is_there:
             return None if guarded else False
+        # The version has moved on: clip_grad_norm_() scales a gradient, and zero_() empties it.
         memory = memory_of(grad)
         return unread if memory is None else not is_zero(memory) or None
 
     def lose(self) -> None:
-        """Note that its gradient was reset before a step has used it."""
+        """Note that its gradient was reset before a step used it."""
         for number in self.by:
             self.reaches[number].is_lost = True
         self.by.clear()
@@ -130,7 +133,7 @@ class Losses:
         self._open: dict[Call, tuple[int, list[_Known]]] = {}
 
     def learn(self, key: int, name: str, tensor: Tensor) -> None:
-        """Take the name of a parameter, which has a row from now on."""
+        """Take the name of a parameter, which gets a row of the table."""
         known = self._of(key, tensor)
         known.name = name
         self._known[key] = self._known.pop(key)  # in the order of the program
@@ -147,8 +150,8 @@ class Losses:
         return [each.name for each in self._known.values() if each.name and each.is_frozen]
 
     def unused(self, held: Collection[int]) -> dict[int, list[Site | None]]:
-        """Return which of these parameters had gradients, with the lines that gave them; none if a
-        step of any optimizer has used one.
+        """Return which of the ``held`` parameters had gradients, with the lines that gave them;
+        none if any optimizer step has used one of them.
         """
         own = {key: self._known[key].reaches for key in self._known.keys() & held}
         if any(reach.first_step for reaches in own.values() for reach in reaches.values()):
@@ -161,7 +164,7 @@ class Losses:
     def before_call(
         self, call: Call, record: BackwardCall, leaves: Iterable[Tensor], held: Collection[int]
     ) -> None:
-        """Note which leaves a call is about to add a gradient to."""
+        """Note the leaves to which a call is about to add a gradient."""
         number = self._numbers.get(call.place)
         if number is None:
             if len(self._records) == _MOST_LOSSES:
@@ -189,26 +192,26 @@ class Losses:
             self._open[call] = number, followed
 
     def guarded(self, calls: Iterable[Guarded]) -> None:
-        """Count calls that were not looked at."""
+        """Count calls that were not inspected."""
         for place, count in Counter(call.place for call in calls).items():
             number = self._numbers.get(place)
             if number is not None:
                 self._calls[number] += count
 
     def after_call(self, call: Call) -> None:
-        """Note the gradients that it has left."""
+        """Note the gradients that a call has left."""
         number, followed = self._open.pop(call, (0, ()))
         for known in followed:
             known.take(number)
 
     @property
     def waits(self) -> bool:
-        """Whether a gradient is known of that no step has used yet."""
+        """Whether there is a gradient that no step has used yet, as far as is known."""
         return bool(self._open or self._filled)
 
     def step(self, held: Collection[int], steps: int, *, guarded: bool) -> None:
-        """Note which gradients a step uses, the ``steps``-th of an optimizer; some calls since the
-        last one may have been ``guarded``.
+        """Note which gradients an optimizer uses in its ``steps``-th step. ``guarded``: some calls
+        since the step before were guarded, so what they did to gradients is not known.
         """
         if not self.waits:
             return
@@ -231,9 +234,10 @@ class Losses:
         optimizers: Sequence[tuple[TrainingOptimizer, Collection[int]]],
         used: Mapping[int, bool],
     ) -> TrainingTable | None:
-        """Return the table, if there is something in it, with the ``optimizers`` that have stepped
-        and what they hold; ``used`` says whether a parameter that none holds has changed, where
-        that is known.
+        """Return the table of who trains what, or None if it would be empty.
+
+        ``optimizers`` are those that have stepped, with what they hold. ``used`` says of parameters
+        that none of them holds whether their values have changed, as far as that is known.
         """
         told = tuple(each for each, _ in optimizers)
         holder = {key: number for number, (_, held) in enumerate(optimizers) for key in held}

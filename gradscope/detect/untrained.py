@@ -22,7 +22,7 @@ from torch.nn import Module, Parameter
 
 from gradscope.code import source, statements
 from gradscope.collect.calls import Call, Guarded
-from gradscope.collect.inspection import Look
+from gradscope.collect.inspection import Inspection
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.call_arguments import script
@@ -103,12 +103,12 @@ class _Unheld:
         self.shape, self.nbytes = tuple(parameter.shape), parameter.nbytes
         self._before = self._state(parameter)
         self.is_unchanged = True
-        """Whether it was what it had been when it was first met, whenever that was asked."""
+        """Whether its values were the same as when it was first met, each time that was checked."""
         self.name: str | None = None
         self.is_listed = False
-        """Whether its module is in a list that is no ``nn.ModuleList``."""
+        """Whether its module is in a plain list, which ``parameters()`` does not look into."""
         self.beside = self.alone = 0
-        """Calls that reached one that an optimizer holds, too, and those that did not."""
+        """Calls that also reached a parameter that an optimizer holds, and calls that did not."""
 
     @staticmethod
     def _state(parameter: Tensor) -> tuple[int, int | None]:
@@ -117,11 +117,11 @@ class _Unheld:
 
     @property
     def calls(self) -> int:
-        """How many calls have reached it."""
+        """How many calls reached it."""
         return self.beside + self.alone
 
     def compare(self) -> None:
-        """Note whether it has changed, or is not to get gradients any more."""
+        """Note whether its values have changed, or the program has frozen it since."""
         now = self.parameter()
         if self.is_unchanged and now is not None:
             self.is_unchanged = requires_grad(now) and self._state(now) == self._before
@@ -256,8 +256,14 @@ class _Optimizer:
         return own, tuple(name for key, name in trained if key not in keys)
 
 
-class Trained(Observer):
-    """Announces GS502 to GS504, and GS506, when the watch ends."""
+class TrainingObserver(Observer):
+    """Reports parameters that are not trained, when the watch ends.
+
+    GS502: an optimizer steps a parameter that no gradient reaches. GS503: a parameter gets
+    gradients that no step uses. GS504: a step uses the gradients of earlier steps again. GS506: a
+    step changes a parameter that was to be frozen. None of these is certain before the end, because
+    an optimizer or a loss may still be to come.
+    """
 
     def __init__(self, watch: State, *, sees_steps: bool = True) -> None:
         self.watch = watch
@@ -268,7 +274,7 @@ class Trained(Observer):
         self._reached = set[int]()
         """Of the parameters that an optimizer waits for, those to which a call gave a gradient."""
         self._led_to: dict[Call, list[TensorRef]] = {}
-        """Of these, those that the graph of a call leads to which runs."""
+        """Of those, the ones that the graph of each running call reaches."""
         self._names: dict[int, str] = {}
         self._silenced: tuple[Site, str] | None = None
         self._guarded_before = watch.guarded
@@ -278,7 +284,7 @@ class Trained(Observer):
         self._losses = Losses()
         self._refs: dict[int, TensorRef] = {}
         self.told: Training | None = None
-        """What is said of it all, once the watch is over."""
+        """The summary of it all, once the watch is over."""
         self._not_yet: tuple[str, ...] = ()
         self._nbytes: dict[str, dict[Any, int]] = {each: {} for each in _KINDS}
         """Of the parameters, by identity, of their gradients and of what optimizers keep of them,
@@ -288,18 +294,18 @@ class Trained(Observer):
     # at steps
 
     def passes(self, optimizer: Any) -> bool:
-        """Count a step, if it need not be looked at."""
+        """Count a step, and return whether it need not be inspected."""
         known = self._optimizers.get(id(optimizer))
         if known is None or not known.rests or known.optimizer() is not optimizer:
             return False
-        if self._losses.waits:  # a call that was looked at has come meanwhile
+        if self._losses.waits:  # a call was inspected since: the step may use its gradients first
             return False
         known.rests -= 1
         known.steps += 1
         return True
 
     def stepping(self, optimizer: Any) -> None:
-        """Note what an optimizer is about to step."""
+        """Note the parameters and gradients that an optimizer is about to use."""
         known = self._optimizers.get(id(optimizer))
         if known is None or known.optimizer() is not optimizer:
             self._gone += [] if known is None else [known]
@@ -315,11 +321,11 @@ class Trained(Observer):
             known.note_use(guarded=guarded)
 
     def stepped(self, optimizer: Any) -> None:
-        """Note what it has used."""
+        """Note the gradients that an optimizer has used in its step."""
         known = self._optimizers.get(id(optimizer))
         if known is None or known.optimizer() is not optimizer:
             return
-        known.wait()  # a closure may have made gradients
+        known.wait()  # a closure, as LBFGS calls it, may have computed gradients within the step
         guarded, self._guarded_before = self._guarded_before, self.watch.guarded
         self._losses.step(known.held, known.steps, guarded=self.watch.guarded != guarded)
         if known.steps <= _LOOKED_AT:
@@ -330,7 +336,7 @@ class Trained(Observer):
         known.rests = _LOOKED_AT_EACH - 1 if is_settled and known.steps > _LOOKED_AT else 0
 
     def _weigh(self, optimizer: Any) -> None:
-        """Note the bytes that its parameters take, and what comes with them."""
+        """Note the bytes of its parameters, of their gradients and of the optimizer's state."""
         weights, grads, states = self._nbytes.values()
         for each in parameters_of(optimizer):
             weights[id(each)] = _size(each)
@@ -341,14 +347,14 @@ class Trained(Observer):
                 states[id(key)] = sum(map(_size, kept.values()))
 
     def _refer(self, parameter: Tensor) -> TensorRef:
-        """Return the reference to a parameter: one for all optimizers that hold it."""
+        """Return the reference to a parameter, the same one for all optimizers that hold it."""
         ref = self._refs.get(id(parameter))
         if ref is None or ref() is not parameter:
             ref = self._refs[id(parameter)] = TensorRef(parameter)
         return ref
 
     def _learn(self, known: _Optimizer, optimizer: Any) -> None:
-        """Learn the names that the program has for an optimizer and for parameters."""
+        """Learn the program's names for an optimizer and for parameters."""
         frames = user_frames(sys._getframe(1))
         written = parameters_in(frames)
         names = {key: name for key, (name, _) in written.items()}
@@ -383,13 +389,13 @@ class Trained(Observer):
     # at calls
 
     def before_call(
-        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
     ) -> None:
-        """Note which leaves the call adds a gradient to."""
+        """Note the leaves to which the call adds a gradient."""
         asked = look.asked
         if asked is None or not asked.accumulates:
             return
-        if not look.nodes:
+        if not look.nodes:  # the root is a leaf: all that it was computed from was cut off
             self._note_silenced(asked.outputs, record.site, frame)
         leaves = leaves_of(node for i, node in enumerate(look.nodes) if look.will_run(i))
         held = set[int]().union(*(known.held for known in self._optimizers.values()))
@@ -417,6 +423,7 @@ class Trained(Observer):
                 known = self._unheld[id(leaf)] = _Unheld(leaf)
             known.beside += beside
             known.alone += not beside
+            # Comparing values reads all of them, so it is done at calls 1, 2, 3, 4, 8, 16 …
             if known.calls.bit_count() == 1 or known.calls == _ENOUGH_CALLS:
                 known.compare()
             if known.calls == _ENOUGH_CALLS:
@@ -434,7 +441,7 @@ class Trained(Observer):
                     each.is_listed = id(tensor) in listed
 
     def _in_plain_lists(self) -> set[int]:
-        """Return the parameters of modules in lists that are no ``nn.ModuleList``."""
+        """Return the parameters of modules in plain lists and tuples, not ``nn.ModuleList``."""
         found = set[int]()
         for module in self.watch.names.modules:
             for value in [*object.__getattribute__(module, "__dict__").values()]:
@@ -446,7 +453,14 @@ class Trained(Observer):
     def _note_silenced(
         self, outputs: Sequence[Any], site: Site | None, frame: FrameType | None
     ) -> None:
-        """Note a loss that is a leaf because the program has set its ``requires_grad``."""
+        """Note a loss that is a leaf because the program has set its ``requires_grad``:
+
+            loss = torch.tensor(net(x).item())
+            loss.requires_grad = True  # silences torch's error, and trains nothing
+            loss.backward()
+
+        Of several such lines, the first one counts.
+        """
         if site is None or frame is None or self._silenced is not None:
             return
         for name, output in zip(names_in(frame, outputs), outputs, strict=True):
@@ -456,11 +470,11 @@ class Trained(Observer):
                     self._silenced = line, name
 
     def guarded(self, calls: Sequence[Guarded], frame: FrameType | None) -> None:
-        """Count calls that were not looked at in full."""
+        """Count calls that were not inspected in full."""
         self._losses.guarded(calls)
 
     def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> None:
-        """Note the gradients that it has left; a derivative may have given none."""
+        """Note which leaves have a gradient now: a derivative on the way may have returned none."""
         for leaf in (ref() for ref in self._led_to.pop(call, ())):
             if leaf is not None and is_given(leaf):
                 self._reached.add(id(leaf))
@@ -469,13 +483,13 @@ class Trained(Observer):
     # at the end
 
     def after_program(self, main: ModuleType) -> None:
-        """Look for optimizers that have not stepped, in the variables that are left."""
+        """Find optimizers that have not stepped, in the variables that are left."""
         self._forget_those_held([vars(main)])
 
     def at_end(self) -> Iterator[Finding]:
-        """Judge what there was."""
+        """Report what was never trained, never used, or used again."""
         if self.watch.passes:
-            return  # steps were not looked at, nor calls
+            return  # some steps and calls were not inspected
         self._forget_those_held(dict(variables(each)) for each in user_frames(sys._getframe(1)))
         stepped = [each for each in self._all if each.steps >= ENOUGH_STEPS]
         replaced = set[int]()
@@ -489,7 +503,7 @@ class Trained(Observer):
         yield from self._not_read()
 
     def let_go(self) -> None:
-        """Refer to no tensor any more: the watch is over."""
+        """Drop all references to tensors, because the watch is over."""
         self.told = replace(self.summary(), table=self.table())
         self._losses = Losses()
         self._refs.clear()
@@ -500,12 +514,14 @@ class Trained(Observer):
             known.used.clear()
 
     def summary(self) -> Training:
-        """Return how many parameters had gradients, and which had none on purpose."""
+        """Return how many parameters had gradients, and which had none on purpose (frozen ones)."""
         stepped = [each for each in self._all if each.steps]
         if not stepped or self.watch.passes:
             return Training(known=self._sees_steps and not self.watch.passes)
         names, waiting = dict[int, str](), set[int]()
-        for each in stepped:  # by its reference, which is the one for all, and outlives it
+        # Parameters are told apart by their reference: the id of one that is gone may be used
+        # again.
+        for each in stepped:
             refs = {key: ref for key, (ref, _) in each.met.items()}
             waiting |= {id(refs[key]) for key in each.unreached(self._reached, 1)}
             names |= {id(refs[key]): each.names[key] for key in each.names.keys() - each.frozen}
@@ -524,7 +540,7 @@ class Trained(Observer):
         )
 
     def table(self) -> TrainingTable | None:
-        """Return who trains what; where that fails, the program goes on without it."""
+        """Return the table of who trains what; None if making it fails."""
         what = "saying who trains what failed in gradscope"
         return self.watch.notes.attempt(what, self._table, None)
 
@@ -544,8 +560,8 @@ class Trained(Observer):
 
     @property
     def modules(self) -> tuple[set[str], set[str]]:
-        """The names of the modules with parameters that no gradient reaches, although an optimizer
-        steps them, and of those with others that it steps.
+        """The names of the modules with parameters that an optimizer steps but no gradient reaches,
+        and of the modules with parameters that it steps and a gradient does reach.
         """
         unreached, reached = set[str](), set[str]()
         for known in self._all if not self.watch.passes else ():
@@ -559,7 +575,7 @@ class Trained(Observer):
         return [*self._gone, *self._optimizers.values()]
 
     def _forget_those_held(self, scopes: Iterable[dict[str, Any]]) -> None:
-        """Forget the parameters that an optimizer of the program's holds that has not stepped."""
+        """Forget the parameters that an optimizer holds which has not stepped: it may yet do so."""
         found = chain.from_iterable(within([*scope.items()]) for scope in scopes)
         for _, each in found if self._unheld else ():
             if issubclass(type(each), torch.optim.Optimizer):
@@ -625,11 +641,17 @@ class Trained(Observer):
                 unheld[key] = each
         waiting = known.unreached(self._reached)
         sizes = Counter(known.met[key][1] for key in waiting)
+        # The optimizer waits in vain for parameters of just these shapes: they were replaced.
+        #
+        #     opt = Adam(net.parameters())
+        #     net.head = nn.Linear(8, 2)  # the optimizer steps the old head
         is_copy = not Counter(each.shape for each in unheld.values()) - sizes
         instead = waiting if is_copy else known.homeless & waiting
         is_listed = all(each.is_listed for each in unheld.values())
         is_beside = not (instead or is_listed)
-        is_part = known.owners.keys() & known.held  # of a model; else an input is optimized
+        # Whether the optimizer steps parts of a model. Else the program optimizes an input, as for
+        # an adversarial example, and the model gets gradients that nobody wants.
+        is_part = known.owners.keys() & known.held
         if is_beside:
             unheld = {
                 key: each
@@ -649,25 +671,25 @@ class Trained(Observer):
 
 
 def _parameters(optimizer: Any) -> list[Tensor]:
-    """Return what an optimizer holds; a parameter whose values are all elsewhere is empty here."""
+    """Return the parameters of an optimizer; an empty one has all of its values on other ranks."""
     return [each for each in parameters_of(optimizer) if each.numel()]
 
 
 def _size(value: Any) -> int:
-    """Return the bytes of a tensor of torch's own, 0 of all else."""
+    """Return the bytes of a plain tensor, and 0 for everything else."""
     with DisableTorchFunction():
         is_told = type(value) in PLAIN and value.layout is torch.strided
         return value.nbytes if is_told else 0
 
 
 def _is_no_gradient(grad: Tensor | None) -> bool:
-    """Return whether a gradient is not there, or is known to be zero."""
+    """Return whether there is no gradient, or one that is known to be zero."""
     memory = None if grad is None else memory_of(grad)
     return grad is None or (memory is not None and is_zero(memory))
 
 
 def _choices(module: Module) -> list[set[int]]:
-    """Return the parameters of each part of a module that a call may use without the others."""
+    """Return the parameters of each part of a module that a call may use without the rest."""
     if module.__dict__.get("find_unused_parameters"):  # of DistributedDataParallel
         return [{id(p)} for p in Module.parameters(module)]
     if not issubclass(type(module), _CONTAINERS):
@@ -677,13 +699,17 @@ def _choices(module: Module) -> list[set[int]]:
 
 
 def _resets_through_data(step: Site | None, program: str) -> bool:
-    """Return whether the program may have reset gradients so that no version counts it."""
+    """Return whether the program may have reset gradients through ``.data``, which no version
+    shows.
+    """
     files = {program, "" if step is None else step.file} - {""}
     return any("grad.data" in line for file in files for line in source.parsed(file).lines)
 
 
 def _name_of(optimizer: Any, frames: Sequence[FrameType]) -> str | None:
-    """Return how the code that steps an optimizer writes it: a variable, or an attribute of one."""
+    """Return the name of an optimizer in the code that steps it: a variable, or an attribute of
+    one.
+    """
     scopes = ((local_variables(frame), variables(frame)) for frame in frames)
     found = chain.from_iterable(within(held) for held in chain.from_iterable(scopes))
     return next((str(name) for name, value in found if value is optimizer), None)

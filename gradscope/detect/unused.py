@@ -16,12 +16,12 @@ from types import CodeType, FrameType
 
 from gradscope.code import source
 from gradscope.collect.calls import Call, Guarded
-from gradscope.collect.inspection import Look
+from gradscope.collect.inspection import Inspection
 from gradscope.collect.marks import Packed
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.growth import Growth
-from gradscope.detect.untrained import Trained
+from gradscope.detect.untrained import TrainingObserver
 from gradscope.formatting import gathered
 from gradscope.model import BackwardCall, Finding, Site
 from gradscope.program.ahead.frames import SUSPENDED
@@ -46,10 +46,11 @@ _Line = tuple[str, int]
 
 @dataclass(slots=True)
 class _Dropped:
-    """What was saved by way of one route and lost with its graph, which no backward call has met.
+    """What was saved on one route and destroyed with its graph, which no backward call has met.
 
-    What goes while nothing is saved in between goes together: ``last`` separates the times.
-    ``modules`` were being called.
+    ``times`` counts graphs: tensors that are destroyed while nothing is saved in between are of one
+    graph, and ``last`` is the number of saved tensors when the last one was destroyed. ``modules``
+    are the names of the modules that were being called.
     """
 
     times: int = 0
@@ -59,13 +60,17 @@ class _Dropped:
 
 
 class UnusedGraphs(Observer):
-    """Announces GS305 at the end: only then it is known that no backward call came.
+    """Reports GS305, graphs that are built for nothing, at the end of the watch: only then it is
+    known that no backward call came.
 
-    A line counts as trained through as soon as one graph that was built by way of it was met by a
-    backward call, or one was made there.
+        for x in held_out:
+            errors += (net(x) - y).abs().sum().item()  # without no_grad()
+
+    A line counts as trained through once a backward call ran a graph that was built by way of this
+    line, or was made there.
     """
 
-    def __init__(self, watch: State, growth: Growth, trained: Trained) -> None:
+    def __init__(self, watch: State, growth: Growth, trained: TrainingObserver) -> None:
         self.watch = watch
         self.growth = growth
         self.trained = trained
@@ -73,14 +78,15 @@ class UnusedGraphs(Observer):
         self._met: set[Route | None] = set()
         self._places: set[Place | None] = set()
         self._repeated: set[int] = set()
-        """The numbers of recognized graphs' shapes, whose places are known."""
-        # What is under way when the watch begins is larger than the watch.
+        """The numbers of the shapes of recognized graphs, whose lines are known."""
+        # A function that contains the whole watch is on the route of all that happens in it, and
+        # says nothing about any of it.
         self._around = {watch.saving.routes.of(sys._getframe())}
 
     def dropped(self, packed: Packed, nbytes: int) -> None:
-        """Count a saved tensor that went with its graph, at any moment."""
+        """Count a saved tensor that was destroyed with its graph, at any moment."""
         route = packed.route
-        if packed.token is not None or route is None or route.in_call or not route.places:
+        if packed.mark is not None or route is None or route.in_call or not route.places:
             return
         dropped = self.lost[route]
         dropped.nbytes += nbytes
@@ -92,14 +98,14 @@ class UnusedGraphs(Observer):
             dropped.times += 1
 
     def before_call(
-        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
     ) -> None:
-        """Note by way of which lines the graph was built, and the call is made."""
-        self._met.update(token.route for token in look.tokens)
+        """Note the routes on which the graph was built, and the route of the call itself."""
+        self._met.update(mark.route for mark in look.marks)
         self._around.add(self.watch.saving.routes.of(frame))
 
     def guarded(self, calls: Sequence[Guarded], frame: FrameType | None) -> None:
-        """Note the same of recognized graphs."""
+        """Note the same for guarded calls."""
         new = [call.shape for call in calls if call.shape.number not in self._repeated]
         for shape in new:
             self._repeated.add(shape.number)
@@ -109,12 +115,13 @@ class UnusedGraphs(Observer):
             self._around.add(self.watch.saving.routes.of(frame))
 
     def at_end(self) -> Iterator[Finding]:
-        """Judge what there was."""
+        """Report the line that built most for nothing, if it was often and much."""
         if self.lost and not self.growth.told_between_calls:
             yield from self._judge()
 
     def _judge(self) -> Iterator[Finding]:
-        # What leads to parameters alone that are to be trained is not to run without gradients.
+        # If no gradient reaches parameters that an optimizer steps, GS502 says so. To advise
+        # no_grad() around their module would be the wrong advice then.
         unreached, reached = self.trained.modules
         lost = {
             route: dropped
@@ -142,8 +149,8 @@ class UnusedGraphs(Observer):
         yield gs305.finding(site, built_at, *known)
 
     def untrained(self, routes: Collection[Route]) -> Iterator[tuple[Route, Site]]:
-        """Yield those of the routes that nothing is trained through, nor will be, each with its
-        outermost line of which that is true; none where the hooks have not seen all of them.
+        """Yield those of the routes that nothing is trained through, nor will be, each with the
+        outermost line of which that is true; none if the hooks have not seen all routes.
         """
         if self.watch.saving.routes.cut or not self.watch.hooked:
             return
@@ -152,6 +159,7 @@ class UnusedGraphs(Observer):
         shared = {p.code for r in self._met if r is not None for p in r.places} - around
         ran = {_line(places[0]) for places in made}
         files = {place.site.file for route in routes for place in route.places}
+        # Files with a backward call that the program has not come to yet.
         waiting = {file for file in files if _may_come(file, ran)}
         calls = {
             (inner.code, _shape(outer)) for places in made for inner, outer in pairwise(places)
@@ -174,10 +182,13 @@ def _line(place: Place) -> _Line:
 
 
 def _shape(place: Place) -> str:
-    """Return how the call at a place is written, without the variables that it is given:
+    """Return how the call at a place is written, with constants and keywords but without the
+    variables that it is given, to tell calls that train from calls that do not:
 
-    for i in range(20): agent.run(x)  # learns once its buffer is full, so this may yet train
-    for i in range(40): agent.run(x, learning=False)  # written otherwise: this does not
+        for i in range(20): agent.run(x)  # learns once its buffer is full, so it may train later
+        for i in range(40): agent.run(x, learning=False)  # is written differently: never trains
+
+    Two calls that are written alike are taken to do the same.
     """
     call = source.call_at(place.site)
     if call is None:
@@ -188,9 +199,9 @@ def _shape(place: Place) -> str:
 
 
 def _may_come(file: str, made: set[_Line]) -> bool:
-    """Return whether a backward call is written in a file that the run has not come to.
+    """Return whether a file has a backward call that the run has not reached.
 
-    `agent.run(state)` learns once a buffer is full: a short run shows nothing of that.
+    ``agent.run(state)`` may learn only once its buffer is full, which a short run does not show.
     """
     return any(
         source.called_name(call) in _BACKWARD
@@ -202,12 +213,12 @@ def _may_come(file: str, made: set[_Line]) -> bool:
 def _outermost(
     route: Route, trained: set[_Line], calls: set[tuple[CodeType, str]], shared: set[CodeType]
 ) -> Site | None:
-    """Return the outermost line of a route that is not trained through, one in a loop if there is;
-    none that is written as one of the ``calls`` by which the program trains.
+    """Return the outermost line of a route that is not trained through, preferably one in a loop;
+    no line that is written as one of the ``calls`` by which the program trains.
 
-    Where a line calls a function in vain, that is no matter of the function, if it is ``shared``:
-    others train through it. What a generator or coroutine runs goes on at lines that only resume
-    it: they are left out.
+    Lines inside of a function that is ``shared``, which training goes through too, are not blamed:
+    the line that calls it for nothing is. A generator or coroutine ends the search, because the
+    lines outside of it only resume it.
     """
     found: list[Place] = []
     for depth, place in enumerate(route.places):
@@ -222,6 +233,7 @@ def _outermost(
 
 
 def _is_repeated(site: Site) -> bool:
+    """Return whether a line runs again and again: it is in a loop, or has a comprehension."""
     if source.loop_around(site) is not None:
         return True
     statement = source.statement_at(site)
@@ -233,9 +245,9 @@ def _is_repeated(site: Site) -> bool:
 
 @dataclass(slots=True)
 class _Kept:
-    """A call that kept its graph: how much was dropped since, and whether any of it ran again.
+    """A call that retained its graph: how much of it was dropped since, and whether any ran again.
 
-    With ``create_graph`` it is what the call has built, nodes with numbers from ``first`` on to
+    With ``create_graph`` it is what the call has built: the nodes with numbers from ``first`` up to
     ``last``.
     """
 
@@ -246,40 +258,47 @@ class _Kept:
     used: bool = False
 
 
-class Waste(Observer):
-    """Announces GS303, based on the saved tensors that were dropped."""
+class RetainWaste(Observer):
+    """Reports GS303: graphs that a call retained and that no later call ran.
+
+        loss.backward(retain_graph=True)  # in each iteration
+        opt.step()
+
+    The memory that this wastes is that of the saved tensors that were dropped with their graph,
+    when the call could have freed them.
+    """
 
     def __init__(self, watch: State, growth: Growth) -> None:
         self.watch = watch
         self.growth = growth
         self._kept: dict[int, _Kept] = {}
         self._created: list[_Kept] = []
-        """The calls that have built graphs, in the order of their numbers."""
+        """Calls that built graphs (``create_graph``), in the order of their node numbers."""
         self._begun: dict[int, int] = {}
         self._used = set[Site | None]()
-        """The lines of those whose graphs were run."""
+        """The lines of the calls whose built graphs were run."""
 
     def dropped(self, packed: Packed, nbytes: int) -> None:
-        """Count a saved tensor that went with its graph, at any moment."""
-        token = packed.token
-        call = None if token is None else token.call
+        """Count a saved tensor that was destroyed with its graph, at any moment."""
+        mark = packed.mark
+        call = None if mark is None else mark.call
         if call is not None and (kept := self._kept.get(call.number)) is not None:
             kept.nbytes += nbytes
-        number = packed.sequence_nr if token is None else token.sequence_nr
+        number = packed.sequence_nr if mark is None else mark.sequence_nr
         if self._created and (kept := self._creator(number)) is not None:
             kept.nbytes += nbytes
 
     def before_call(
-        self, call: Call, look: Look, record: BackwardCall, frame: FrameType | None
+        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
     ) -> None:
-        """Note which graphs that were kept are run again."""
-        for i, token in enumerate(look.tokens if self._kept or self._created else ()):
+        """Note which of the retained graphs are run again."""
+        for i, mark in enumerate(look.marks if self._kept or self._created else ()):
             if not look.will_run(i):
                 continue
-            ran = token.call if token.has_buffers else None
+            ran = mark.call if mark.has_buffers else None
             if ran is not None and (kept := self._kept.get(ran.number)) is not None:
                 kept.used = True
-            if self._created and (kept := self._creator(token.sequence_nr)) is not None:
+            if self._created and (kept := self._creator(mark.sequence_nr)) is not None:
                 self._used.add(kept.record.site)
         builds = record.create_graph and record.kind == "grad" and call.parent is None
         if builds and self.watch.generations.is_own:
@@ -288,7 +307,7 @@ class Waste(Observer):
     def after_call(
         self, call: Call, record: BackwardCall, frame: FrameType | None
     ) -> Iterable[Finding]:
-        """Remember a call that kept its graph."""
+        """Remember a call that retained its graph, or built one."""
         first = self._begun.pop(call.number, None)
         if record.exception is not None or call.place is None:
             return ()
@@ -308,9 +327,9 @@ class Waste(Observer):
         return kept if kept is not None and number < kept.last else None
 
     def at_end(self) -> Iterator[Finding]:
-        """Judge what there was."""
+        """Report the lines that retained graphs often, and none of them for a later call."""
         known = self._used | self.growth.told_of
-        created = () if self.watch.passes else self._created  # what passed may have run them
+        created = () if self.watch.passes else self._created  # others may have run them
         unused = (kept for kept in created if kept.record.site not in known)
         by_site = gathered((*self._kept.values(), *unused), lambda kept: kept.record.site)
         for site, of_site in by_site.items():

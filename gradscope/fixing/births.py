@@ -13,7 +13,7 @@ from gradscope.code import source
 from gradscope.code.statements import resets_in, stored_names
 from gradscope.errors import GradscopeError
 from gradscope.fixing import reconnecting
-from gradscope.fixing.gradient_paths import Arrival, Cut, Ways, spot_of
+from gradscope.fixing.gradient_paths import Arrival, Cut, Paths, spot_of
 from gradscope.fixing.origins import CutReason, EngineUse, Origins
 from gradscope.fixing.plan import Plan, alone, none_held, plan
 from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program
@@ -37,13 +37,15 @@ from gradscope.rules.base import table_rows
 
 # Fixes of one finding that are tried: each takes a run of the program and a rehearsal.
 _MOST_TRIED = 5
-_MOST_RESETS = 2  # lines that reset gradients, each of which may be the one that does so too early
-_MOST_NOTES = 3  # notes of one finding on where a way was cut: nobody reads more
+# Lines that reset gradients, each of which may be the one that does so too early: a training loop
+# has one ``zero_grad()``, a GAN has two.
+_MOST_RESETS = 2
+_MOST_NOTES = 3  # notes of one finding on where a path was cut: nobody reads more
 _ATTACHED = Fix(FixKind.ATTACH, "use the value itself, with its graph")
 
 
-class Way(NamedTuple):
-    """What is known of why no gradient arrives: the line to edit, what it does (``cuts the way to
+class Diagnosis(NamedTuple):
+    """Why no gradient arrives: the line to edit, what it does (``cuts the way to
     `agent.critic.*```), notes in the order in which a reader needs them, and what can be done.
 
     ``is_unused``: nothing was computed from the parameters.
@@ -59,8 +61,8 @@ class Way(NamedTuple):
 def improved(
     recording: Recording, program: Program, end: float, tell: Callable[[str], None]
 ) -> Recording:
-    """Return the recording with all that a rehearsal up to the second steps has shown of where its
-    findings' gradients are lost, and with what mends that, if it was tried and held.
+    """Return the recording with what a rehearsal, up to the second step of each optimizer, has
+    shown of where gradients are lost, and with fixes that were tried and passed.
     """
     own = [each for each in recording.findings if each.is_born and each.counts]
     tell("rehearses the run, to see where the way is cut")
@@ -71,7 +73,7 @@ def improved(
     except GradscopeError as failure:
         tell(str(failure))
         return recording
-    ways = Ways(record)
+    ways = Paths(record)
     fuller = {id(each): full(each, ways) for each in own}
     found = [fuller.get(id(each), each) for each in recording.findings]
     summary = recording.summary
@@ -81,8 +83,8 @@ def improved(
     return _tried(better, program, end, tell)
 
 
-def full(finding: Finding, ways: Ways) -> Finding:
-    """Return a finding with the cut, if the rehearsal has shown it; else as it is."""
+def full(finding: Finding, ways: Paths) -> Finding:
+    """Return a finding with the place where the path is cut, if the rehearsal has shown it."""
     if finding.is_of_resets and finding.step is not None:
         place = finding.site
         places = [place] if place is not None and place != finding.step else []
@@ -103,8 +105,8 @@ def full(finding: Finding, ways: Ways) -> Finding:
     return changed.with_fixes([*way.fixes] or [*finding.fixes])
 
 
-def filled(table: TrainingTable, ways: Ways) -> TrainingTable:
-    """Return who trains what with what the rehearsal has shown of gradients that do not come."""
+def filled(table: TrainingTable, ways: Paths) -> TrainingTable:
+    """Return the table of who trains what, with the cuts that the rehearsal has shown."""
     record = ways.record
     leaves = {leaf.name: n for n, leaf in enumerate(record.leaves)}
     calls = [ways.calls_at(*spot_of(loss.site)) for loss in table.losses]
@@ -135,8 +137,8 @@ def filled(table: TrainingTable, ways: Ways) -> TrainingTable:
 # what is asked
 
 
-def _call_of(finding: Finding, ways: Ways) -> EngineUse | None:
-    """Return the call that a finding is about, as the rehearsal has met it."""
+def _call_of(finding: Finding, ways: Paths) -> EngineUse | None:
+    """Return the call that a finding is about, as it was in the rehearsal."""
     if finding.site is None:
         return None
     calls = ways.calls_at(finding.site.file, finding.site.line)
@@ -144,7 +146,7 @@ def _call_of(finding: Finding, ways: Ways) -> EngineUse | None:
     return wrong[-1] if wrong else None
 
 
-def _names_behind(finding: Finding, ways: Ways) -> tuple[str, ...]:
+def _names_behind(finding: Finding, ways: Paths) -> tuple[str, ...]:
     call = _call_of(finding, ways)
     if call is None:
         return ()
@@ -154,7 +156,7 @@ def _names_behind(finding: Finding, ways: Ways) -> tuple[str, ...]:
     return tuple(name for name in names if name)
 
 
-def _lost(call: EngineUse, ways: Ways) -> tuple[Sequence[Cut], Sequence[int]]:
+def _lost(call: EngineUse, ways: Paths) -> tuple[Sequence[Cut], Sequence[int]]:
     """Return what is lost on the way to a call: by cuts, or as it is frozen. Where an optimizer
     holds what is frozen and nothing behind the cuts, these are meant: labels of a teacher.
     """
@@ -164,8 +166,8 @@ def _lost(call: EngineUse, ways: Ways) -> tuple[Sequence[Cut], Sequence[int]]:
     return [] if is_meant else cuts, frozen
 
 
-def without_graph(finding: Finding, ways: Ways) -> Way | None:
-    """Return why there is no graph behind what a call starts from."""
+def without_graph(finding: Finding, ways: Paths) -> Diagnosis | None:
+    """Return why the roots of a call have no graph."""
     call = _call_of(finding, ways)
     if call is None or finding.site is None:
         return None
@@ -180,36 +182,36 @@ def without_graph(finding: Finding, ways: Ways) -> Way | None:
     else:
         return None
     silenced = _silenced(call, ways)
-    return Way(finding.site, finding.label, [*notes[:_MOST_NOTES], *silenced], fixes)
+    return Diagnosis(finding.site, finding.label, [*notes[:_MOST_NOTES], *silenced], fixes)
 
 
-def _silenced(call: EngineUse, ways: Ways) -> list[Related]:
+def _silenced(call: EngineUse, ways: Paths) -> list[Related]:
     origins = (ways.record.origins[root] for root in call.roots)
     sites = [ways.record.site(o.route) for o in origins if o.leaf >= 0 and o.parents]
     said = "this only silences the error: nothing behind it is trained"
     return [Related("made", site, said) for site in sites if site is not None]
 
 
-def not_reached(finding: Finding, ways: Ways) -> Way | None:
+def not_reached(finding: Finding, ways: Paths) -> Diagnosis | None:
     """Return why no gradient reaches the parameters of a finding."""
     leaves = [n for name in finding.parameters for n in ways.named(name)[:1]]
     answers = [a for a in ways.of_leaves(leaves) if a.state not in (Arrival.ARRIVES, Arrival.ZERO)]
     frozen = [leaf for a in answers if a.state is Arrival.FROZEN for leaf in a.leaves]
     if frozen and finding.site is not None:  # though they are to be trained
         fixes = [*reconnecting.thawed(frozen, ways)[:-1], *finding.fixes]
-        return Way(finding.site, finding.label, finding.related, fixes)
+        return Diagnosis(finding.site, finding.label, finding.related, fixes)
     cut_off = [a for a in answers if a.state is Arrival.CUT]
     if cut_off:
         cuts = [*filter(ways.is_last, cut_off[0].cuts)] or cut_off[0].cuts
-        return _cut_way(cuts[0], cuts[1:], ways)
+        return _of_cut(cuts[0], cuts[1:], ways)
     without = [leaf for a in answers if a.state is Arrival.LOST for leaf in a.leaves]
     if without and (begin := ways.lost_by(without[0])) is not None:
-        return _lost_way(without, begin, ways)
+        return _of_lost(without, begin, ways)
     unused = [a for a in answers if a.state in (Arrival.UNUSED, Arrival.ASIDE)]
-    return _unused_way(unused[0].leaves, unused[0].state, ways) if unused else None
+    return _of_unused(unused[0].leaves, unused[0].state, ways) if unused else None
 
 
-def _cut_way(cut: Cut, others: Sequence[Cut], ways: Ways) -> Way | None:
+def _of_cut(cut: Cut, others: Sequence[Cut], ways: Paths) -> Diagnosis | None:
     if cut.site is None:
         return None
     whom = ways.record.told(cut.behind)
@@ -225,20 +227,22 @@ def _cut_way(cut: Cut, others: Sequence[Cut], ways: Ways) -> Way | None:
         notes.append(Related("cut", None, f"{ways_more} cut, at {lines}"))
     notes = [*notes[:_MOST_NOTES], *_silenced(ways.losses[-1], ways)]
     fixes = reconnecting.fixes_of(cut, ways, roots)
-    return Way(cut.site, label_of(cut, whom), notes, fixes)
+    return Diagnosis(cut.site, label_of(cut, whom), notes, fixes)
 
 
-def _lost_way(leaves: Sequence[int], begin: Site, ways: Ways) -> Way:
-    """Return what a Function's backward, which begins at a line, does not give."""
+def _of_lost(leaves: Sequence[int], begin: Site, ways: Paths) -> Diagnosis:
+    """Return the diagnosis for a Function whose backward, beginning at this line, returns no
+    gradient.
+    """
     own = source.statement_at(begin) or ast.Pass()
     returns = [n for n in ast.walk(own) if isinstance(n, ast.Return)]
     at = source.of_node(returns[-1], begin.file, begin.function) if returns else begin
     label = f"gives no gradient to {ways.record.told(leaves)}"
     fix = Fix(FixKind.OTHER, "return a gradient for each argument of `forward` that requires one")
-    return Way(at, label, (), (fix,))
+    return Diagnosis(at, label, (), (fix,))
 
 
-def _unused_way(leaves: Sequence[int], state: Arrival, ways: Ways) -> Way | None:
+def _of_unused(leaves: Sequence[int], state: Arrival, ways: Paths) -> Diagnosis | None:
     record = ways.record
     whom = record.told(leaves)
     made = next((site for n in leaves if (site := ways.made_at(n)) is not None), None)
@@ -252,13 +256,15 @@ def _unused_way(leaves: Sequence[int], state: Arrival, ways: Ways) -> Way | None
         return None
     use = Fix(FixKind.OTHER, "use it in what is trained, or remove it")
     if made is None or state is not Arrival.UNUSED:
-        return Way(site, label, (), (use,), is_unused=True)
+        return Diagnosis(site, label, (), (use,), is_unused=True)
     fixes = (*reconnecting.mistaken(made), use)
-    return Way(site, label, [*_not_read(made)], fixes, is_unused=True)
+    return Diagnosis(site, label, [*_not_read(made)], fixes, is_unused=True)
 
 
-def never_used(finding: Finding, ways: Ways) -> Way | None:
-    """Return where parameters were made that no optimizer holds, and where that was."""
+def never_used(finding: Finding, ways: Paths) -> Diagnosis | None:
+    """Return where parameters were made that no optimizer holds, and where the optimizer was made:
+    if that was earlier, it could not hold them.
+    """
     record, step = ways.record, finding.step
     leaves = [n for name in finding.parameters for n in ways.named(name)[:1]]
     numbers = (s.optimizer for s in record.steps if spot_of(record.site(s.route)) == spot_of(step))
@@ -266,10 +272,10 @@ def never_used(finding: Finding, ways: Ways) -> Way | None:
     if not leaves or number < 0:
         return None
     is_held = record.leaves[leaves[0]].optimizer == number
-    if is_held and step is not None:  # it finds them reset
+    if is_held and step is not None:  # the optimizer holds them, but finds their gradients reset
         places = resets_in(step.file)[:_MOST_RESETS]
         fixes = reconnecting.reset(step, places) if places else []
-        return Way(step, finding.label, (), [*fixes, *finding.fixes])
+        return Diagnosis(step, finding.label, (), [*fixes, *finding.fixes])
     holder = record.optimizers[number]
     fixes = reconnecting.given_to(holder, leaves, ways)
     first = record.leaves[leaves[0]]
@@ -280,13 +286,13 @@ def never_used(finding: Finding, ways: Ways) -> Way | None:
     if first.turn > holder.turn:
         label = f"{record.told(leaves)} {'are' if len(leaves) > 1 else 'is'} made after {who}"
         said = f"{who} was built here, and does not hold {'them' if len(leaves) > 1 else 'it'}"
-        return Way(made, label, (Related("made", built, said),), fixes or finding.fixes)
+        return Diagnosis(made, label, (Related("made", built, said),), fixes or finding.fixes)
     note = Related("made", made, "they are made here" if len(leaves) > 1 else "it is made here")
-    return Way(built, finding.label, (note,), [*fixes, *finding.fixes])
+    return Diagnosis(built, finding.label, (note,), [*fixes, *finding.fixes])
 
 
 def _not_read(made: Site) -> Iterator[Related]:
-    """Yield a note on the ``forward`` of a class whose ``__init__`` makes what it does not read."""
+    """Yield a note if the ``forward`` of a class does not read what its ``__init__`` has made."""
     owner, making = source.innermost(made.file, made.line, ast.ClassDef), source.statement_at(made)
     if owner is None or not isinstance(making, ast.Assign):
         return
@@ -299,8 +305,8 @@ def _not_read(made: Site) -> Iterator[Related]:
                 yield Related("made", at, "`forward` does not read it")
 
 
-def unused_inputs(finding: Finding, ways: Ways) -> Way | None:
-    """Return why no graph leads to some inputs of a call."""
+def unused_inputs(finding: Finding, ways: Paths) -> Diagnosis | None:
+    """Return why no path leads to some inputs of a call."""
     call, record = _call_of(finding, ways), ways.record
     if call is None or finding.site is None or not call.unused:
         return None
@@ -311,7 +317,7 @@ def unused_inputs(finding: Finding, ways: Ways) -> Way | None:
         own = cuts[0].behind & {record.origins[value].leaf for value in values}
         cuts[0] = cuts[0]._replace(behind=own or cuts[0].behind)
         fixes = [*reconnecting.fixes_of(cuts[0], ways, call.roots), *finding.fixes]
-        return Way(finding.site, finding.label, [*notes, *_notes_of(cuts[0], ways)], fixes)
+        return Diagnosis(finding.site, finding.label, [*notes, *_notes_of(cuts[0], ways)], fixes)
     root = next((s for r in call.roots if (s := record.site(record.origins[r].route))), None)
     function = root.function if root is not None else ""
     after = ways.last_of_values(values, function, call.values)
@@ -324,7 +330,7 @@ def unused_inputs(finding: Finding, ways: Ways) -> Way | None:
             notes.append(Related("made", before, "it was made here, and is another tensor"))
     if root is not None:
         notes.append(Related("cut", root, "and is not used in what is differentiated"))
-    return Way(finding.site, finding.label, notes, finding.fixes)
+    return Diagnosis(finding.site, finding.label, notes, finding.fixes)
 
 
 # words
@@ -348,7 +354,7 @@ def label_of(cut: Cut, whom: str) -> str:
     return f"cuts the way to {whom}{f': {cut.why}' if cut.why else ''}"
 
 
-def _notes_of(cut: Cut, ways: Ways, called: Site | None = None) -> Iterator[Related]:
+def _notes_of(cut: Cut, ways: Paths, called: Site | None = None) -> Iterator[Related]:
     """Yield what a reader needs to know of a cut, where the primary place is another one."""
     whom = behind(cut.behind, ways.record)
     are = "are" if len(cut.behind) > 1 else "is"
@@ -372,13 +378,13 @@ def _notes_of(cut: Cut, ways: Ways, called: Site | None = None) -> Iterator[Rela
         yield Related("made", caller, f"`{name}` was called here")
 
 
-def _frozen_before(cut: Cut, ways: Ways) -> Site | None:
+def _frozen_before(cut: Cut, ways: Paths) -> Site | None:
     frozen = ways.frozen_behind([cut.value])
     sites = (ways.record.site(ways.record.leaves[n].frozen) for n in frozen)
     return next(filter(None, sites), None)
 
 
-def _frozen_notes(frozen: Sequence[int], ways: Ways) -> Iterator[Related]:
+def _frozen_notes(frozen: Sequence[int], ways: Paths) -> Iterator[Related]:
     record = ways.record
     at = gathered(frozen, lambda n: record.leaves[n].frozen)
     for route, own in at.items():
@@ -461,7 +467,7 @@ def _works(finding: Finding, with_it: Plan, program: Program, end: float) -> boo
         calls = finding.backward_call if finding.severity is Severity.ERROR else 0
         left = max(end - time.monotonic(), LEAST_SECONDS)
         record = program.follow(Bounds(calls, left), with_it.changes)
-        after = Ways(record)
+        after = Paths(record)
         if record.stopped or any(not call.has_graph for call in record.calls):
             return False
         # What a call asks of its own inputs it gets, or fails.

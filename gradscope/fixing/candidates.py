@@ -41,13 +41,13 @@ from gradscope.fixing.edits import (
     without_graph,
 )
 from gradscope.fixing.instrumentation import Span, waits
-from gradscope.fixing.patch import Pieces, all_of, block_with, together, written
-from gradscope.fixing.rehearsal import Kind, Option, Record, Simulation, Spot
+from gradscope.fixing.patch import TextEdits, all_of, block_with, together, written
+from gradscope.fixing.rehearsal import Kind, Option, Simulation, Spot, Trace
 from gradscope.fixing.what_if import CHANGES, CONSTANT, MOST, OTHER, STALE, TARGET, WhatIf
 from gradscope.formatting import gathered, lines_told, listed
 from gradscope.model import Edit, Finding, Fix, FixKind
 
-_Kept: TypeAlias = tuple[str, Sequence[ast.AST], Pieces]
+_Kept: TypeAlias = tuple[str, Sequence[ast.AST], TextEdits]
 """What has computed a value that is kept, with its file, and the edit that computes it anew."""
 
 _NUMBER: frozenset[Kind] = frozenset({"number"})
@@ -57,14 +57,14 @@ _OF_THEN = "every gradient stays as it is, at the values of then"
 
 
 class Search(WhatIf):
-    """Tries changes on a record, to mend what fails in one line."""
+    """Searches for changes that mend the calls that fail at one line, by simulation."""
 
-    def __init__(self, record: Record, spot: Spot) -> None:
+    def __init__(self, record: Trace, spot: Spot) -> None:
         super().__init__(record, spot)
         self._options = cache(self._options_of)
 
     def options(self, finding: Finding) -> dict[FixKind, list[Fix]]:
-        """Return what mends it, by kinds, the best first."""
+        """Return the fixes of a finding by kind, the best of each kind first."""
         roles = ("created", "held_by")
         sites = [each.site for each in finding.related if each.role in roles]
         spots = dict.fromkeys((site.file, site.line) for site in sites if site is not None)
@@ -75,8 +75,8 @@ class Search(WhatIf):
     def _options_of(
         self, spots: tuple[Spot, ...], changed_by: Spot | None
     ) -> dict[FixKind, list[Fix]]:
-        """Return the same by where what fails was made or is held, and by the line that changes it:
-        an error has those of the warning before it.
+        """Return the same, for lines where the failing graph was made or is held, and for the line
+        that modifies it. An error and the warning before it get the same fixes.
         """
         detached = self.detached(self._harmless) + self.rebound() + self.detached_together()
         if self.is_built_once:
@@ -103,7 +103,7 @@ class Search(WhatIf):
         return found
 
     def detached(self, places: Collection[int], *effects: str) -> list[Fix]:
-        """Return the fixes that detach at one of these places, the best first."""
+        """Return the fixes that detach the value of one of these places, the best first."""
         cuts = {place: self.effect(place) for place in places}
         left = {p: e.hazards for p, e in cuts.items() if e.mends and e.is_fruitful}
         fixes = (self._detach([p]) for p in sorted(left, key=lambda p: (left[p], *self._worth(p))))
@@ -111,7 +111,7 @@ class Search(WhatIf):
         return [replace(fix, effects=effects, reason="") if effects else fix for fix in found]
 
     def counted(self) -> list[Fix]:
-        """Return the fixes that take a number in the place of a tensor of one element."""
+        """Return the fixes that use a number, ``loss.item()``, for a tensor of one element."""
         fixes = []
         for each in (n for n in self._harmless if self._record.kinds.get(n) == _NUMBER):
             if self.effect(each).mends and not self._record.places[each].is_added:
@@ -146,8 +146,8 @@ class Search(WhatIf):
         return [fix for fix in fixes if fix.edits][:MOST]
 
     def _collected(self) -> Iterator[tuple[int, list[tuple[int, tuple[int, ...]]]]]:
-        """Yield the places that give lists or dicts of numbers that only grow, and how many nodes
-        there were each time that one had more in it, and which of them were in any.
+        """Yield the places that give lists or dicts of numbers that only grow; for each time that
+        one had grown, how many nodes there were, and which of them were in any of the containers.
         """
         record = self._record
         for number, own in record.held.items():
@@ -168,17 +168,17 @@ class Search(WhatIf):
                 yield number, times
 
     def detached_together(self) -> list[Fix]:
-        """Return the fix that detaches in the fewest places, where one is not enough."""
+        """Return the fix that detaches at the fewest places, if one place is not enough."""
         several = self._fewest(sorted(self._harmless, key=self._worth))
         return [self._detach(several)] if len(several) > 1 else []
 
     @cached_property
     def _harmless(self) -> list[int]:
-        """The places where a cut takes no gradient that a step needs."""
+        """The places where a cut takes away no gradient that a step needs."""
         return [place for place in self._places() if self.effect(place).is_harmless]
 
     def kept(self) -> list[Fix]:
-        """Return the fix that keeps graphs, in as few calls as that takes."""
+        """Return the fix that passes ``retain_graph=True``, to as few calls as that takes."""
         events, flags = self._record.events, self._flags
         before = {events[i].roots for i in self._record.calls if i < self._fail}
         twice = self._failing.accumulate and self._failing.roots in before
@@ -561,7 +561,7 @@ class Search(WhatIf):
                 yield from self._put(file, opened, node.body[0], entered_anew(file, node))
 
     def _put(
-        self, file: str, nodes: Sequence[ast.expr | ast.stmt], owner: ast.stmt, pieces: Pieces
+        self, file: str, nodes: Sequence[ast.expr | ast.stmt], owner: ast.stmt, pieces: TextEdits
     ) -> Iterator[Fix]:
         """Yield the fix that runs statements each time that a loop or a function begins."""
         head = next((h for h, p in enumerate(self._record.heads) if region_of(p) is owner), -1)

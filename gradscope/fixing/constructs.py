@@ -25,8 +25,8 @@ from gradscope.fixing.edits import (
 )
 from gradscope.fixing.instrumentation import Span
 from gradscope.fixing.patch import (
-    Piece,
-    Pieces,
+    TextEdit,
+    TextEdits,
     after,
     before,
     block_with,
@@ -62,7 +62,7 @@ def _with(finding: Finding) -> Finding:
     return finding.with_fixes(fixes)
 
 
-def _pieces(finding: Finding, fix: Fix) -> Pieces:
+def _pieces(finding: Finding, fix: Fix) -> TextEdits:
     named = {each.role: each.site for each in finding.related if each.site is not None}
     site = finding.site
     match finding.code, fix.kind:
@@ -97,7 +97,7 @@ def _pieces(finding: Finding, fix: Fix) -> Pieces:
     return ()
 
 
-def _as_parametrization(made: Site) -> Pieces:
+def _as_parametrization(made: Site) -> TextEdits:
     """Use the newer form of a norm, which computes the weight each time that it is read."""
     match source.call_at(made):
         case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="utils"), attr=name) as func) if (
@@ -108,7 +108,7 @@ def _as_parametrization(made: Site) -> Pieces:
     return ()
 
 
-def _not_donating(file: str) -> Pieces:
+def _not_donating(file: str) -> TextEdits:
     """Turn the setting off behind the imports."""
     body = source.tree(file).body
     imports = [each for each in body if isinstance(each, ast.Import | ast.ImportFrom)]
@@ -116,7 +116,7 @@ def _not_donating(file: str) -> Pieces:
     return after(imports[-1], file, [f"import {module}", f"{SETTING} = False"]) if imports else ()
 
 
-def _as_text(site: Site) -> Pieces:
+def _as_text(site: Site) -> TextEdits:
     """Keep ``str(error)`` in the place of the exception, whose traceback keeps the variables."""
     match source.statement_at(site):
         case (
@@ -127,7 +127,7 @@ def _as_text(site: Site) -> Pieces:
     return ()
 
 
-def _saved_for_backward(site: Site) -> Pieces:
+def _saved_for_backward(site: Site) -> TextEdits:
     """Hand an output to ``ctx.save_for_backward``, and read it from there in ``backward``."""
     file, owner = site.file, source.innermost(site.file, site.line, ast.ClassDef)
     nodes = () if owner is None else ast.walk(owner)
@@ -147,7 +147,7 @@ def _saved_for_backward(site: Site) -> Pieces:
     return ()
 
 
-def _without_gradients(site: Site) -> Pieces:
+def _without_gradients(site: Site) -> TextEdits:
     """Take the gradients away, with their graphs, behind the last statement that uses them in the
     block of a call.
     """
@@ -159,7 +159,7 @@ def _without_gradients(site: Site) -> Pieces:
     return after(used[-1], site.file, [f"{own}.zero_grad()" for own in owners]) if used else ()
 
 
-def uncached(file: str) -> Iterator[tuple[ast.FunctionDef | ast.expr, Pieces]]:
+def uncached(file: str) -> Iterator[tuple[ast.FunctionDef | ast.expr, TextEdits]]:
     """Yield what a file wraps in a cache, each with the edit that takes the cache off: a decorator,
     or a call that is handed the function.
     """
@@ -173,12 +173,12 @@ def uncached(file: str) -> Iterator[tuple[ast.FunctionDef | ast.expr, Pieces]]:
     for function in functions:
         if function.name == "__missing__":
             end = function.lineno, function.col_offset + len("def __missing__")
-            yield function, (Piece(file, start_of(function), end, "def __getitem__"),)
+            yield function, (TextEdit(file, start_of(function), end, "def __getitem__"),)
         for each in function.decorator_list:
             if (cache := _cache_of(each, tree)) == "cached_property":
                 yield function, (instead_of(each, file, "property"),)
             elif cache:
-                yield function, (Piece(file, (each.lineno, 0), (each.lineno + 1, 0), ""),)
+                yield function, (TextEdit(file, (each.lineno, 0), (each.lineno + 1, 0), ""),)
     is_asked = any(each.attr in asked for each in attributes)
     for call in () if is_asked else source.calls_in(tree):
         if len(call.args) == 1 and _cache_of(call.func, tree) in _CACHES[:2]:
@@ -190,7 +190,7 @@ def uncached(file: str) -> Iterator[tuple[ast.FunctionDef | ast.expr, Pieces]]:
                 yield function, (instead_of(call, file, text),)
 
 
-def made_once(file: str, node: ast.stmt) -> tuple[list[ast.stmt], Pieces]:
+def made_once(file: str, node: ast.stmt) -> tuple[list[ast.stmt], TextEdits]:
     """Return by what an object computes once, around a statement, what it keeps, and the edit that
     computes it each time: as a property, or by running its method as ``forward`` begins. Both are
     empty where it does not.
@@ -221,7 +221,7 @@ def made_once(file: str, node: ast.stmt) -> tuple[list[ast.stmt], Pieces]:
 
 def _as_property(
     file: str, node: ast.stmt, init: ast.FunctionDef, me: str
-) -> tuple[list[ast.stmt], Pieces]:
+) -> tuple[list[ast.stmt], TextEdits]:
     block = block_with(file, node)
     nodes = with_followers(block, [node])
     match nodes:
@@ -243,7 +243,7 @@ def _as_property(
     body = [f"    {line}" for line in (*lines, f"return {text_of(value, file)}")]
     indent, below = " " * init.col_offset, (end_of(init)[0] + 1, 0)
     made = (f"{indent}{line}\n" for line in ("@property", f"def {name}({me}):", *body))
-    put = Piece(file, below, below, "\n" + "".join(made))
+    put = TextEdit(file, below, below, "\n" + "".join(made))
     return nodes, together(*(removed(each, file) for each in nodes), (put,))
 
 
@@ -257,7 +257,7 @@ def _cache_of(wrapper: ast.expr, tree: ast.Module) -> str:
     return name if name in _CACHES else ""
 
 
-def emptied(place: Span) -> tuple[ast.stmt, Pieces]:
+def emptied(place: Span) -> tuple[ast.stmt, TextEdits]:
     """Return the statement that reads a container last, in the block around a place, and the edit
     that empties it there, with what is filled like it and read for what is computed there.
     """

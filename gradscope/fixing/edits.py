@@ -11,8 +11,8 @@ from gradscope.code.source import FUNCTIONS
 from gradscope.code.statements import stored_names
 from gradscope.fixing.instrumentation import Span
 from gradscope.fixing.patch import (
-    Piece,
-    Pieces,
+    TextEdit,
+    TextEdits,
     after,
     before,
     block_with,
@@ -84,7 +84,7 @@ def root_of(path: str) -> str:
 # values
 
 
-def with_call(place: Span, kinds: frozenset[Kind], method: str) -> Pieces:
+def with_call(place: Span, kinds: frozenset[Kind], method: str) -> TextEdits:
     """Return the edit that detaches or clones what a place gives, or takes its number."""
     node = place.expression
     if node is None or place.is_added:  # ``x += y`` has no place for a call on the old ``x``
@@ -95,13 +95,13 @@ def with_call(place: Span, kinds: frozenset[Kind], method: str) -> Pieces:
     return (instead_of(node, place.file, new),) if new else ()
 
 
-def _operand(node: ast.expr, file: str, within: Pieces = ()) -> str:
+def _operand(node: ast.expr, file: str, within: TextEdits = ()) -> str:
     """Return an expression as it is written with pieces in it, to be called or computed with."""
     text = text_of(node, file, within)
     return text if isinstance(node, _SIMPLE) else f"({text})"
 
 
-def with_clones(place: Span, leaves: Iterable[str]) -> Pieces:
+def with_clones(place: Span, leaves: Iterable[str]) -> TextEdits:
     """Return the edit that computes with clones of some parameters, by their names: where they are
     read, or all of those of a module.
     """
@@ -212,7 +212,7 @@ def _replacing(file: str, text: str) -> str:
     return ""
 
 
-def out_of_place(place: Span) -> Pieces:
+def out_of_place(place: Span) -> TextEdits:
     """Return the edit that binds a variable to the result of an operation, in the place of one that
     changes its tensor.
     """
@@ -257,7 +257,7 @@ def _is_read_on(file: str, node: ast.stmt, name: str, region: ast.AST) -> bool:
 
 def rebinding(
     place: Span, kinds: dict[str, frozenset[Kind]], *, is_leaf: bool, is_behind: bool = False
-) -> Pieces:
+) -> TextEdits:
     """Return the edit that detaches variables before the statement at a place, or behind it."""
     lines, method = [], "detach().requires_grad_" if is_leaf else "detach"
     at = place.statement[1]
@@ -318,7 +318,7 @@ def flags_at(levels: Sequence[Span]) -> Span:
     return place
 
 
-def with_flag(place: Span, name: str, value: str = "True") -> Pieces:
+def with_flag(place: Span, name: str, value: str = "True") -> TextEdits:
     """Return the edit that passes ``name=value`` in a call, in the place of what it passes now."""
     call = call_at(place)
     if call is None or any(keyword.arg is None for keyword in call.keywords):
@@ -335,7 +335,7 @@ def with_flag(place: Span, name: str, value: str = "True") -> Pieces:
     return _with_argument(call, place.file, f"{name}={value}")
 
 
-def _with_argument(call: ast.Call, file: str, text: str) -> Pieces:
+def _with_argument(call: ast.Call, file: str, text: str) -> TextEdits:
     """Return the edit that hands one more argument to a call."""
     last = max((*call.args, *call.keywords), key=end_of, default=None)
     if last is not None:
@@ -344,13 +344,13 @@ def _with_argument(call: ast.Call, file: str, text: str) -> Pieces:
     return (instead_of(call, file, f"{written[: written.rindex('(')]}({text})"),)
 
 
-def not_reentrant(file: str) -> Pieces:
+def not_reentrant(file: str) -> TextEdits:
     """Return the edit that passes ``use_reentrant=False`` in every checkpoint of a file."""
     calls = (c for c in source.calls_in(source.tree(file)) if source.called_name(c) == "checkpoint")
     return together(*(with_flag(Span.of(file, c), "use_reentrant", "False") for c in calls))
 
 
-def without_flag(place: Span, name: str) -> Pieces:
+def without_flag(place: Span, name: str) -> TextEdits:
     """Return the edit that leaves ``name=True`` out of a call."""
     call = call_at(place)
     keyword = next((k for k in call.keywords if k.arg == name), None) if call else None
@@ -362,10 +362,10 @@ def without_flag(place: Span, name: str) -> Pieces:
         return (instead_of(keyword, place.file, ""),)
     first, last = (given[at - 1], keyword) if at else (keyword, given[1])
     kept = text_of(given[at - 1] if at else given[1], place.file)
-    return (Piece(place.file, start_of(first), end_of(last), kept),)
+    return (TextEdit(place.file, start_of(first), end_of(last), kept),)
 
 
-def summed(first: Span, second: Span) -> Pieces:
+def summed(first: Span, second: Span) -> TextEdits:
     """Return the edit that makes one backward call of two that stand in one block: the later one,
     of the sum of both losses.
     """
@@ -418,7 +418,7 @@ def _targets(node: ast.AST) -> set[str]:
     return bound | {(each.asname or each.name).partition(".")[0] for each in names}
 
 
-def summed_loop(place: Span) -> Pieces:
+def summed_loop(place: Span) -> TextEdits:
     """Return the edit that makes one backward call of those in a loop over losses."""
     file, last = place.statement
     loop = place.loop
@@ -485,10 +485,10 @@ def copying(
     nodes: Sequence[ast.stmt],
     again: Sequence[ast.stmt],
     spot: Spot,
-    within: Pieces = (),
+    within: TextEdits = (),
     *,
     behind: ast.stmt | None = None,
-) -> Pieces:
+) -> TextEdits:
     """Return the edit that runs statements, or parts of them, ``again`` before the last one up to a
     line that needs their values, ``behind`` what changes what they have saved, with pieces in the
     copy.
@@ -519,11 +519,11 @@ def copying(
     return before(readers[-1], file, lines)
 
 
-def _pieces_in(node: ast.AST, pieces: Pieces) -> Pieces:
+def _pieces_in(node: ast.AST, pieces: TextEdits) -> TextEdits:
     return tuple(piece for piece in pieces if start_of(node) <= piece.start < end_of(node))
 
 
-def computed_at(file: str, node: ast.Assign, read: ast.Name, within: Pieces = ()) -> Pieces:
+def computed_at(file: str, node: ast.Assign, read: ast.Name, within: TextEdits = ()) -> TextEdits:
     """Return the edit that computes what a statement binds where the variable is read in its
     function, with pieces in it.
     """
@@ -545,7 +545,7 @@ def with_followers(block: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -> list
     return found
 
 
-def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
+def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> TextEdits:
     """Return the edit that moves statements to the head of the loop or the function behind them:
     what binds variables or, into a loop, what is called and keeps its result itself.
     """
@@ -576,7 +576,7 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> Pieces:
     return together(*gone, before(body[0], file, lines))
 
 
-def unguarded(file: str, guard: ast.stmt) -> tuple[list[ast.stmt], Pieces]:
+def unguarded(file: str, guard: ast.stmt) -> tuple[list[ast.stmt], TextEdits]:
     """Return what stores a value only if there is none yet, with what computes that, and the edit
     that runs it each time: the condition goes, and what is done otherwise. Both are empty if a
     statement is not such a guard.
@@ -654,7 +654,7 @@ def _takes(node: ast.AST) -> bool:
     return any(source.called_name(call) in ("next", "pop") for call in source.calls_in(node))
 
 
-def moved(at: Span, behind: Span, *others: ast.stmt) -> Pieces:
+def moved(at: Span, behind: Span, *others: ast.stmt) -> TextEdits:
     """Return the edit that moves the statement around a place behind that around another one, both
     in the innermost block that has them, together with ``others`` of it that come after it.
     """
@@ -677,7 +677,7 @@ def moved(at: Span, behind: Span, *others: ast.stmt) -> Pieces:
     return together(*gone, put)
 
 
-def split_off(at: Span) -> Pieces:
+def split_off(at: Span) -> TextEdits:
     """Return the edit that runs a statement of a loop only once that is over, in a loop of its own
     over the same elements.
     """
@@ -701,10 +701,10 @@ def split_off(at: Span) -> Pieces:
         return together(removed(node, file), after(loop, file, lines))
     indent = source.line_of(file, loop.lineno)[: loop.col_offset]
     text = "\n".join(indent + line for line in lines)
-    return (Piece(file, (node.lineno, 0), end_of(node), text),) if removed(node, file) else ()
+    return (TextEdit(file, (node.lineno, 0), end_of(node), text),) if removed(node, file) else ()
 
 
-def entered_anew(file: str, node: ast.With) -> Pieces:
+def entered_anew(file: str, node: ast.With) -> TextEdits:
     """Return the edit that enters a ``with`` in each iteration of the loop that is all there is in
     it: their heads change places.
     """
@@ -720,7 +720,7 @@ def entered_anew(file: str, node: ast.With) -> Pieces:
     if not is_apart or any(map(_takes, node.items)) or not all(h.endswith(":") for h in heads):
         return ()
     return tuple(
-        Piece(file, start_of(each), (each.lineno, len(line.encode())), head)
+        TextEdit(file, start_of(each), (each.lineno, len(line.encode())), head)
         for each, line, head in zip((node, loop), lines, heads, strict=True)
     )
 
@@ -735,7 +735,7 @@ def _may_swap(node: ast.stmt, later: ast.stmt) -> bool:
     return is_apart and not needed & _targets(later) and not (_draws(node) and _draws(later))
 
 
-def without_graph(file: str, line: int) -> Pieces:
+def without_graph(file: str, line: int) -> TextEdits:
     """Return the edit that runs the statement at a line under ``torch.no_grad()``."""
     node = source.innermost(file, line, ast.stmt)
     kinds = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.For

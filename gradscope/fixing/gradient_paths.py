@@ -30,10 +30,10 @@ _WHY = {
 
 
 class Cut(NamedTuple):
-    """A place where a path was cut: what goes in has a graph, what comes out has none.
+    """A place that cuts a gradient's path: what goes in has a graph, and what comes out has none.
 
-    ``behind`` are the leaves that require grad and that the way would lead to. ``back`` is where
-    numbers that have left torch came back.
+    ``behind`` are the leaves that require grad and that the path would lead to. ``back`` is the
+    line at which numbers that have left torch came back, as in ``torch.tensor(loss.item())``.
     """
 
     reason: CutReason
@@ -52,7 +52,7 @@ class Cut(NamedTuple):
 
     @property
     def why(self) -> str:
-        """Why the way was cut there, in half a sentence; empty where the line says so."""
+        """Why the path is cut there, in half a sentence; empty if the line itself says so."""
         match self.reason:
             case CutReason.MODE:
                 return f"grad mode is off{'' if self.mode_site else ', in code that is not seen'}"
@@ -68,7 +68,7 @@ class Cut(NamedTuple):
 
     @property
     def word(self) -> str:
-        """What it is in one or two words, as for a margin."""
+        """What it is in one or two words, for a margin."""
         match self.reason:
             case CutReason.MODE:
                 return self.mode.name.removesuffix("(False)") if self.mode else "no_grad"
@@ -81,7 +81,7 @@ class Cut(NamedTuple):
         return str(self.reason).strip(".")
 
     def notes(self) -> Iterator[Related]:
-        """Yield what has switched grad mode off, or where numbers came back."""
+        """Yield the line that switched grad mode off, or at which numbers came back."""
         mode, site, back = self.mode, self.mode_site, next(iter(self.back), None)
         if back is not None and self.site is not None and spot_of(back) != spot_of(self.site):
             yield Related("back", back, "the numbers came back here, without a graph")
@@ -110,9 +110,9 @@ class Arrival(StrEnum):
     FROZEN = "frozen"
     CUT = "cut"
     LOST = "lost"
-    """A graph leads to it, and no derivative gave it a gradient."""
+    """A graph reaches it, but a derivative on the way returned no gradient."""
     ASIDE = "aside"
-    """Something was computed from it, and no loss from that."""
+    """Something was computed from it, but no loss from that."""
     UNUSED = "unused"
 
 
@@ -121,16 +121,14 @@ class LineState(StrEnum):
 
     GRADIENT = "gradient"
     BARE = "no graph"
-    """It computes what the loss is made of, and that has no graph: the way is cut further down."""
+    """It computes a part of the loss without a graph: the path is cut further down."""
     CUT = "cut"
     BEHIND = "no gradient"
     """It builds a graph that no gradient enters."""
 
 
 class Row(NamedTuple):
-    """A line on a path, in the order in which a gradient comes; ``is_last``: the leaf is used in
-    it.
-    """
+    """A line on a path, in the order in which a gradient flows; ``is_last``: it uses the leaf."""
 
     site: Site
     state: LineState
@@ -147,8 +145,12 @@ class Answer(NamedTuple):
     cuts: tuple[Cut, ...] = ()
 
 
-class Ways:
-    """Asks a rehearsal; of one call that was not made, from the loss ``asked``."""
+class Paths:
+    """Answers, from a rehearsal, by which lines gradients flow from losses to parameters, and where
+    their paths are cut.
+
+    ``asked`` names the loss if the question is about a call that the program has not made.
+    """
 
     def __init__(self, record: Origins, asked: str = "") -> None:
         self.record = record
@@ -164,13 +166,13 @@ class Ways:
         return calls or [*self.record.calls]
 
     def calls_at(self, file: str, line: int) -> list[EngineUse]:
-        """Return the calls that a line has made, or that were made in what it called."""
+        """Return the calls that a line made, or that a function made which it called."""
         calls, routes = self.record.calls, self.record.routes
         return [c for c in calls if (file, line) in map(spot_of, routes[c.route])]
 
     def cuts(self, roots: Iterable[int], wanted: Collection[int] | None = None) -> list[Cut]:
-        """Return where the ways from some values to leaves are cut, the nearest to them first: to
-        the ``wanted`` leaves, or to all parameters that require grad.
+        """Return where the paths from some values to leaves are cut, the nearest cuts first: to the
+        ``wanted`` leaves, or else to all parameters that require grad.
         """
         behind = self.record.leaves_behind
         aims = self._trained if wanted is None else frozenset(wanted)
@@ -185,8 +187,8 @@ class Ways:
     def _cut_at(
         self, roots: Iterable[int], leads: Callable[[int], bool]
     ) -> Iterator[tuple[int, int]]:
-        """Yield the values at which ways are cut, by values that lead where they are to, each with
-        the one that was computed from it.
+        """Yield the values at which paths are cut, among those for which ``leads`` is true, each
+        with the value that was computed from it.
         """
         seen, waiting = set[int](), [(root, -1) for root in roots]
         for value, by in waiting:
@@ -215,13 +217,15 @@ class Ways:
         return Cut(reason, route, origin.how, behind, value, mode, site, back)
 
     def is_last(self, cut: Cut) -> bool:
-        """Return whether a graph leads from what was cut off to a leaf: no other cut is behind."""
+        """Return whether a graph leads from what was cut off to a leaf, without a further cut: to
+        mend this cut alone is then enough.
+        """
         behind = {self.value_of(leaf) for leaf in cut.behind}
         parents = self.record.origins[cut.value].parents
         return not behind.isdisjoint(self.record.before(parents, with_graph=True))
 
     def cuts_of_values(self, roots: Iterable[int], values: Iterable[int]) -> list[Cut]:
-        """Return where the ways from some values to others are cut."""
+        """Return where the paths from some values to others are cut."""
         leads = {n for value in values for n in (value, *self.descendants(value))}
         met = self._cut_at(roots, leads.__contains__)
         return [self._cut(value, self.record.leaves_behind[value], by) for value, by in met]
@@ -229,8 +233,8 @@ class Ways:
     def last_of_values(
         self, values: Iterable[int], function: str = "", before: float = math.inf
     ) -> Site | None:
-        """Return the line where what was computed from values, ``before`` some other, ends: in some
-        function, if it can.
+        """Return the last line that computed something from these values ``before`` a later value;
+        preferably a line in this ``function``.
         """
         after = self.record.after
         own = (n for v in values for n in self.descendants(v) if n < before)
@@ -242,8 +246,8 @@ class Ways:
         return next(within, next(iter(route), None))
 
     def bare_lines(self, roots: Sequence[int], value: int) -> list[Site]:
-        """Return the lines on the way from some values down to one that was cut off, of which all
-        that they make is without a graph.
+        """Return the lines on the path from some values down to one that was cut off, if everything
+        that they compute has no graph.
         """
         record, found = self.record, dict[tuple[str, int], Site]()
         leads = {value, *self.descendants(value)}
@@ -263,22 +267,26 @@ class Ways:
         return frozenset(n for n, leaf in leaves if leaf.requires_grad and leaf.is_parameter)
 
     def frozen_behind(self, roots: Iterable[int]) -> list[int]:
-        """Return the parameters that values were computed from and that require no grad."""
+        """Return the parameters that values were computed from and that do not require grad."""
         record = self.record
         behind = frozenset[int]().union(*(record.leaves_behind[root] for root in roots))
         leaves = ((n, record.leaves[n]) for n in sorted(behind))
         return [n for n, leaf in leaves if leaf.is_parameter and not leaf.requires_grad]
 
     def lost(self, call: EngineUse) -> tuple[list[Cut], list[int]]:
-        """Return where the ways from a call's roots are cut, and which frozen leaves they lead
-        to.
-        """
+        """Return where the paths from a call's roots are cut, and the frozen leaves they reach."""
         cuts, frozen = self.cuts(call.roots), self.frozen_behind(call.roots)
         return cuts or ([] if frozen else self.left_unseen(call)), frozen
 
     def left_unseen(self, call: EngineUse) -> list[Cut]:
-        """Return where numbers may have left torch that came back, after something that was not
-        seen, as data that the roots of a call are computed from: since the call before.
+        """Return where numbers may have left torch and come back as data of the roots of a call.
+
+        Between the two, code ran that cannot be followed, such as numpy:
+
+            y = torch.from_numpy(solve(h.detach().numpy()))
+
+        So this is a guess: the last numbers that left torch before the data came, since the call
+        before.
         """
         record, found = self.record, list[Cut]()
         begin = max((c.values for c in record.calls if c.values < call.values), default=0)
@@ -294,8 +302,8 @@ class Ways:
         return found
 
     def lost_by(self, leaf: int) -> Site | None:
-        """Return where the backward begins of the Function nearest to a leaf that a graph leads to,
-        and that got no gradient.
+        """Return the first line of the backward of the Function that is nearest to a leaf which a
+        graph reaches but which got no gradient: it most likely returns None for it.
         """
         record, roots = self.record, [r for c in self.losses if leaf in c.lost for r in c.roots]
         on_way = record.functions.keys() & {*record.before(roots, with_graph=True)}
@@ -305,8 +313,8 @@ class Ways:
     # leaves
 
     def named(self, name: str) -> list[int]:
-        """Return the leaves that a name means: a parameter, a module or a prefix of names. In a
-        list ``layers[0]`` is what it is in a ``ModuleList``, ``layers.0``.
+        """Return the leaves that a name means: a parameter, a module, or a prefix or suffix of
+        names. ``layers[0]``, as the program writes it, is the same as ``layers.0``, torch's name.
         """
         name = _INDEX.sub(r".\1", name.removesuffix(".*"))
         names = (_INDEX.sub(r".\1", leaf.name) for leaf in self.record.leaves)

@@ -100,16 +100,24 @@ class Span:
         return self.file == file and (isinstance(node, ast.Module) or source.spans(node, self.line))
 
 
-class Marker(ast.NodeTransformer):
-    """Wraps the expressions of one file after the other, and numbers their places."""
+class Instrumenter(ast.NodeTransformer):
+    """Rewrites source files for a rehearsal, so that the run tells which expression gave which
+    tensor.
+
+    Each expression that is read becomes a call, and its value passes through:
+
+        loss = net(x).mean()   →   loss = MARK(3, BEGIN(), MARK(2, …, net(x)).mean())
+
+    ``places`` are the expressions by their numbers, in all files.
+    """
 
     def __init__(self) -> None:
         self.places: list[Span] = []
         self.heads: list[Span] = []
-        """The first statement of each function and loop that is there to run: no declaration."""
+        """The first statement of each function and loop that is not a docstring or declaration."""
         self._file = ""
         self._own: set[str] = set()
-        """The attributes of ``self`` in the class that is being marked."""
+        """The attributes of ``self`` in the class that is being rewritten."""
         self._renewals: dict[ast.stmt, ast.expr] = {}
 
     def marked(self, tree: ast.Module, file: str) -> ast.Module:
@@ -119,15 +127,15 @@ class Marker(ast.NodeTransformer):
         return ast.fix_missing_locations(tree)
 
     def visit(self, node: ast.AST) -> ast.AST:
-        """Return a node with all that is read in it wrapped."""
+        """Return a node with every expression that is read in it wrapped."""
         if isinstance(node, _LEFT):
             return node
         if isinstance(node, _MARKED):
             is_read = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
-            if isinstance(node, ast.Subscript) and not is_read:  # of one that is set, the index
+            if isinstance(node, ast.Subscript) and not is_read:  # x[i] = y: only i is read
                 node.slice = self.visit(node.slice)  # type: ignore[assignment]
             if not is_read or getattr(node, "attr", "") in _OF_TENSOR:
-                return node  # the object whose attribute is set stays
+                return node  # model.state = y: ``model`` means the object, and not its value
             self.generic_visit(node)
             return self._mark(node)
         if isinstance(node, FUNCTIONS):
@@ -142,13 +150,13 @@ class Marker(ast.NodeTransformer):
             node.orelse = [self.visit(each) for each in node.orelse]  # type: ignore[misc]
             return node
         if isinstance(node, ast.AnnAssign | ast.NamedExpr):
-            if node.value is not None:  # the value alone: a name is read where it is used
+            if node.value is not None:  # only the value: the name is wrapped where it is read
                 node.value = self.visit(node.value)  # type: ignore[assignment]
             return node
         return super().visit(node)  # type: ignore[no-any-return]
 
     def _headed(self, node: Loop | Function) -> list[ast.stmt]:
-        """Return a marked body that says when it begins."""
+        """Return the rewritten body of a function or loop, which reports when it begins."""
         body, paths = node.body, _paths_in(node) | self._own
         self._renewals |= _renewals_in(node)
         first = next((i for i, each in enumerate(body) if not _is_declaration(each)), None)
@@ -163,7 +171,7 @@ class Marker(ast.NodeTransformer):
         return [*body[:first], begin, *marked]
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        """Mark the methods; what a class is made of stays."""
+        """Rewrite the methods; the rest of a class body stays."""
         outer = self._own
         self._own = {path for path in _paths_in(node) if path.startswith("self.")}
         node.body = [
@@ -174,7 +182,9 @@ class Marker(ast.NodeTransformer):
         return node
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
-        """Have ``x += y`` run by a function that can tell what became of ``x``."""
+        """Have a function run ``x += y``: on a tensor that modifies ``x``, on a number it makes a
+        new one, and only at run time it is known which of the two it is.
+        """
         node.value = self.visit(node.value)  # type: ignore[assignment]
         owner = getattr(node.target, "value", None)
         if isinstance(owner, ast.Name | ast.Attribute):
@@ -188,14 +198,18 @@ class Marker(ast.NodeTransformer):
         return ast.copy_location(ast.Assign([node.target], call), node)
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        """Have what renews an attribute told."""
+        """Have statements reported that compute an attribute or an item from its old value."""
         self.generic_visit(node)
         if node in self._renewals:
             node.value = _call(node, RENEW, node.value, self._renewals[node])
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Mark a call and its arguments, but for those that mean an object and not its value."""
+        """Wrap a call and its arguments, except arguments that mean an object and not its value.
+
+        In ``autograd.grad(loss, inputs)`` the inputs must be the very tensors of the graph; methods
+        with a trailing underscore modify the object itself.
+        """
         function = node.func
         name = getattr(function, "attr", getattr(function, "id", ""))
         by_object = name in _BY_OBJECT or name.endswith("_")
@@ -220,7 +234,9 @@ class Marker(ast.NodeTransformer):
 
 
 def waits(node: ast.AST) -> bool:
-    """Return whether a part of the program gives way to others."""
+    """Return whether other code may run while this part of the program waits: it has an ``await``
+    or a ``yield``, so what is built meanwhile is not its own.
+    """
     return any(isinstance(e, ast.Await | ast.Yield | ast.YieldFrom) for e in ast.walk(node))
 
 
@@ -231,7 +247,9 @@ def _paths_in(node: ast.AST) -> set[str]:
 
 
 def _renewals_in(node: ast.AST) -> dict[ast.stmt, ast.expr]:
-    """Return what sets an attribute or an item, in some code that reads it before, and whose."""
+    """Return the statements that set an attribute or an item which the code has read before, such
+    as ``self.h = cell(x, self.h)``, each with the owner of the attribute.
+    """
     nodes = [each for each in ast.walk(node) if isinstance(each, _PARTS | ast.Assign)]
     paths = [each for each in nodes if isinstance(each, _PARTS)]
     read = [(ast.unparse(e), e.lineno) for e in paths if isinstance(e.ctx, ast.Load)]

@@ -223,7 +223,7 @@ def _beside(file: str, content: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Piece:
+class TextEdit:
     """A text in the place of what stands from ``start`` to ``end`` in a file.
 
     Both are a line, from 1, and a column in bytes of UTF-8, from 0, as in ``ast``.
@@ -235,16 +235,16 @@ class Piece:
     text: str
 
 
-Pieces = tuple[Piece, ...]
+TextEdits = tuple[TextEdit, ...]
 
 
-def written(*pieces: Piece) -> tuple[Edit, ...]:
+def written(*pieces: TextEdit) -> tuple[Edit, ...]:
     """Return the edits that put the pieces in; none if there is none, if two contradict each
     other, or if a file cannot be parsed with them.
     """
     found: list[Edit] = []
     for file, of_file in groupby(sorted(set(pieces)), key=lambda piece: piece.file):
-        clusters: list[list[Piece]] = []
+        clusters: list[list[TextEdit]] = []
         for piece in of_file:
             before = clusters[-1][-1] if clusters else None
             if before is not None and piece.start < before.end:
@@ -257,22 +257,22 @@ def written(*pieces: Piece) -> tuple[Edit, ...]:
     return _checked(found)
 
 
-def together(*parts: Pieces) -> Pieces:
+def together(*parts: TextEdits) -> TextEdits:
     """Return the pieces of all parts; none if there is one that cannot be written."""
     return tuple(chain.from_iterable(parts)) if all(parts) else ()
 
 
-def all_of(parts: Iterable[Pieces]) -> tuple[Edit, ...]:
+def all_of(parts: Iterable[TextEdits]) -> tuple[Edit, ...]:
     """Return the edits of all parts; none if there is one that cannot be written."""
     return written(*together(*parts))
 
 
-def _edit(file: str, pieces: Sequence[Piece]) -> Edit:
+def _edit(file: str, pieces: Sequence[TextEdit]) -> Edit:
     last = min(pieces[-1].end[0], len(source.parsed(file).lines))
     return Edit(file, pieces[0].start[0], _put_in(file, pieces), last)
 
 
-def _put_in(file: str, pieces: Sequence[Piece]) -> str:
+def _put_in(file: str, pieces: Sequence[TextEdit]) -> str:
     """Return the lines from the first piece to the last one, with the pieces in them."""
     lines = source.parsed(file).lines
     first = pieces[0].start[0]
@@ -296,16 +296,17 @@ def _checked(edits: Sequence[Edit]) -> tuple[Edit, ...]:
     return tuple(edits)
 
 
-def instead_of(node: ast.AST, file: str, text: str) -> Piece:
+def instead_of(node: ast.AST, file: str, text: str) -> TextEdit:
     """Return the piece that replaces an expression."""
-    return Piece(file, start_of(node), end_of(node), text)
+    return TextEdit(file, start_of(node), end_of(node), text)
 
 
-def text_of(node: ast.AST, file: str, within: Pieces = ()) -> str:
+def text_of(node: ast.AST, file: str, within: TextEdits = ()) -> str:
     """Return an expression as it is written, over several lines if it is so, with pieces in it."""
     start, end = start_of(node), end_of(node)
     width = len(bare(source.parsed(file).lines[end[0] - 1]).encode())
-    before, behind = Piece(file, (start[0], 0), start, ""), Piece(file, end, (end[0], width), "")
+    before = TextEdit(file, (start[0], 0), start, "")
+    behind = TextEdit(file, end, (end[0], width), "")
     return _put_in(file, (before, *sorted(within), behind))
 
 
@@ -322,34 +323,34 @@ def end_of(node: ast.AST) -> tuple[int, int]:
 # statements
 
 
-def before(node: ast.stmt, file: str, lines: Iterable[str]) -> Pieces:
+def before(node: ast.stmt, file: str, lines: Iterable[str]) -> TextEdits:
     """Return the piece that puts lines above a statement; none if others share its line."""
     at, lines = (first_line(node), 0), [*lines]
     indent = _indent(node, file)
     if indent is None or not lines:
         return ()
-    return (Piece(file, at, at, "".join(f"{indent}{line}\n" for line in lines)),)
+    return (TextEdit(file, at, at, "".join(f"{indent}{line}\n" for line in lines)),)
 
 
-def after(node: ast.stmt, file: str, lines: Iterable[str]) -> Pieces:
+def after(node: ast.stmt, file: str, lines: Iterable[str]) -> TextEdits:
     """Return the piece that puts lines below a statement; none if others share its lines."""
     indent, lines = _indent(node, file), [*lines]
     if indent is None or not lines or not _stands_alone(node, file):
         return ()
     text = "".join(f"\n{indent}{line}" for line in lines)
-    return (Piece(file, end_of(node), end_of(node), text),)
+    return (TextEdit(file, end_of(node), end_of(node), text),)
 
 
-def removed(node: ast.stmt, file: str) -> Pieces:
+def removed(node: ast.stmt, file: str) -> TextEdits:
     """Return the piece that takes a statement out; none if others share its lines."""
     if not _stands_alone(node, file):
         return ()
     if len(block_with(file, node)) < 2:
-        return (Piece(file, start_of(node), end_of(node), "pass"),)
-    return (Piece(file, (first_line(node), 0), (end_of(node)[0] + 1, 0), ""),)
+        return (TextEdit(file, start_of(node), end_of(node), "pass"),)
+    return (TextEdit(file, (first_line(node), 0), (end_of(node)[0] + 1, 0), ""),)
 
 
-def under(node: ast.stmt, file: str, context: str) -> Pieces:
+def under(node: ast.stmt, file: str, context: str) -> TextEdits:
     """Return the pieces that run a statement under a context; none if a text of several lines is
     in it, as that would change with its indentation.
     """
@@ -360,12 +361,12 @@ def under(node: ast.stmt, file: str, context: str) -> Pieces:
         return ()
     step = "\t" if indent.startswith("\t") else "    "
     filled = [line for line in lines[1:] if source.parsed(file).lines[line - 1].strip()]
-    parts = [Piece(file, (line, 0), (line, 0), step) for line in filled]
+    parts = [TextEdit(file, (line, 0), (line, 0), step) for line in filled]
     head = f"{indent}with {context}:\n{step}"
-    return (Piece(file, (lines[0], 0), (lines[0], 0), head), *parts)
+    return (TextEdit(file, (lines[0], 0), (lines[0], 0), head), *parts)
 
 
-def only(block: Sequence[ast.stmt], node: ast.stmt, file: str) -> Pieces:
+def only(block: Sequence[ast.stmt], node: ast.stmt, file: str) -> TextEdits:
     """Return the pieces that leave one block of a statement in the place of it all; none if a text
     of several lines is in it.
     """
@@ -377,9 +378,9 @@ def only(block: Sequence[ast.stmt], node: ast.stmt, file: str) -> Pieces:
     width = 0 if inner is None else len(inner) - len(outer)
     lines = enumerate(source.parsed(file).lines[start[0] : end_of(last)[0]], start[0] + 1)
     filled = [at for at, line in lines if line.strip() and not line[:width].strip()]
-    parts = [Piece(file, (at, 0), (at, width), "") for at in filled]
-    head = Piece(file, start_of(node), (first_line(first), start[1]), "")
-    return (head, *parts, Piece(file, end_of(last), end_of(node), ""))
+    parts = [TextEdit(file, (at, 0), (at, width), "") for at in filled]
+    head = TextEdit(file, start_of(node), (first_line(first), start[1]), "")
+    return (head, *parts, TextEdit(file, end_of(last), end_of(node), ""))
 
 
 def _has_wide_text(node: ast.AST) -> bool:
@@ -388,7 +389,7 @@ def _has_wide_text(node: ast.AST) -> bool:
     return any(text.end_lineno != text.lineno for text in texts)
 
 
-def statement_lines(node: ast.stmt, file: str, within: Pieces = ()) -> list[str]:
+def statement_lines(node: ast.stmt, file: str, within: TextEdits = ()) -> list[str]:
     """Return the lines of a statement, without its indentation, with pieces in it; none if they
     cannot be moved.
     """

@@ -17,7 +17,7 @@ from gradscope.fixing.candidates import Search
 from gradscope.fixing.edits import with_call
 from gradscope.fixing.patch import all_of, read
 from gradscope.fixing.plan import Candidate, Proposal, alone, none_held, plan
-from gradscope.fixing.rehearsal import Record, Spot
+from gradscope.fixing.rehearsal import Spot, Trace
 from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program, Run, Start, start_process
 from gradscope.fixing.verify import (
     FEW_CALLS,
@@ -88,7 +88,7 @@ class Rank(NamedTuple):
     """Its place among what was found: small changes come first, then cheap ones."""
 
 
-def _with(finding: Finding, record: Record, search_at: Callable[[Spot], Search]) -> Finding:
+def _with(finding: Finding, record: Trace, search_at: Callable[[Spot], Search]) -> Finding:
     """Return a finding with what the rehearsal found among its fixes, the smaller changes first,
     but the best of each kind before the next one of any. What says in words what to do is last.
     """
@@ -101,14 +101,15 @@ def _with(finding: Finding, record: Record, search_at: Callable[[Spot], Search])
         found = _of_leak(finding, record)
     elif finding.code in _HAZARDS and (spot := _fails_at(finding)) is not None:
         search = search_at(spot)
-        if not search.fails:  # in the rehearsal nothing went wrong: there is nothing to mend
+        if not search.fails:  # nothing went wrong in the rehearsal, so no fix can be checked there
             return finding
         found = search.options(finding)
-        if search.is_only_read or search.is_shared:  # it is to be kept, and not built again
+        # A part that several calls share is to be retained, and not to be computed once for each.
+        if search.is_only_read or search.is_shared:
             found[FixKind.RECOMPUTE] *= not found[FixKind.RETAIN_GRAPH]
         if search.is_shared and found[FixKind.REORDER]:  # calls keep the graph for one another
             found[FixKind.DETACH] = []
-        if search.is_built_once:  # a step has changed what it was computed from
+        if search.is_built_once:  # computing it anew uses the parameters as steps have left them
             first = (*first, FixKind.RECOMPUTE)
     if finding.fix is not None and finding.fix.kind is FixKind.ITEM:
         order = (FixKind.ITEM, *order)
@@ -125,7 +126,7 @@ def _with(finding: Finding, record: Record, search_at: Callable[[Spot], Search])
 
 
 def _lines(fix: Fix) -> int:
-    """Return how many lines a fix writes that were not there, wherever they are moved."""
+    """Return how many new lines a fix writes; lines that it only moves do not count."""
     written, there = Counter[str](), Counter[str]()
     for edit in fix.edits:
         written.update(line.strip() for line in edit.replacement.splitlines())
@@ -135,11 +136,13 @@ def _lines(fix: Fix) -> int:
     return max(1, (written - there).total())
 
 
-def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
-    """Return what lets go of the graphs that a line keeps."""
+def _of_leak(finding: Finding, record: Trace) -> dict[FixKind, list[Fix]]:
+    """Return the fixes that release the graphs which a line keeps alive."""
     found: dict[FixKind, list[Fix]] = defaultdict(list)
     search = Search(record, ("", 0))
-    is_chain = finding.code == "GS301"  # it is cut where gradients go on
+    # GS301: the graph continues from iteration to iteration, and is cut where gradients flow on.
+    # Others are only stored, so what is stored can be detached without any loss of gradients.
+    is_chain = finding.code == "GS301"
     effects = () if is_chain else (UNSPOILT,)
     if is_chain:
         found[FixKind.DETACH] += search.let_go()
@@ -167,7 +170,9 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
 
     for several in [*([together] if len(together) > 1 else []), *single] or [kept]:
         offer(several)
-    if not (is_chain or any(found.values())):  # it is in something that cannot be detached
+    # The line stores an object with a tensor in it, ``history.append(Step(state))``, which cannot
+    # be detached itself: detach what is put into the object.
+    if not (is_chain or any(found.values())):
         for several in ([n] for n in search.put_into(near) if n not in near):
             offer(several)
     found[FixKind.NO_GRAD] = search.without_graph(lines)
@@ -175,7 +180,7 @@ def _of_leak(finding: Finding, record: Record) -> dict[FixKind, list[Fix]]:
 
 
 def _fails_at(finding: Finding) -> Spot | None:
-    """Return the line of the call that fails, or will."""
+    """Return the line of the call that fails or will fail."""
     site = finding.site
     if finding.code in ("GS102", "GS202"):
         named = {each.role: each.site for each in finding.related}
@@ -189,15 +194,16 @@ def improved(
     tell: Callable[[str], None],
     start: Start = start_process,
     *,
-    guarded: bool = True,
-) -> tuple[Recording, Record | None]:
-    """Return the recording with fixes that were tried and held as the first ones of its findings,
-    or with why there are none, and the record of a rehearsal that came to its end; all within so
-    many seconds and, ``guarded``, without a change outside the processes.
+    sandboxed: bool = True,
+) -> tuple[Recording, Trace | None]:
+    """Search for fixes of a recording's findings, by a rehearsal and by runs with each fix applied.
 
+    Return the recording with the fixes that passed as the first ones of each finding, or with the
+    reason why there are none; and the trace of the rehearsal, if that ended by itself. The search
+    takes at most ``seconds``. If ``sandboxed``, its runs change nothing outside of their processes.
     ``tell`` is called with what begins. Raise GradscopeError if the program cannot be run again.
     """
-    program = Program(recording.header, guarded, start)
+    program = Program(recording.header, sandboxed, start)
     program.check()
     end = time.monotonic() + seconds
     if any(each.is_born and each.counts for each in recording.findings):
@@ -210,7 +216,7 @@ def improved(
     except GradscopeError as failure:
         tell(str(failure))
         return _settled(recording, {}, str(failure)), None
-    search_at = cache(partial(Search, record))  # an error and the warning before it have one
+    search_at = cache(partial(Search, record))  # an error and the warning before it share a search
     own = (_with(each, record, search_at) for each in recording.findings)
     found = replace(recording, findings=tuple(own))
     tried, why = _tried(found, record, end, tell, program)
@@ -221,8 +227,8 @@ def improved(
 
 
 def _enough_calls(recording: Recording) -> int:
-    """Return how many calls of a program show what keeps its graphs; 0, for all up to the one that
-    fails, where one does.
+    """Return for how many calls to rehearse, so that what keeps graphs shows; 0 means up to the
+    call that fails, if one does.
     """
     found = [each for each in recording.findings if each.is_to_mend]
     fails = any(each.severity is Severity.ERROR or each.predicts_error for each in found)
@@ -234,9 +240,9 @@ _Tried: TypeAlias = list[tuple[Rank | None, Fix]]
 
 
 def _tried(
-    recording: Recording, record: Record, end: float, tell: Callable[[str], None], program: Program
+    recording: Recording, record: Trace, end: float, tell: Callable[[str], None], program: Program
 ) -> tuple[dict[int, _Tried], str]:
-    """Return by finding what trying its fixes has shown, and why some were not tried."""
+    """Return, by finding, the result of trying its fixes, and why some were not tried."""
     proposed = plan(recording)
     left = end - time.monotonic()
     least = LEAST_CALLS if left > _SOON else FEW_CALLS if left > _AT_ONCE else FEWEST_CALLS

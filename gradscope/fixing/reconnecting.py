@@ -10,12 +10,12 @@ from dataclasses import replace
 from gradscope.code import source
 from gradscope.code.statements import flags_set, stored_names
 from gradscope.fixing.edits import computed_at, moved, not_reentrant, with_flag, with_followers
-from gradscope.fixing.gradient_paths import Cut, Ways, is_switch, switching_decorator
+from gradscope.fixing.gradient_paths import Cut, Paths, is_switch, switching_decorator
 from gradscope.fixing.instrumentation import Span
 from gradscope.fixing.origins import CutReason, ModeKind, Origins, Stepper
 from gradscope.fixing.patch import (
-    Piece,
-    Pieces,
+    TextEdit,
+    TextEdits,
     after,
     block_with,
     first_line,
@@ -45,7 +45,7 @@ _WORDS = {
 }
 
 
-def fixes_of(cut: Cut, ways: Ways, roots: Iterable[int]) -> list[Fix]:
+def fixes_of(cut: Cut, ways: Paths, roots: Iterable[int]) -> list[Fix]:
     """Return what would mend a cut, the better first; what is only said is last."""
     is_built = cut.reason is CutReason.CREATE_GRAPH
     kind = FixKind.CREATE_GRAPH if is_built else FixKind.ATTACH
@@ -61,7 +61,7 @@ def fixes_of(cut: Cut, ways: Ways, roots: Iterable[int]) -> list[Fix]:
 
 _LISTS, _DICTS = (ast.List, ast.ListComp), (ast.Dict, ast.DictComp)
 _STEM = re.compile(r"[0-9_]+$|(?<=_)[a-z]$")  # the number of an attribute, or its letter
-_Proposed = Iterator[tuple[str, Pieces]]
+_Proposed = Iterator[tuple[str, TextEdits]]
 
 
 def _fixes(proposed: _Proposed, kind: FixKind = FixKind.ATTACH) -> list[Fix]:
@@ -69,7 +69,7 @@ def _fixes(proposed: _Proposed, kind: FixKind = FixKind.ATTACH) -> list[Fix]:
     return [fix for fix in fixes if fix.edits]
 
 
-def _proposed(cut: Cut, ways: Ways, roots: Sequence[int]) -> _Proposed:
+def _proposed(cut: Cut, ways: Paths, roots: Sequence[int]) -> _Proposed:
     site = cut.site
     if site is None:
         return
@@ -119,7 +119,7 @@ def _calls_at(site: Site, names: Sequence[str]) -> list[ast.Call]:
 # detach and data
 
 
-def _attached(cut: Cut, site: Site, ways: Ways, roots: Sequence[int]) -> _Proposed:
+def _attached(cut: Cut, site: Site, ways: Paths, roots: Sequence[int]) -> _Proposed:
     """Take the cut out: where its variable is read for nothing but the loss, or else where it is
     made.
     """
@@ -143,7 +143,7 @@ def _attached(cut: Cut, site: Site, ways: Ways, roots: Sequence[int]) -> _Propos
     yield f"leave out {what} in line {site.line}", gone
 
 
-def _without_cut(site: Site, file: str) -> Pieces:
+def _without_cut(site: Site, file: str) -> TextEdits:
     for call in _calls_at(site, ("detach", "detach_")):
         if isinstance(call.func, ast.Attribute):
             return (instead_of(call, file, text_of(call.func.value, file)),)
@@ -183,7 +183,7 @@ def _kept(cut: Cut, site: Site) -> _Proposed:
     yield message, gone
 
 
-def _without_leaving(site: Site) -> Pieces:
+def _without_leaving(site: Site) -> TextEdits:
     file = site.file
     for call in _calls_at(site, _LEAVING):
         node: ast.expr = call
@@ -208,7 +208,7 @@ def _in_grad_mode(cut: Cut, site: Site) -> _Proposed:
     if mode.kind is ModeKind.DECORATOR:
         if (each := switching_decorator(at)) is not None:
             name = ast.unparse(each.func if isinstance(each, ast.Call) else each)
-            line = Piece(at.file, (each.lineno, 0), (each.lineno + 1, 0), "")
+            line = TextEdit(at.file, (each.lineno, 0), (each.lineno + 1, 0), "")
             yield f"leave out @{name}()", (line,)
         return
     block = source.innermost(at.file, at.line, ast.With)
@@ -269,7 +269,7 @@ def _softened(site: Site) -> _Proposed:
 # frozen
 
 
-def thawed(frozen: Sequence[int], ways: Ways) -> list[Fix]:
+def thawed(frozen: Sequence[int], ways: Paths) -> list[Fix]:
     """Return what has frozen parameters require grad again."""
     words = Fix(FixKind.ATTACH, "requires_grad_(True) at what is to be trained")
     return [*_fixes(_thawed(frozen, ways.record))[:3], words]
@@ -333,7 +333,7 @@ def mistaken(made: Site) -> list[Fix]:
 # who steps them
 
 
-def given_to(holder: Stepper, leaves: Sequence[int], ways: Ways) -> list[Fix]:
+def given_to(holder: Stepper, leaves: Sequence[int], ways: Paths) -> list[Fix]:
     """Return what has an optimizer hold parameters that it does not."""
     first, built = ways.record.leaves[leaves[0]], ways.record.site(holder.made)
     made = ways.line_beside(first.made, holder.made)
@@ -384,7 +384,7 @@ def _made_in(route: Sequence[Site], name: str) -> Iterator[tuple[str, ast.Assign
                 yield site.file, each
 
 
-def _as_modules(file: str, value: ast.expr) -> Piece:
+def _as_modules(file: str, value: ast.expr) -> TextEdit:
     """Have a list or dict of modules be one that ``parameters()`` looks into."""
     imports = (e for e in source.tree(file).body if isinstance(e, ast.Import | ast.ImportFrom))
     names = {alias.asname or alias.name for each in imports for alias in each.names}
@@ -393,7 +393,7 @@ def _as_modules(file: str, value: ast.expr) -> Piece:
     return instead_of(value, file, f"{where}.{kind}({text_of(value, file)})")
 
 
-def _built_behind(built: Site, made: Site) -> Pieces:
+def _built_behind(built: Site, made: Site) -> TextEdits:
     """Move a statement, and what is computed from what it binds, behind that around a place."""
     statement = _statement(built)
     block = block_with(made.file, statement)

@@ -18,17 +18,17 @@ Spot: TypeAlias = tuple[str, int]
 """A file and a line in it."""
 
 Line: TypeAlias = tuple[Spot, ...]
-"""A line of a call and those of its callers, the innermost first: a function that runs any loss
-backward is another line for each of them.
+"""A line of a call and the lines of its callers, innermost first: a function ``step(loss)`` that
+calls backward on any loss counts as a different line for each of its callers.
 """
 
 Kind: TypeAlias = "str | tuple[str, frozenset[Kind]]"
-"""What a place gave: ``tensor``, ``number`` (of one element), ``none``, ``other``, or what a tuple,
-a list or a dict has in it.
+"""What an expression gave: ``tensor``, ``number`` (a tensor of one element), ``none``, ``other``,
+or what a tuple, a list or a dict contains.
 """
 
 Flow: TypeAlias = tuple[object, ...]
-"""A way by which a call trains a leaf: in full, or only from which line to which leaf."""
+"""A path by which a call trains a leaf: in full, or only from which line to which leaf."""
 
 Cut: TypeAlias = Callable[[int, int], bool]
 """Whether the edge from one node to another is cut."""
@@ -37,18 +37,20 @@ _NO_CUT: Cut = lambda node, following: False  # noqa: E731 - the default of seve
 
 
 class Event(NamedTuple):
-    """Something that happened, in its order: a ``call`` of the engine, a ``step``, or a ``change``
-    of a tensor in place.
+    """One event of a rehearsal: a ``call`` of the engine, a ``step`` of an optimizer, or a
+    ``change`` of a tensor in place.
 
-    Of a call, ``roots`` and ``targets`` are the nodes that it starts from and asks for (None: all
-    leaves), ``stale`` the nodes whose saved tensors had been changed, each with the event that did
-    it and the place that gave the tensor, and ``cleared`` the leaves without a gradient when it
-    began, and ``uses`` the calls of ``autograd.grad`` of whose results, with a graph of their own
-    or not, the roots are computed.
-    ``leaves`` are those that a step has used, and ``gradients`` the sums of their gradients and of
-    what is positive in those, of each leaf.
-    ``nodes`` is how many nodes there were, ``stack`` the program's lines that led there, the
-    innermost first.
+    For a call: ``roots`` are the nodes that it starts from, and ``targets`` those that it asks for
+    (None: all leaves). ``stale`` are nodes whose saved tensors were modified, each with the event
+    that did it and the place that gave the tensor. ``cleared`` are the leaves that had no gradient
+    when the call began. ``uses`` are the calls of ``autograd.grad`` from whose results the roots
+    are computed.
+
+    For a step: ``leaves`` are those that it has used; ``gradients`` has for each the sum of its
+    gradient and the sum of the positive part.
+
+    ``nodes`` is how many nodes there were then, and ``stack`` the program's lines that led to the
+    event, innermost first.
     """
 
     kind: str
@@ -73,30 +75,38 @@ class Event(NamedTuple):
 
     @property
     def levels(self) -> list[Span]:
-        """The place, and the lines of the program that led there."""
+        """The place of the event, and the lines of the program that led there."""
         return [self.site, *(Span.at(*spot) for spot in self.stack)]
 
 
 @dataclass(frozen=True)
-class Record(Rehearsed):
-    """One graph over all iterations, with a node for each place that gave a tensor.
+class Trace(Rehearsed):
+    """What a rehearsal recorded: one graph over all iterations, in which each evaluation of an
+    expression (a *place*) that gave a tensor has a node of its own.
 
-    ``after``: the nodes that each node leads to. ``made``: the place that built it, -1 if unknown.
-    ``saves``: whether it saved something. ``leaf``: the leaf that a node accumulates into.
-    ``identities``: the place that a node stands for. ``added``: edges that an ``x += y`` made to
-    the old ``x``, each with its place. ``kept``: nodes whose tensors stayed there, when they were
-    most. ``kinds``: what a place gave. ``held``: each time that a place gave a container or an
-    object, how many nodes there were and which were in it. ``runs``: each time that a place was
-    evaluated, how many nodes there were before and after, if it was more. ``moving``: places that,
-    evaluated once more, would give something else, as they change a state that is computed from
-    itself, and ``varying`` those that draw random numbers or write to what was there.
-    ``heads`` are the first statements of functions and loops, and the engine's calls; ``begun`` is
-    how many nodes there were each time one began, ``bound`` the variables and their attributes that
-    there always were then, and ``empty`` those that were None at times. ``holders``: the
-    attributes of modules that held a tensor when calls began, by places at those of the calls.
-    ``leaves`` are their names, ``owners`` the optimizer of a leaf and its position there,
-    ``optimizers`` their classes.
-    ``ended``: how the rehearsal did.
+    A rehearsal is a run of the program whose expressions are wrapped (``instrumentation``), so that
+    it is known which expression gave which tensor. ``Simulation`` then asks of this trace what
+    would happen if some expression were detached, without running the program again.
+
+    Of nodes: ``after`` are the nodes that each node leads to, ``made`` the place that built it (-1
+    if unknown), ``saves`` whether it saved something, ``leaf`` the leaf that it accumulates into,
+    and ``identities`` the place that it stands for. ``added`` are edges that an ``x += y`` made to
+    the old ``x``, each with its place. ``kept`` are the nodes whose tensors stayed alive, when they
+    were most.
+
+    Of places: ``kinds`` is what each gave. ``held`` says, each time that a place gave a container
+    or an object, how many nodes there were and which were in it; ``runs``, each time that it was
+    evaluated, how many nodes there were before and after. ``moving`` places would give something
+    else if they were evaluated once more, because they update a state from itself; ``varying`` ones
+    draw random numbers or write to what exists. ``holders`` are the attributes of modules that held
+    a tensor when calls began.
+
+    ``heads`` are the first statements of functions and loops, and the engine's calls. For each of
+    them, ``begun`` is how many nodes there were each time it began, ``bound`` the variables and
+    attributes that always existed then, and ``empty`` those that were None at times.
+
+    ``leaves`` are the names of the leaves, ``owners`` the optimizer of each leaf and its position
+    there, ``optimizers`` the classes of these, and ``ended`` how the rehearsal ended.
     """
 
     places: Sequence[Span]
@@ -205,14 +215,14 @@ class Record(Rehearsed):
 
 
 class Option(NamedTuple):
-    """What is simulated.
+    """The change to the program that is simulated.
 
-    ``cuts``: places whose value is detached. ``head`` and ``names``: at the head of a function or
-    loop, the places that read some variables are detached the first time that they give what was
-    built before. ``keeps``: calls, by their events, that keep their graph. ``again``: these nodes
-    are built anew, each time that the head begins or else for some calls, by their events, and then
-    without the cuts in them or, ``late``, with those that their first run is without. ``clones``:
-    places whose value is cloned.
+    ``cuts``: places whose value is detached. ``head`` and ``names``: variables that are detached at
+    the head of a function or loop, such as ``state = state.detach()`` at the start of an iteration.
+    ``keeps``: calls, by their events, that retain their graph. ``clones``: places whose value is
+    cloned. ``again``: nodes that are built once more, each time that the head begins, or only for
+    the calls ``for_calls``. The new nodes are without the cuts; or, if ``late``, only they have the
+    cuts.
     """
 
     cuts: frozenset[int] = frozenset()
@@ -227,18 +237,20 @@ class Option(NamedTuple):
 
 @dataclass
 class Simulation:
-    """Goes through the events as they would be with a change.
+    """Replays the events of a rehearsal as they would be with a change.
 
-    ``hazards`` are the calls that would fail, by their events: through freed or stale nodes, or as
-    they would have nothing left to reach. ``flows`` are those that steps used, ``needed`` those
-    but for what goes through nodes that were freed before an earlier step of the same optimizer:
-    that is a state carried from iteration to iteration, and each iteration has flows of its own.
-    ``ran`` are the nodes of each call, ``fresh`` those not freed so, ``spent`` those without what
-    they had saved, ``rebound`` those that a call asks for and that a variable stands for no more.
-    ``used`` are the calls whose gradients a step uses, of each of its leaves.
+    ``hazards`` are the calls, by their events, that would fail because they run through freed or
+    stale nodes. ``fruitless`` calls would have nothing left to reach. ``flows`` are the paths whose
+    gradients steps used. ``needed`` are those of them that a fix must not take away: all except
+    paths through nodes that were freed before an earlier step of the same optimizer. Such a path is
+    a state carried from iteration to iteration, and each iteration has flows of its own without it.
+
+    ``ran`` are the nodes of each call, ``fresh`` those of them that were not freed in that way, and
+    ``spent`` those that have lost what they saved. ``rebound`` are targets of calls for which a
+    variable stands no more. ``used`` are the calls whose gradients a step uses, for each leaf.
     """
 
-    record: Record
+    record: Trace
     change: Option = field(default_factory=Option)
     hazards: list[int] = field(default_factory=list)
     fruitless: list[int] = field(default_factory=list)
@@ -266,7 +278,7 @@ class Simulation:
         self._asked: dict[int, set[int]] = defaultdict(set)
         read = self.record.read_at(self.change.cuts | self.change.names)
         self.cut_at = read.union(*self._carried.values())
-        """The nodes to which an edge may be cut."""
+        """The nodes to which an edge may be cut: only there a walk has to ask (``reached``)."""
         for index, event in enumerate(self.record.events):
             if event.kind == "call":
                 self._call(index, event)
@@ -275,7 +287,7 @@ class Simulation:
         self._step(len(self.record.events), self.record.used_at_the_end)
 
     def cut(self, node: int, following: int) -> bool:
-        """Return whether an edge is gone: nothing is trained through it."""
+        """Return whether the change cuts an edge: no gradient then flows through it."""
         change, record = self.change, self.record
         place = record.identities.get(following)
         is_old = self._carried and following in self._carried[self._turn(node)]
@@ -293,7 +305,9 @@ class Simulation:
         return place in change.cuts or added in change.cuts
 
     def _cuts_of(self, call: int) -> Cut:
-        """Return what cuts an edge, and notes that it is lost to a call."""
+        """Return a function that tells whether an edge is cut, and notes that this call has lost
+        it.
+        """
 
         def cut(node: int, following: int) -> bool:
             is_cut = self.cut(node, following)
@@ -304,17 +318,17 @@ class Simulation:
         return cut
 
     def _turn(self, node: int) -> int:
-        """Return how often the head had begun when a node was built, less one."""
+        """Return how often the head had begun when a node was built, minus one."""
         return bisect_right(self.record.begun.get(self.change.head, ()), node) - 1
 
     def _turn_of(self, event: Event) -> int:
-        """Return how often the head had begun when something happened, less one: at least one node
-        was built in between.
+        """Return how often the head had begun when an event happened, minus one. A head that began
+        at the same number of nodes does not count: nothing was built since.
         """
         return bisect_left(self.record.begun.get(self.change.head, ()), event.nodes) - 1
 
     def _held_by_names(self) -> dict[int, set[int]]:
-        """Return the nodes that the variables hold from before, for each time the head began."""
+        """Return a function that tells whether an edge is cut, and notes what this call lost."""
         found: dict[int, set[int]] = defaultdict(set)
         begun = self.record.begun.get(self.change.head, ())
         for place in self.change.names:
@@ -372,12 +386,12 @@ class Simulation:
             self._since[leaf] |= {((spot, index, n), window, n not in before) for n in nodes}
 
     def _is_newer(self, node: int, by: int, turn: int) -> bool:
-        """Return whether a node is built anew after what changed the tensors that it has saved."""
+        """Return whether a node is built once more after the event that modified what it saved."""
         again = node in self.change.again and by >= 0 and not self._is_changed_within(node, by)
         return again and self._turn_of(self.record.events[by]) < turn
 
     def _is_changed_within(self, node: int, by: int) -> bool:
-        """Return whether what is built anew changes itself what the node has saved."""
+        """Return whether the code that is run once more itself modifies what the node has saved."""
         return by >= 0 and self._until.get(node, -1) >= self.record.events[by].nodes
 
     def _is_fruitless(self, event: Event, here: set[int]) -> bool:
@@ -406,11 +420,13 @@ class Simulation:
 
     @property
     def trained_lines(self) -> set[tuple[Any, Any]]:
-        """The flows, only from which line to which leaf."""
+        """The flows, reduced to which line trains which leaf."""
         return {(flow[0], flow[1]) for flow in self.flows if len(flow) == 2}
 
     def are_only_read(self, calls: Collection[int]) -> bool:
-        """Return whether no step uses the gradients of some calls, nor what is computed of them."""
+        """Return whether no step uses the gradients of some calls, nor anything computed from them:
+        the program only prints or plots them.
+        """
         used = {call for own in self.used.values() for each in own.values() for call in each}
         for call in reversed(self.record.calls):
             used |= {*self.record.events[call].uses} if call in used else set()
@@ -418,17 +434,17 @@ class Simulation:
 
     @cached_property
     def needed_nodes(self) -> dict[int, set[int]]:
-        """The nodes by which each call makes the gradients that are needed of it."""
+        """The nodes by which each call computes the gradients that are needed from it."""
         return {n: self.record.leading(self.fresh[n], ends) for n, ends in self._ends.items()}
 
     @cached_property
     def used_nodes(self) -> dict[int, set[int]]:
-        """The nodes by which each call makes the gradients that a step uses, needed or not."""
+        """The nodes by which each call computes the gradients that a step uses, needed or not."""
         return {n: self.record.leading(self.ran[n], ends) for n, ends in self._ends.items()}
 
     def lost(self, changed: Simulation, but: Container[object] = ()) -> int:
-        """Return how many of the nodes that are needed a changed program would not run, and how
-        many of the edges between them it would not have, ``but`` for some calls.
+        """Return how much a changed program would lose: the number of needed nodes that it would
+        not run, plus the number of cut edges between them; ``but`` are calls that do not count.
         """
         needed = {call: nodes for call, nodes in self.needed_nodes.items() if call not in but}
         gone = sum(len(nodes - changed.ran[call]) for call, nodes in needed.items())

@@ -19,7 +19,7 @@ from gradscope.errors import GradscopeError
 from gradscope.fixing.origins import Origins
 from gradscope.fixing.patch import Patch, bare, read
 from gradscope.fixing.plan import CODE
-from gradscope.fixing.rehearsal import Line, Record, Spot
+from gradscope.fixing.rehearsal import Line, Spot, Trace
 from gradscope.model import Finding, Header, Recording
 from gradscope.record.file import load
 
@@ -35,7 +35,7 @@ from gradscope.launch.{2} import main
 sys.path.remove({0!r})
 sys.exit(main({1!r}))
 """
-# Exit status of a guarded run that ended before it would change something outside: programs use
+# Exit status of a sandboxed run that ended before it would change something outside: programs use
 # small numbers, shells 126 and above.
 REFUSED = 125
 # Seconds that must be left to try one more fix; a small program's try takes 0.1 to 0.2.
@@ -72,9 +72,9 @@ class Bounds(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What the process of a run gets: the program, changed sources, files to write to.
+    """What the process of a run is given: the program, changed sources, and files to write to.
 
-    ``guarded``: the run ends where the program would change anything outside its process.
+    ``sandboxed``: the run ends before the program would change anything outside its process.
     """
 
     script: str
@@ -85,11 +85,11 @@ class Job(NamedTuple):
     recording: Path
     notes: Path
     sources: dict[str, bytes]
-    guarded: bool = False
+    sandboxed: bool = False
 
 
 class LossLog(NamedTuple):
-    """The values that the backward calls of one line started from, and where that is told to be."""
+    """The losses that the backward calls of one line started from, and the line to show."""
 
     of: Line
     file: str
@@ -99,7 +99,7 @@ class LossLog(NamedTuple):
 
     @property
     def averaged(self) -> int:
-        """How many calls at either end ``first`` and ``last`` average."""
+        """How many calls at either end ``first`` and ``last`` are averages of."""
         return max(1, min(MEAN_OF, len(self.values) // 4))
 
     @property
@@ -114,8 +114,8 @@ class LossLog(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a run showed; ``exit_status`` is None if time ran out, ``output`` the end of it, and
-    ``seconds`` how long it might take.
+    """The result of a run. ``exit_status`` is None if its time ran out, ``output`` is the end of
+    what it printed, and ``seconds`` the time that it was given.
     """
 
     recording: Recording | None
@@ -153,7 +153,7 @@ class Run(NamedTuple):
 def start_process(
     module: str, job: Path, folder: str, environment: dict[str, str], output: Any
 ) -> subprocess.Popen[bytes]:
-    """Have a module of ``launch`` do a job in a new process."""
+    """Start a module of ``launch`` in a new process, to do a job."""
     return subprocess.Popen(
         [sys.executable, "-c", _START.format(_PACKAGES, str(job), module)],
         cwd=folder,
@@ -161,15 +161,15 @@ def start_process(
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
-        start_new_session=True,  # so that what it started can be ended with it
+        start_new_session=True,  # so that the processes that it starts can be ended with it
     )
 
 
 class Program(NamedTuple):
-    """A recorded program, to be run again; see Job for ``guarded``."""
+    """A recorded program, to be run again; see Job for ``sandboxed``."""
 
     header: Header
-    guarded: bool = False
+    sandboxed: bool = False
     start: Start = start_process
 
     def check(self) -> None:
@@ -197,19 +197,19 @@ class Program(NamedTuple):
         losses = _losses(noted, {change.file: change for change in changes})
         return Run(found, losses, status, output, bounds.seconds)
 
-    def rehearse(self, bounds: Bounds, changes: Sequence[Patch] = ()) -> Record:
-        """Run it with changes to its sources and every place marked; return what that showed. Of
-        ``bounds.calls`` 0 means: for some calls after one that would fail.
+    def rehearse(self, bounds: Bounds, changes: Sequence[Patch] = ()) -> Trace:
+        """Run it with changes to its sources and every expression wrapped; return the trace.
 
-        Raise GradscopeError if it cannot be run, or shows nothing.
+        If ``bounds.calls`` is 0, the run ends some calls after the first one that would fail. Raise
+        GradscopeError if the program cannot be run, or makes no backward call.
         """
         return self._recorded("rehearsal_run", bounds, changes)  # type: ignore[no-any-return]
 
     def follow(self, bounds: Bounds, changes: Sequence[Patch] = ()) -> Origins:
-        """Run it with changes to its sources up to the second step of each optimizer, and so many
-        calls at least; return where each tensor came from.
+        """Run it with changes to its sources, up to the second step of each optimizer and for at
+        least ``bounds.calls`` calls; return where each tensor came from.
 
-        Raise GradscopeError if it cannot be run, or shows nothing.
+        Raise GradscopeError if the program cannot be run, or makes no backward call.
         """
         return self._recorded("origins_run", bounds, changes)  # type: ignore[no-any-return]
 
@@ -227,7 +227,7 @@ class Program(NamedTuple):
         return record
 
     def _failure(self, to: str, why: str, output: str) -> GradscopeError:
-        """Return the error of a program that came to nothing: its notes are its last lines."""
+        """Return the error for a program that did not get far enough, with its last lines."""
         error = GradscopeError(f"{self.header.script} could not run to {to}: {why}")
         error.__notes__ = output.rstrip().splitlines()[-LINES_OF_OUTPUT:]
         return error
@@ -236,7 +236,7 @@ class Program(NamedTuple):
     def _done(
         self, module: str, changes: Sequence[Patch], bounds: Bounds
     ) -> Iterator[tuple[tuple[Path, Path], int | None, str]]:
-        """Have a module of ``launch`` run it with changes to its sources; give the files of its
+        """Have a module of ``launch`` run it with changes to its sources; yield the files of its
         recording and its notes, its exit status, and what it printed.
         """
         header = self.header
@@ -246,7 +246,7 @@ class Program(NamedTuple):
             place = Path(folder)
             files = place / "run.gscope", place / "notes"
             what = header.script, header.argv, next(codes, header.code), header.hooks, bounds.calls
-            (place / "job").write_bytes(pickle.dumps(Job(*what, *files, sources, self.guarded)))
+            (place / "job").write_bytes(pickle.dumps(Job(*what, *files, sources, self.sandboxed)))
             with (place / "output").open("wb") as output:
                 environment = os.environ | _only_rank(header)
                 process = self.start(module, place / "job", header.cwd, environment, output)
@@ -256,7 +256,7 @@ class Program(NamedTuple):
 
 
 def recorded(header: Header, seconds: float, start: Start = start_process) -> Recording:
-    """Run a program under a watch; return what was seen of it.
+    """Run a program under a watch; return its recording.
 
     Raise GradscopeError if it fails without a finding, or never imports torch.
     """
@@ -270,7 +270,9 @@ def recorded(header: Header, seconds: float, start: Start = start_process) -> Re
 
 
 def _only_rank(header: Header) -> dict[str, str]:
-    """Return what a launcher tells the only rank of a run, if the recording is one of a rank."""
+    """Return the environment in which ``torchrun`` starts a run of one rank, if the recording is of
+    a rank: a rank alone would wait for the others without end.
+    """
     if header.rank is None:
         return {}
     with socket.socket() as free:
@@ -301,8 +303,8 @@ def _ended(process: ChildProcess, seconds: float) -> int | None:
 
 
 def read_notes(file: Path) -> dict[Line, list[float]]:
-    """Return the losses that a run has noted, up to where it was killed, by the lines of their
-    calls; nothing where there is no file.
+    """Return the losses that a run noted before it ended or was killed, by the lines of their
+    calls; nothing if there is no file.
     """
     found: dict[Line, list[float]] = {}
     with suppress(OSError, ValueError):
@@ -321,7 +323,9 @@ def _losses(values: dict[Line, list[float]], changes: dict[str, Patch]) -> tuple
 
 
 def told_place(line: Line, lines: Iterable[Line]) -> Spot:
-    """Return the place by which a line is told from others: its own, or that of its caller."""
+    """Return the place that distinguishes a line from others: its own, or else that of a caller. If
+    all calls are made in one function ``step(loss)``, the lines that call it tell the losses apart.
+    """
     alike = [other for other in lines if other != line and other[:1] == line[:1]]
     for depth, place in enumerate(line):
         if all(other[depth : depth + 1] != (place,) for other in alike):

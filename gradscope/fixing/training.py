@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from gradscope.code import source
 from gradscope.fixing import patch
-from gradscope.fixing.rehearsal import Event, Line, Record, Simulation, Spot
+from gradscope.fixing.rehearsal import Event, Line, Simulation, Spot, Trace
 from gradscope.formatting import firsts, gathered
 
 Key: TypeAlias = tuple[int, int, str]
@@ -47,8 +47,8 @@ class TrainingChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """A step of an optimizer, or a call of a program that has none (-1): the losses whose
-    gradients it used, of each leaf.
+    """A step of an optimizer, with the losses whose gradients it used for each leaf. In a program
+    without optimizers (-1), each call counts as a step.
     """
 
     index: int
@@ -58,8 +58,8 @@ class TrainingStep:
 
 
 class Difference(NamedTuple):
-    """Parameters that a fix trains otherwise, the loss that it is about, and the first ``step`` of
-    their optimizer.
+    """Parameters that a fix trains differently, the loss that it is about, and the first ``step``
+    of their optimizer.
     """
 
     change: TrainingChange
@@ -76,16 +76,18 @@ class Difference(NamedTuple):
 
 
 class _Trained:
-    """What a rehearsal trained, by its calls and leaves, in the lines of the unchanged program."""
+    """What a rehearsal trained, by calls and leaves. Lines are those of the unchanged program, so
+    that rehearsals with and without a fix can be compared.
+    """
 
-    def __init__(self, record: Record, changes: Sequence[patch.Patch] = ()) -> None:
+    def __init__(self, record: Trace, changes: Sequence[patch.Patch] = ()) -> None:
         self.record = record
         self._old = partial(patch.old_place, changes)
         self.seen = Simulation(record)
         self.ways = cache(self._ways)
         ends: dict[Line, list[int]] = defaultdict(list)
         self.built_before: dict[int, list[int]] = {}
-        """How many nodes there were after the earlier runs of a call's line, one by one."""
+        """For each call, how many nodes there were after each earlier call of its line."""
         for index in record.calls:
             event = record.events[index]
             self.built_before[index] = [*ends[event.stack]]
@@ -101,7 +103,7 @@ class _Trained:
         return firsts(self.record.calls, self.line)
 
     def key(self, leaf: int) -> Key:
-        """Return what identifies a leaf in both runs."""
+        """Return what identifies a leaf in both runs: its position in an optimizer, or its name."""
         if leaf in self.record.owners:
             return (*self.record.owners[leaf], "")
         name = self.record.leaves[leaf]
@@ -117,8 +119,9 @@ class _Trained:
         return {self.key(leaf): name for leaf, name in enumerate(self.record.leaves) if name}
 
     def carried(self, call: int) -> set[int]:
-        """Return the leaves that a call reaches only through a state that is carried from one run
-        of its line to the next: a program cannot have had this training for long.
+        """Return the leaves that a call reaches only through a state carried from iteration to
+        iteration. A program that fails in the second iteration has never had this training, so a
+        fix may take it away.
         """
         ends, leaf = self.built_before[call], self.record.leaf
         roots = self.record.events[call].roots
@@ -148,7 +151,8 @@ class _Trained:
 
     def is_carried(self, call: int) -> bool:
         """Return whether a call goes through what an earlier iteration of the loop around it has
-        built; what was built before that loop, in the same run of an outer one, is not carried.
+        built. What was built before that loop, in the same iteration of an outer one, is not
+        carried.
         """
         event, record = self.record.events[call], self.record
         lines = (self._old(*event.spot), *self.line(call))
@@ -163,7 +167,7 @@ class _Trained:
         return any(inner[0] <= n < inner[-1] and n not in alone for n in here) if inner else False
 
     def makers(self, call: int, *own: Spot) -> frozenset[int]:
-        """Return the places that have made what a call starts from, but for those of a line."""
+        """Return the places that made the roots of a call, except places on its ``own`` lines."""
         passed = (None, *own)
         roots = self.record.events[call].roots
         reached = self.record.reached(roots, lambda n, _: n >= 0 and self.made(n) not in passed)
@@ -171,14 +175,19 @@ class _Trained:
 
     @cached_property
     def freed(self) -> set[int]:
-        """The nodes that a call would fail at, as earlier steps' calls had freed them."""
+        """The nodes at which a call would fail because calls before an earlier step have freed
+        them.
+        """
         seen = self.seen
         return set[int]().union(*(seen.ran[call] - seen.fresh[call] for call in seen.hazards))
 
     def _ways(self, index: int, *, without_freed: bool) -> dict[Key, int]:
-        """Return for each leaf how many nodes the calls differentiate for the gradient of it that
-        a step uses, by ways without nodes that an earlier step's calls have freed or, if asked for,
-        that some call would fail at: a view, or a sum, has nothing to be differentiated.
+        """Return for each leaf how many nodes the calls differentiate for the gradient that a step
+        uses.
+
+        Nodes that were freed before an earlier step do not count, nor, if ``without_freed``, nodes
+        at which some call would fail. Nor do nodes that saved nothing: a view has no derivative to
+        compute.
         """
         record, used = self.record, self.seen.used[index]
         without = self.freed if without_freed else ()
@@ -201,8 +210,9 @@ class _Trained:
 
 
 def _counted(sets: Iterable[int]) -> list[int]:
-    """Count how many sets of bits each bit is in: the digits of all counts, the lowest first. So
-    a thousand parameters are counted at once.
+    """Count in how many of these sets of bits each bit is. Return the binary digits of all counts,
+    the lowest first: digit i of the count for a bit is this bit of number i. So a thousand
+    parameters are counted at once.
     """
     digits: list[int] = []
     for carry in sets:
@@ -214,16 +224,16 @@ def _counted(sets: Iterable[int]) -> list[int]:
 
 
 class Comparison:
-    """What a rehearsal of the program trained, and one of the program with the ``changes``."""
+    """Compares what a rehearsal of the program trained with a rehearsal after the ``changes``."""
 
-    def __init__(self, base: Record, after: Record, changes: Sequence[patch.Patch]) -> None:
+    def __init__(self, base: Trace, after: Trace, changes: Sequence[patch.Patch]) -> None:
         self._base, self._after = _Trained(base), _Trained(after, changes)
         self._fails = min(self._base.seen.hazards, default=-1)
         """The first call of the unchanged program that would fail; -1 if none does."""
         self._changes = changes
 
     def __reduce__(self) -> tuple[type[Comparison], tuple[object, ...]]:
-        """Go to another process as what it is made from."""
+        """Pickle the two rehearsals only; the rest is computed again in the other process."""
         return Comparison, (self._base.record, self._after.record, self._changes)
 
     @property
@@ -232,7 +242,7 @@ class Comparison:
 
     @cached_property
     def names(self) -> Mapping[Key, str]:
-        """The names of the parameters, in whichever run they were found."""
+        """The names of the parameters, from either run."""
         return self._after.names | self._base.names
 
     @property
@@ -257,7 +267,7 @@ class Comparison:
 
     @cached_property
     def _carried(self) -> set[tuple[Key, Line]]:
-        """What losses of the unchanged program reach through a carried state alone."""
+        """The leaves that losses of the unchanged program reach only through a carried state."""
         run = self._base
         calls = [(call, self._first[run.line(call)]) for call in run.record.calls]
         return {(run.key(leaf), line) for call, line in calls for leaf in run.carried(call)}
@@ -267,8 +277,11 @@ class Comparison:
         return _trained_in(self.before)
 
     def _losses_after(self, call: int) -> dict[Key, Losses]:
-        """Return for the leaves of a call of the changed program the losses that give them their
-        gradient: of several, those whose part of the graph leads there, or else did so before.
+        """Return, for the leaves of a call of the changed program, the losses that give them
+        gradients.
+
+        If a fix adds several losses up for one call, those count whose part of the graph leads to
+        the leaf, or else those that trained it before.
         """
         run, ran, losses = self._after, self._after.seen.ran[call], self._losses_of(call)
         found: dict[Key, set[Line]] = {run.key(leaf): set() for leaf in run.record.leaves_of(ran)}
@@ -281,8 +294,9 @@ class Comparison:
         return {key: frozenset(lines) or known[key] or losses for key, lines in found.items()}
 
     def _losses_of(self, call: int) -> Losses:
-        """Return the losses of the unchanged program that a call of the changed one stands for:
-        that of its line, and those of calls that are gone, if what has made them is there.
+        """Return the losses of the unchanged program that a call of the changed one stands for: the
+        loss of its own line, and those of calls that the fix removed, if the call's graph has their
+        parts.
         """
         made, own = self._after.made_in(call), self._after.line(call)
         losses = {line for line in self._gone if self._made_of(line) & made.keys()}

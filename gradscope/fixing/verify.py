@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from gradscope.errors import GradscopeError
 from gradscope.fixing.patch import Patch, old_place
 from gradscope.fixing.plan import Candidate, Plan, Proposal, replanned, without
-from gradscope.fixing.rehearsal import Record
+from gradscope.fixing.rehearsal import Trace
 from gradscope.fixing.runs import Bounds, Program, Run, Start, start_process
 from gradscope.fixing.training import Comparison, Difference, TrainingChange
 from gradscope.model import Certainty, Finding, Header, Severity
@@ -151,7 +151,7 @@ class Verification(NamedTuple):
         return any(p.chosen.number == candidate.number for p in self.verdict.plan.applied)
 
 
-def compared(verdict: Verdict, program: Program, record: Record, seconds: float) -> Verdict:
+def compared(verdict: Verdict, program: Program, record: Trace, seconds: float) -> Verdict:
     """Return the verdict with what the changed program trains, if its rehearsal can be had."""
     changes, calls = verdict.plan.changes, min(len(record.calls), MOST_REHEARSED)
     with suppress(GradscopeError):  # it was killed before its record was written
@@ -173,7 +173,7 @@ class _Trials:
     """
 
     def __init__(
-        self, program: Program, record: Record | None, bounds: Bounds, tell: Callable[[str], None]
+        self, program: Program, record: Trace | None, bounds: Bounds, tell: Callable[[str], None]
     ) -> None:
         self._program, self._bounds, self._tell = program, bounds, tell
         self._end = time.monotonic() + bounds.seconds
@@ -213,7 +213,7 @@ def try_out(
     bounds: Bounds,
     tell: Callable[[str], None],
     picks: Sequence[int] = (),
-    record: Record | None = None,
+    record: Trace | None = None,
     start: Start = start_process,
     *,
     every: bool = True,

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from gradscope.code import source
 from gradscope.fixing.constructs import made_once
 from gradscope.fixing.edits import unguarded
-from gradscope.fixing.patch import Pieces, block_with
-from gradscope.fixing.rehearsal import Event, Kind, Option, Record, Simulation, Spot
+from gradscope.fixing.patch import TextEdits, block_with
+from gradscope.fixing.rehearsal import Event, Kind, Option, Simulation, Spot, Trace
 from gradscope.formatting import firsts, gathered
 from gradscope.model import Applicability, Edit, Fix, FixKind
 
@@ -25,16 +25,19 @@ SPOILT = "what an earlier call has freed is trained through it no more"
 UNSPOILT = "every gradient that a step needs stays as it is"
 OTHER = "it is computed from what has been changed by then or is drawn anew: it may be another"
 STALE = "it stays what it was at first, though steps change what it is computed from"
-# Places on the way to what fails at which a cut is simulated, the first ones: each simulation
-# walks through the graph of all iterations.
+# Places on the path to what fails at which a cut is simulated, the first ones. Higher: a fix far
+# from the error is found. Lower: the search ends sooner, because each simulation walks the graph of
+# all iterations.
 _MOST_CUTS = 400
 
 
 class _CutEffect(NamedTuple):
-    """What a cut at one place does: it is fruitful if each call has something left to make,
-    harmless if it takes no gradient that a step needs, bearable if each line goes on training all
-    its leaves. ``takes``: how many gradients that steps need, and at how many edges it takes
-    others, which they use as these are there.
+    """What a cut at one place does to the training.
+
+    It ``mends`` if the calls no longer fail. It is fruitful if each call still has something to
+    reach, harmless if no step loses a gradient that it needs, and bearable if each line with a call
+    still trains all of its leaves. ``takes`` counts the needed gradients that are lost, and the
+    edges at which steps lose others.
     """
 
     hazards: int
@@ -46,9 +49,9 @@ class _CutEffect(NamedTuple):
 
 
 class WhatIf:
-    """What becomes of a record with one change after another, made where one line fails."""
+    """Simulates changes to a program, one at a time, to mend the calls that fail at one line."""
 
-    def __init__(self, record: Record, spot: Spot) -> None:
+    def __init__(self, record: Trace, spot: Spot) -> None:
         self._record = record
         self._base = Simulation(record)
         at = [i for i in self._base.hazards if record.events[i].spot == spot]
@@ -72,7 +75,7 @@ class WhatIf:
         return self._record.events[self._fail]
 
     def _effect_of(self, place: int) -> _CutEffect:
-        """Return what a cut at one place does."""
+        """Return what detaching the value of one place does."""
         cut, base = self._cut([place]), self._base
         return _CutEffect(
             hazards=len(cut.hazards),
@@ -84,8 +87,9 @@ class WhatIf:
         )
 
     def _value_at(self, place: int) -> frozenset[int]:
-        """Return the places that read what one of them does for the same call or, if none runs it,
-        in the same statement: with one use alone cut, the others go on to train the value.
+        """Return the places that read the same value for the same call; or, if no call runs it, in
+        the same statement. They must be detached together: in ``h * h``, detaching one ``h`` leaves
+        a path through the other.
         """
         record, found = self._record, {place}
         own = record.places[place].statement
@@ -108,7 +112,7 @@ class WhatIf:
         return found
 
     def lets_go(self, place: int, near: Iterable[int]) -> bool:
-        """Return whether, with a cut, what stays there of what some places gave trains nothing."""
+        """Return whether, with a cut, the values of some places that stay alive reach no leaf."""
         record, changed = self._record, self._cut([place])
         given = {node for number in near for node in record.given[number]}
         given = given.intersection(record.kept) or given
@@ -116,13 +120,13 @@ class WhatIf:
 
     @cached_property
     def _reads(self) -> dict[int, list[int]]:
-        """The nodes that stand for where each node's tensor was read, or bound."""
+        """For each node, the nodes of the places that read its tensor or bound it to a name."""
         return gathered(self._record.identities, lambda node: self._record.after[node][0])
 
     @cached_property
     def is_built_once(self) -> bool:
-        """Whether calls of several iterations fail at the same part, or at what is stored where
-        there is none yet, and steps train what is behind it.
+        """Whether calls of several iterations fail at a part that was built only once, and that
+        steps train, such as ``table = embed(words)`` before the loop.
         """
         record, first = self._record, sorted(self._meant)[:2]
         stale = {i: {node for node, _, _ in record.events[i].stale} for i in first}
@@ -166,7 +170,7 @@ class WhatIf:
         return dict.fromkeys(self._record.places[n].statement for n in self._record.runs)
 
     @cached_property
-    def _guarded(self) -> list[tuple[str, list[ast.stmt], Pieces]]:
+    def _guarded(self) -> list[tuple[str, list[ast.stmt], TextEdits]]:
         """What is built and stored only where there is none yet, or as an object is made, of what
         fails, and the edit that does so each time.
         """

@@ -23,7 +23,7 @@ from gradscope.errors import GradscopeError
 from gradscope.model import Recording
 
 if TYPE_CHECKING:
-    from gradscope.fixing.rehearsal import Record
+    from gradscope.fixing.rehearsal import Trace
     from gradscope.fixing.runs import ChildProcess
 
 _POLL = 0.01  # seconds between two checks whether a copy has ended: a tenth of the shortest try
@@ -102,16 +102,16 @@ class Workshop:
 
 
 def improved(
-    recording: Recording, end: float, workshop: Workshop, *, guarded: bool = True
-) -> tuple[Recording, Record | None]:
+    recording: Recording, end: float, workshop: Workshop, *, sandboxed: bool = True
+) -> tuple[Recording, Trace | None]:
     """Return the recording with fixes that were rehearsed and tried up to that time, and what the
     rehearsal has shown; if that fails, as where the program cannot be run again, with the reason.
-    ``guarded``: the runs end before they would change a file.
+    ``sandboxed``: the runs end before they would change a file.
     """
     try:
         workshop.open()  # which takes some of the time
         given = recording, end - time.monotonic(), told, started
-        return workshop.do("ranking.improved", *given, guarded=guarded)  # type: ignore[no-any-return]
+        return workshop.do("ranking.improved", *given, sandboxed=sandboxed)  # type: ignore[no-any-return]
     except (GradscopeError, OSError) as failure:
         return untried(recording, str(failure)), None
 

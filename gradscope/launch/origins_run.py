@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NoReturn
 
-from gradscope.collect.tensor_tracer import Following
+from gradscope.collect.tensor_tracer import TensorTracer
 from gradscope.fixing.runs import Job
 from gradscope.launch.trial import begin_rehearsal, end_rehearsal, overlay, rehearse
 
@@ -23,7 +23,7 @@ _MOST_STEPS = 12
 _MOST_CALLS = 40
 
 
-class Trail(Following):
+class Trail(TensorTracer):
     """Follows a program from its beginning, and ends it when it has seen enough."""
 
     most_values = 3_000_000

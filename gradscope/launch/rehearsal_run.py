@@ -30,8 +30,8 @@ from gradscope.collect.calls import EngineCall
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.slots import readable
 from gradscope.collect.walk import root_node
-from gradscope.fixing.instrumentation import ADD, BEGIN, HEAD, MARK, RENEW, Marker, Span
-from gradscope.fixing.rehearsal import Event, Kind, Record
+from gradscope.fixing.instrumentation import ADD, BEGIN, HEAD, MARK, RENEW, Instrumenter, Span
+from gradscope.fixing.rehearsal import Event, Kind, Trace
 from gradscope.fixing.runs import Job
 from gradscope.formatting import gathered
 from gradscope.hooks import (
@@ -48,7 +48,7 @@ from gradscope.launch.trial import begin_rehearsal, end_rehearsal, overlay, rehe
 from gradscope.program.names import Names
 from gradscope.program.sites import USER, classify, frames_from, user_frames
 from gradscope.program.tensors import (
-    OfTensors,
+    TensorMap,
     TensorRef,
     any_nonzero,
     is_leaf,
@@ -118,11 +118,11 @@ class _Write(NamedTuple):
 class _Numbering:
     """Numbers the nodes of all graphs in the order in which they are met, and holds none."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Trace) -> None:
         self._record = record
         self.saved: list[list[weakref.ref[_Versioned]]] = []
         self.variables: list[TensorRef] = []
-        self._leaves = OfTensors[int]()
+        self._leaves = TensorMap[int]()
         self._gave: dict[int, tuple[int, StorageWeakRef, TensorRef]] = {}
         """The last place that gave a tensor of some memory, as long as that is not freed."""
         self.hooks: Pair = self._pack, readable(operator.attrgetter("tensor"))
@@ -186,7 +186,7 @@ class _Numbering:
 class Rehearsal(TorchFunctionMode):
     """Follows a marked program: its graphs, engine calls, steps, and changes in place."""
 
-    def __init__(self, job: Job, files: set[str], marker: Marker) -> None:
+    def __init__(self, job: Job, files: set[str], marker: Instrumenter) -> None:
         super().__init__()
         self._job = job
         self._most_calls = job.stop_after or math.inf
@@ -195,7 +195,7 @@ class Rehearsal(TorchFunctionMode):
         """The first call that would fail."""
         self._files = files
         self._marker = marker
-        self._record = Record(marker.places)
+        self._record = Trace(marker.places)
         self._graph = _Numbering(self._record)
         self._kinds: dict[int, set[Kind]] = defaultdict(set)
         self._bare: dict[int, tuple[int, int, int, int]] = {}
@@ -692,7 +692,7 @@ def main(job_file: str) -> NoReturn:
     """Do the job."""
     job = begin_rehearsal(job_file)
     files: set[str] = set()
-    marker = Marker()
+    marker = Instrumenter()
     rehearsal = Rehearsal(job, files, marker)
     overlay(job.sources, lambda path: classify(path) == USER)
     _mark_sources(marker, files)
@@ -708,7 +708,7 @@ def main(job_file: str) -> NoReturn:
         rehearse(job, rehearsal.finish)
 
 
-def _mark_sources(marker: Marker, files: set[str]) -> None:
+def _mark_sources(marker: Instrumenter, files: set[str]) -> None:
     """Have the user's files compiled with their marks: the script's, and what it imports."""
     compiled: Any = builtins.compile
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from gradscope.errors import GradscopeError, Handle, attempting, replace
 from gradscope.launch.interpreter import Target
 from gradscope.model import Failure, Outcome
-from gradscope.program.undisturbed import Uncollected
+from gradscope.program.undisturbed import GCPaused
 
 if TYPE_CHECKING:
     from gradscope.api.scope import Scope
@@ -262,7 +262,7 @@ class _TorchFinder(MetaPathFinder):
         # torch, as C++ code of torch does, would wait for this one.
         if module.__spec__ is not None:
             module.__spec__._initializing = False  # type: ignore[attr-defined]
-        with Uncollected():  # it would look through all of torch, several times
+        with GCPaused():  # it would look through all of torch, several times
             self.then()
 
 

@@ -33,7 +33,7 @@ def main(job_file: str) -> int:
     target = target_of(job)
     header = header_of(target, job.hooks)
     overlay(job.sources)
-    if job.guarded:
+    if job.sandboxed:
         sys.dont_write_bytecode = True
     with job.notes.open("w", buffering=1, encoding="utf-8") as notes:
 
@@ -41,7 +41,7 @@ def main(job_file: str) -> int:
             from gradscope.api.watch import watch
             from gradscope.launch.guard import keep_inside, note_losses
 
-            if job.guarded:
+            if job.sandboxed:
                 keep_inside(os.path.dirname(job_file), lambda doing: os._exit(REFUSED))
             random.seed(0)  # where the program does not choose, all runs draw the same
             note_losses(notes)
@@ -72,7 +72,7 @@ def rehearse(job: Job, finish: Callable[[str], NoReturn]) -> NoReturn:
     """Run the program, and hand over how it ended, or before what it was stopped."""
     from gradscope.launch.guard import keep_inside
 
-    if job.guarded:
+    if job.sandboxed:
         keep_inside(str(job.notes.parent), lambda doing: finish(f"stopped before {doing}"))
     program = prepare(target_of(job))
     try:

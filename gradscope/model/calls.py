@@ -336,7 +336,7 @@ class Sample:
     ``time`` is in seconds since the run began. Graphs hold ``live_bytes``; they have released
     ``held_bytes`` that something else still holds. ``call`` is the number of the last backward
     call. ``alike``: the bytes are those of an earlier call on the same kind of graph, as the hooks
-    were lifted.
+    were suspended.
     """
 
     time: float

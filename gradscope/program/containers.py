@@ -88,7 +88,8 @@ class Layout:
         is_value = any(id(base) in _VALUES for base in bases)  # as the member of an enumeration
         is_read = any(id(base) in _COMPLETE for base in bases)
         whole = (hidden and not is_value) or self.is_class or is_read
-        # A property or a proxy's descriptor of the same name would run the user's code.
+        # Only C's own descriptor is trusted: a property named ``__dict__`` would run the user's
+        # code.
         self.has_dict = not whole and is_exactly(names.get("__dict__"), *_C_DESCRIPTORS)
         self.slots = () if whole or "__slots__" not in names else tuple(_slots(names, bases))
         self.opaque = hidden or not (read or self.has_dict or self.slots or self.is_class)
@@ -120,20 +121,20 @@ def class_name(cls: type) -> str:
 
 
 def derives(cls: type, base: type) -> bool:
-    """Return ``issubclass(cls, base)`` by identity: a metaclass of the user's is not asked."""
+    """Return ``issubclass(cls, base)`` by identity, without running a metaclass of the user."""
     return any(each is base for each in class_bases(cls))
 
 
 def is_a(found: object, *bases: type[_Kind]) -> TypeGuard[_Kind]:
-    """Return ``isinstance(found, bases)`` without asking the object, which may say that it is of
-    another class, or a metaclass.
+    """Return ``isinstance(found, bases)`` without running code of the user: neither a metaclass nor
+    ``__class__`` is asked, with which a mock or a proxy claims to be of a different class.
     """
     return any(each is base for each in class_bases(type(found)) for base in bases)
 
 
 def is_exactly(found: Any, *kinds: type) -> bool:
-    """Return whether an object is of one of these very classes: to ask with ``in`` would compare
-    classes, which may run a metaclass's code.
+    """Return whether the class of an object is one of these, and not derived from one. ``in`` would
+    compare classes with ``==``, which may run a metaclass's code.
     """
     return any(type(found) is kind for kind in kinds)
 
@@ -146,13 +147,13 @@ def named_first(variables: dict[str, Any]) -> list[tuple[str, object]]:
 
 
 def is_user_class(cls: type) -> bool:
-    """True for a class defined in the user's own code."""
+    """Return whether a class is defined in the user's own code."""
     name = class_namespace(cls).get("__module__")
     return type(name) is str and is_user_module(name)
 
 
 def is_user_module(name: str) -> bool:
-    """True for ``__main__`` and for modules whose file is the user's own code."""
+    """Return whether a module is ``__main__``, or its file is the user's own code."""
     if name == "__main__":
         return True
     if name not in _of_user and (file := module_file(name)):
@@ -186,7 +187,8 @@ _Reader = Callable[["Contents", Any], Iterable[Held]]
 # Attributes that are inspected of an object (more than elements of a list, because programs keep
 # graphs there), and results of a bounded ``lru_cache``: one with more is passed over.
 _MANY_NAMES, _MANY_RESULTS = 10_000, 10_000
-# Frames of a traceback; of a longer one (endless recursion), those nearest to the error.
+# Frames of a traceback that are read. Python's own recursion limit is 1,000; of a longer traceback,
+# those nearest to the error are read.
 _LONGEST_TRACEBACK = 1_000
 
 GENERATORS = {
@@ -486,7 +488,9 @@ _READERS = {id(cls): read for cls, read in _BY_CLASS}
 """By id: a metaclass may define equality, and these classes live as long as the process."""
 
 _layouts: dict[int, Layout] = {}
-_LARGEST_CACHE = 5_000  # classes: programs can make new ones for ever
+# Classes whose layout is known; if there are more, all are forgotten and read again. Code that
+# makes a class in a loop, as namedtuple() in a function does, has new ones without end.
+_LARGEST_CACHE = 5_000
 
 
 def layout_of(cls: type) -> Layout:

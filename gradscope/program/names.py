@@ -14,7 +14,7 @@ from torch.nn import Module
 
 from gradscope.program.containers import is_exactly, layout_of
 from gradscope.program.sites import USER, caller_of, frames_from, owner_of
-from gradscope.program.tensors import OfTensors, TensorRef, is_held_leaf, storage_of
+from gradscope.program.tensors import TensorMap, TensorRef, is_held_leaf, storage_of
 from gradscope.program.variables import Variable, variables
 from gradscope.torch_private import MODULE_CALL
 
@@ -22,11 +22,13 @@ _MODULE: Any = None if MODULE_CALL is None else Variable(MODULE_CALL, "self")
 # Frames that are searched for a module, at each operation of a new graph. A module that calls
 # another takes three: its own, and two of torch.
 _DEEPEST = 60
-_MOST_ENTRIES = 100  # of a container that is looked through for a module: not data, but networks
+# Elements of a container that are searched for a module: a list of networks has a few, a list of
+# data any number.
+_MOST_ENTRIES = 100
 
 
 class Names:
-    """Remembers names by identity, holding neither modules nor tensors alive."""
+    """Remembers the program's names for modules and tensors, and keeps none of these alive."""
 
     def __init__(self) -> None:
         self._modules: dict[int, tuple[weakref.ref[Module], str, str]] = {}
@@ -34,8 +36,8 @@ class Names:
         self.let_go()
 
     def let_go(self) -> None:
-        """Refer to no tensor any more."""
-        self._tensors = OfTensors[str]()
+        """Drop all references to tensors."""
+        self._tensors = TensorMap[str]()
         self._storages: dict[int, tuple[TensorRef, str]] = {}
 
     def module_of(self, frame: FrameType | None) -> tuple[str, str] | None:
@@ -59,8 +61,8 @@ class Names:
         return None
 
     def of_tensor(self, tensor: torch.Tensor, key: int | None = None) -> str | None:
-        """Return the name learnt for a tensor, or for another one that shares its memory; ``key``
-        identifies that, if it is known already.
+        """Return the name learnt for a tensor, or for a different one that shares its memory;
+        ``key`` is the address of the memory, if that is known already.
         """
         known = self._tensors.known.get(id(tensor))
         if known is not None and known[0]() is tensor:
@@ -73,18 +75,18 @@ class Names:
 
     @property
     def named_modules(self) -> Iterator[tuple[str, Module]]:
-        """The modules that it knows and that are there still, with their names."""
+        """The known modules that still exist, with their names."""
         known = [*self._modules.values()]
         return ((name, module) for ref, name, _ in known if (module := ref()) is not None)
 
     @property
     def modules(self) -> Iterator[Module]:
-        """The modules that it knows and that are there still."""
+        """The known modules that still exist."""
         return (module for _, module in self.named_modules)
 
     def learn_variables(self, frames: Iterable[FrameType]) -> None:
-        """Learn the modules and leaves that the local and global variables of these frames hold, or
-        what these variables hold has as attributes.
+        """Learn the modules and leaves that variables of these frames hold, and those that objects
+        in these variables hold as attributes.
         """
         for frame in frames:
             found = variables(frame)

@@ -18,7 +18,7 @@ from torch import Tensor
 from gradscope.model.variable_paths import Kind, Origin, Path, Step
 from gradscope.program import containers
 from gradscope.program.containers import GENERATORS, Contents, is_exactly, layout_of, look_at
-from gradscope.program.undisturbed import Uncollected, Untraced
+from gradscope.program.undisturbed import GCPaused, TracePaused
 from gradscope.program.variables import is_module_level, local_variables, namespace_of
 from gradscope.torch_private import FunctionNode
 
@@ -44,7 +44,8 @@ ON_DEMAND = Limits(max_objects=500_000, max_seconds=5.0, max_depth=40, max_items
 _Link = tuple[int, Kind, Any]
 """How an object is held, and by which object number, or by the variables of origin ``~number``."""
 
-_MOST_LINKS = 4  # other holders that are remembered for each object
+# Holders that are remembered for each object, beside the first: names enough for any message.
+_MOST_LINKS = 4
 # Names of one tensor, the shortest first, and ways up that are tried to find them: holders that
 # hold each other, as a module and its parent may, have no end of names.
 _MOST_NAMES, _MOST_WAYS = 8, 64
@@ -52,9 +53,10 @@ _CLOCK = 32  # objects between two looks at the clock, so that these cost little
 
 
 class Walk:
-    """One walk: enter frames, ``run``, then ask. It holds what it saw: let go of it at once.
+    """Walks from variables through the objects that they hold, to find and name tensors.
 
-    Objects are numbered and refer to each other by number, so letting go leaves no reference cycle.
+    Enter frames, ``run``, then ask. It holds all that it saw, so it must be brief. Objects are
+    numbered and refer to each other by number, so that dropping the walk leaves no reference cycle.
     """
 
     def __init__(self, budget: Limits, wanted: Tensor | None = None) -> None:
@@ -69,7 +71,7 @@ class Walk:
         self._tensors: list[int] = []
         self._origins: list[Origin] = []
         self.done = 0
-        """How many objects it has looked into."""
+        """How many objects it has read."""
         self._closed: set[int] = set()
         self._known = 0  # objects that have names, before libraries were entered
         self._started = time.thread_time()
@@ -82,9 +84,9 @@ class Walk:
             self.enter_globals(frame.f_globals, 0)
 
     def enter_libraries(self, frames: Iterable[FrameType]) -> None:
-        """Continue, after a run, from the variables of frames that are not of the user's code.
+        """Continue, after a run, from the variables of frames of libraries.
 
-        They only add names to tensors: everything else that they reach has a name by then.
+        They only add names to tensors: whatever else they reach has a name of the user's by then.
         """
         self._known = len(self._objects)
         self._enter_variables(frames)
@@ -105,7 +107,7 @@ class Walk:
     ) -> None:
         """Start from objects that the user reaches by these names, each behind the prefix.
 
-        Those that are ``closed`` are named, but not looked into.
+        If they are ``closed``, name them, but do not read them.
         """
         origin = self._origin(Origin("global", "<module>", "", 1, prefix))
         for name, value in named:
@@ -159,7 +161,7 @@ class Walk:
             return
         number = self._index.get(id(found))
         if number is not None:
-            if layout.is_class and link[1] == "variable":  # a class goes by its own name
+            if layout.is_class and link[1] == "variable":  # a class keeps its own name
                 return
             if number < self._known and not layout.is_tensor:
                 return
@@ -179,7 +181,9 @@ class Walk:
             self._number(found, link, depth)
 
     def run(self) -> None:
-        """Walk until all is seen or the budget is spent."""
+        """Walk breadth first, so that short names come first, until all is read or a limit is
+        reached.
+        """
         budget, objects, add = self._budget, self._objects, self._add
         while self.done < min(len(objects), budget.max_objects):
             number = self.done
@@ -245,7 +249,7 @@ def named_tensors(frames: Iterable[FrameType], budget: Limits) -> list[tuple[Ten
 
     No code of the user's runs, no Node is touched, and nothing is kept.
     """
-    with Untraced(), Uncollected():  # or the budget goes to a trace, or to the program's garbage
+    with TracePaused(), GCPaused():  # or the budget goes to a trace, or to the program's garbage
         walk = Walk(budget)
         walk.enter_frames(frames)
         walk.run()
@@ -255,8 +259,12 @@ def named_tensors(frames: Iterable[FrameType], budget: Limits) -> list[tuple[Ten
 # Levels of referrers up to a variable; at each, the collector goes through all of Python's
 # objects. A longer name no longer helps.
 _MOST_LEVELS = 12
-_MOST_REFERRERS = 300  # of one level: beyond that the names no longer help
-_LONGEST_JUMP = 4  # an object, its __dict__, _modules or a closure, a cell, then what it holds
+# Referrers of one level. A small integer or a module has thousands, and a name by way of these
+# would say nothing.
+_MOST_REFERRERS = 300
+# Objects that the user writes as one step: an object, its __dict__, _modules in it, then the
+# module; or a function, its closure, a cell, then what the cell holds.
+_LONGEST_JUMP = 4
 # Items of a container that is known to hold what is sought: all are looked at.
 _MANY_ITEMS = 1_000_000
 

@@ -38,34 +38,37 @@ _MACHINERY = ("<frozen", "<eval_with_key", "<attrs", "<torch", "<__array_functio
 
 _STARTERS = ("gradscope", "gradscope-script.py", os.path.join("gradscope.exe", "__main__.py"))
 _CONSOLE_SCRIPTS = tuple(os.sep + name for name in _STARTERS)
-"""How the path ends of the file that an installer writes to start the CLI."""
+"""The ends of the paths of the file that an installer writes to start the CLI."""
 _SCRIPTS = _PATHS["scripts"]
 """Where an installer writes what starts ``pytest`` or ``torchrun``; they have no ending."""
 
-# Whose code it is: the user's, an installed library's, or that of torch, gradscope or Python.
+# Whose code it is: the user's, an installed library's, or that of torch, gradscope or Python
+# (HIDDEN).
 #
-# COMPILED is what torch.compile made of the user's: most of its instructions are nowhere in the
-# source. ENGINE is gradscope's one frame between a backward call and the engine.
+# COMPILED is what torch.compile made of the user's code: most of its instructions are nowhere in
+# the source. ENGINE is the one frame of gradscope between a backward call and the engine.
 USER, COMPILED, LIBRARY, HIDDEN, ENGINE = 2, 3, 1, 0, -1
 
 _OVERRIDES = ("__torch_function__", "__torch_dispatch__")
-"""The methods that torch runs in the place of an operation.
+"""The methods that torch runs instead of an operation.
 
-What runs in one, and in what it calls, runs on behalf of the line that asked for the operation:
-that is where everything is placed, past all overrides that the operation goes through.
+What runs in them runs on behalf of the line that asked for the operation. So that line is reported,
+and no line of the overrides that the operation goes through.
 """
 
 ENTRANCE = " (as importlib._bootstrap)"
-"""How the file's name of that frame ends."""
+"""The end of the file name of the ENGINE frame."""
 
 _INDUCTOR = f"{os.sep}torchinductor_"
 """In the path of the files that torch.compile writes."""
 _COMPILED = ("__compiled_fn", "__resume_at_")
-"""How the names begin that only code made by torch.compile calls."""
+"""The beginnings of names that only code from torch.compile calls."""
 
 
 class Place:
-    """An instruction of the user's code; one object per place, so that identity is equality."""
+    """An instruction in the user's code. There is one object per instruction, so identity is
+    equality.
+    """
 
     __slots__ = ("_site", "code", "last_sequence_nr", "offset")
 
@@ -73,12 +76,12 @@ class Place:
         self.code = code
         self.offset = offset
         self.last_sequence_nr = -1
-        """Sequence number of the last node built here; a new one shows that the line ran again."""
+        """Sequence number of the last node built here: if it has moved on, the line ran again."""
         self._site: Site | None = None
 
     @property
     def site(self) -> Site:
-        """The source place, found when it is first asked for."""
+        """The source location, found when it is first asked for."""
         if self._site is None:
             site = of_instruction(self.code, self.offset)
             known = known_codes.get(id(self.code))
@@ -102,8 +105,10 @@ class KnownCode:
 
 
 known_codes: dict[int, KnownCode] = {}
-"""By id, as hashing a code object hashes its constants. The pack hook looks into it by itself."""
-_LARGEST_CACHE = 20_000  # code objects: notebooks and exec() make new ones for ever
+"""By id, because hashing a code object hashes its constants. The pack hook reads it directly."""
+# Code objects that are known; if there are more, all are forgotten and classified again. Training a
+# small transformer uses 171, but a notebook's cells and exec() make new ones without end.
+_LARGEST_CACHE = 20_000
 
 
 def learn_code(code: CodeType) -> KnownCode:
@@ -115,7 +120,7 @@ def learn_code(code: CodeType) -> KnownCode:
 
 
 def forget_codes() -> None:
-    """Let go of all code: the compiler's dies with the program, and tells who waits for that."""
+    """Release all code objects: the program may wait for those of torch.compile to be destroyed."""
     known_codes.clear()
 
 
@@ -140,7 +145,8 @@ def classify(filename: str) -> int:
         return LIBRARY
     if path.startswith((OWN, _TORCH)):
         return ENGINE if path.endswith(ENTRANCE) else HIDDEN
-    if path.startswith(_INSTALLED) or _PACKAGES in path:  # first: the standard library holds it
+    # Before the standard library, in whose folder ``site-packages`` lies.
+    if path.startswith(_INSTALLED) or _PACKAGES in path:
         return LIBRARY
     return HIDDEN if path.startswith(_STANDARD) or _INDUCTOR in path else USER
 
@@ -148,8 +154,9 @@ def classify(filename: str) -> int:
 def caller_of(frame: FrameType | None) -> FrameType | None:
     """Return the frame that called a frame; None at the end of the stack.
 
-    The stack of a thread that runs a backward call for another one continues where that made it:
-    ``loss.backward()`` called what runs on a device. It may be empty, and ``frame`` None.
+    If a thread of the engine runs a backward call for another thread, its stack continues at the
+    line that made the call: on a GPU, ``loss.backward()`` is the caller of each hook. The engine
+    thread's own stack may be empty; then ``frame`` is None.
     """
     if frame is not None and frame.f_back is not None:
         return frame.f_back
@@ -157,7 +164,7 @@ def caller_of(frame: FrameType | None) -> FrameType | None:
     while around is not None:
         first = around.outermost or around
         around = first.parent
-        if _lowest(first.frame) is frame:  # made in this very thread, so the next is around it
+        if _lowest(first.frame) is frame:  # made in this thread, so the call around it comes next
             call = around
             break
     return None if call is None else call.frame
@@ -267,17 +274,18 @@ def site_of(place: Place | None) -> Site | None:
     return None if place is None else place.site
 
 
-# Routes that are kept, one for each chain of calls that saved something. A further one is made
-# anew each time, and equals none.
+# Routes that are kept, one for each chain of calls that saved something. A further one is made anew
+# each time, and is equal to no other: what depends on routes is then not reported (``cut``).
 _MOST_ROUTES = 10_000
 # Frames of the user's code in a route, from the innermost: a recursion may have thousands.
 _DEEPEST = 200
 
 
 class Route:
-    """The user's places that were being run, the innermost first; one object per route.
+    """The lines of the user's code that were running when a node was built, innermost first.
 
-    ``in_call``: a backward call built the node, which then has only its innermost place.
+    There is one object per route. ``in_call``: a backward call built the node; the route then has
+    only its innermost line.
     """
 
     __slots__ = ("in_call", "places")
@@ -297,7 +305,7 @@ class Routes:
     def of(self, frame: FrameType | None) -> Route:
         """Return the route to a frame.
 
-        It runs for every node: it looks at each frame once, and no further than a module's own.
+        This runs for every node, so it visits each frame once, and stops at the frame of a module.
         """
         codes = known_codes
         places: list[Place] = []
@@ -335,9 +343,11 @@ class Routes:
 
 
 def is_driven(user: FrameType | None, given: Sequence[Any] = ()) -> bool:
-    """Return whether the library that the line of ``user`` called is in its own loop.
+    """Return whether the library that the line of ``user`` called runs a loop of its own, as a
+    trainer does in ``trainer.fit(model)``.
 
-    A library that was handed one of ``given`` (the loss) works on the user's behalf, loop or not.
+    A library that was given one of ``given``, the loss, works on the user's behalf, loop or not:
+    ``accelerator.backward(loss)``.
     """
     between = [] if user is None else _libraries_below(user, sys._getframe(1))
     if not any(map(_loops_at, between)):

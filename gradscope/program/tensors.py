@@ -38,7 +38,7 @@ class TensorRef(weakref.ref[Tensor]):
     __slots__ = ()
 
 
-class OfTensors(Generic[T]):
+class TensorMap(Generic[T]):
     """What is known of tensors, by their identity; it holds none of them."""
 
     def __init__(self) -> None:
@@ -219,7 +219,11 @@ def checksum(memory: Memory) -> int:
     return found
 
 
-_BLOCKS, _BLOCK = 8, 32  # elements of a tensor that are summed up, spread evenly
+# Elements of a tensor that are summed up, in blocks that are spread evenly: reading them takes the
+# same time for each tensor that a checkpoint saves.
+_BLOCKS, _BLOCK = 8, 32
+# Elements have different weights, so that their order counts: ``x[torch.randperm(n)]`` has the same
+# plain sum. A prime period does not repeat with the rows of a matrix.
 _WEIGHTS = [1.0 + i % 61 for i in range(_BLOCKS * _BLOCK)]
 _READ_AS: dict[torch.dtype, Any] = dict.fromkeys((torch.float32, torch.complex64), ctypes.c_float)
 _READ_AS |= dict.fromkeys((torch.float64, torch.complex128), ctypes.c_double)

@@ -28,16 +28,17 @@ _suspend.restype = _resume.restype = None
 _IN_PYTHON = (FunctionType, MethodType)
 
 
-# What torch is asked in another thread takes microseconds, all probes of facts milliseconds: the
-# program is held up for longer only where that thread hangs, and then no longer than this.
+# What torch is asked in a thread of its own takes microseconds, and all probes of facts
+# milliseconds. The program waits for longer only if that thread hangs, and then no longer than
+# this.
 _MOST_SECONDS = 2.0
 
 
 def apart(work: Callable[[], object]) -> None:
-    """Do some work in a new thread, which has none of the program's modes and hooks and its own
-    numbering of nodes, and wait for it for a limited time.
+    """Do some work in a new thread, and wait for it for a limited time.
 
-    The new thread must not need an import that this one is in the middle of.
+    The new thread has none of the program's modes and hooks, and numbers its nodes by itself, so
+    the work is not seen. It must not need an import that this thread is in the middle of.
     """
     done = _thread.allocate_lock()
 
@@ -52,10 +53,13 @@ def apart(work: Callable[[], object]) -> None:
     done.acquire(timeout=_MOST_SECONDS)
 
 
-class Uncollected:
-    """Turns the collector off meanwhile; leaves it off if the program has turned it off.
+class GCPaused:
+    """Disables the garbage collector for a block; leaves it disabled if the program has disabled
+    it.
 
-    No generator, as it goes around every backward call's walk.
+    Our work makes many objects and no garbage. Without this it would start collections at which the
+    program's garbage dies sooner, and in our time. It is a class and not a generator, because it is
+    used at every backward call.
     """
 
     _collects = False
@@ -64,7 +68,7 @@ class Uncollected:
         self._collects = gc.isenabled()
         try:
             gc.disable()
-        except BaseException:  # an interruption comes right after it
+        except BaseException:  # a signal handler raised right after the collector was disabled
             self.__exit__()
             raise
 
@@ -74,8 +78,9 @@ class Uncollected:
 
 
 class Allowance:
-    """Delays the garbage collector, until ``end``, as if those objects had not been made.
+    """Delays the garbage collector until ``end``, as if that many ``objects`` had not been made.
 
+    Torch keeps a Python object for each node that we have read, as long as the node lives.
     Thresholds that the program sets meanwhile stay as it sets them.
     """
 
@@ -97,10 +102,11 @@ class Allowance:
 
 
 def unprofiled(work: Callable[P, T]) -> Callable[P, T]:
-    """Return what does ``work`` and keeps a profiler that is written in C from seeing it.
+    """Return a function that does ``work`` without a profiler written in C seeing it.
 
-    Torch's keeps each call that it sees: gigabytes for one finding. A profile function in Python is
-    not suspended: gradscope's guards what it reads of the program's (``slots``).
+    Torch's profiler keeps each call that it sees: gigabytes for one finding. A profile function in
+    Python is not suspended, because gradscope's own guards what it reads of the program
+    (``slots``).
     """
     profile = sys.getprofile()
     return work if profile is None or isinstance(profile, _IN_PYTHON) else partial(unseen, work)
@@ -118,11 +124,12 @@ def unseen(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         _resume(thread)
 
 
-class Untraced:
-    """Turns the line watch's trace off in this thread meanwhile: it would see gradscope's calls.
+class TracePaused:
+    """Suspends the line watch's trace in this thread for a block, or it would see gradscope's
+    calls.
 
-    No generator: one that an interruption leaves behind would bring the trace back when it dies,
-    long after the watch has ended.
+    It is a class and not a generator: a generator that an interruption leaves behind would restore
+    the trace when it is destroyed, long after the watch has ended.
     """
 
     _trace: Any = None

@@ -24,10 +24,13 @@ from types import CellType, CodeType, FrameType
 from typing import Any
 
 from gradscope.code.bytecode import MISSING
-from gradscope.program.undisturbed import Uncollected
+from gradscope.program.undisturbed import GCPaused
 
 Variables = tuple[tuple[str, object], ...]
 
+# How a local variable can be read without copying all of them into ``f_locals``, which keeps them
+# alive: from 3.13 on that is a view (PEP 667), in 3.12 there is PyFrame_GetVar, and before only
+# memory is left.
 _HAS_VIEW = sys.version_info >= (3, 13)
 _HAS_GET_VAR = sys.version_info >= (3, 12)
 _OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: a function's frame, whose variables are not kept in a dict
@@ -189,7 +192,7 @@ def frames_of_threads() -> dict[int, FrameType]:
     In Python 3.11 a collection that starts while ``sys._current_frames`` makes its frame objects
     can wait forever for a lock that it holds: one that frees a ``threading.local`` does.
     """
-    with Uncollected():
+    with GCPaused():
         return sys._current_frames()
 
 

@@ -73,7 +73,7 @@ blamed. What was kept is named as the cause from a tenth on, and from 3 iteratio
 grows. What a checkpoint is worth is an estimate: a module's input stays, and so does what others
 hold. Graphs are found from the variables of the functions in the traceback, and of those that
 called them; those of an expression that was being computed are gone by then, and with gradscope's
-hooks the report says how much that was. Where the hooks were lifted, the lines are told by the
+hooks the report says how much that was. Where the hooks were suspended, the lines are told by the
 graphs before, and modules are not. Where a budget has let backward calls pass, it is not said that
 something is never run, or how much each iteration adds.
 """

@@ -64,14 +64,14 @@ y.sum().backward()
 ## What it costs
 
 While graphs are looked at in full, some numbers for each tensor that a checkpoint saves; no tensor
-is kept. Nothing while the hooks are lifted.
+is kept. Nothing while the hooks are suspended.
 
 ## Known limits
 
 Values are compared on the CPU, by sums of samples, for a limited number of tensors. A reentrant
 checkpoint saves nothing in its forward pass: of it random numbers and parameters are known to
 differ, and after the error its output. With `determinism_check="none"` torch compares nothing, and
-what then fails is another error. An error in an iteration in which the hooks were lifted is
+what then fails is another error. An error in an iteration in which the hooks were suspended is
 explained after it, without the line where no earlier iteration saved the same. Buffers that the
 function itself updates, as the running statistics of a batch norm, are updated twice: that changes
 no gradient, and is not said.

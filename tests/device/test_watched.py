@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import gradscope
 from gradscope.api.scope import Scope
 from gradscope.api.watch import current
-from gradscope.collect.steady import Steady
+from gradscope.collect.steady import GuardedQueue
 from gradscope.detect.lookahead import Schedule
 from tests import device, known
 from tests.device.forked import on_device
@@ -216,7 +216,7 @@ def tensor_hooks() -> Step:
 def run_steps(make: Callable[[], Step], count: int = 40) -> tuple[Scope, int]:
     """Run a loop under a watch; return that, and how many calls were recognized without hooks."""
     light = 0
-    end = Steady.end
+    end = GuardedQueue.end
 
     def counted(*args: Any) -> None:
         nonlocal light
@@ -224,7 +224,7 @@ def run_steps(make: Callable[[], Step], count: int = 40) -> tuple[Scope, int]:
         end(*args)
 
     patched: Any = counted
-    Steady.end = patched  # type: ignore[method-assign]
+    GuardedQueue.end = patched  # type: ignore[method-assign]
     try:
         step = make()
         # Which calls are woken depends on the time that there was to read ahead: here there is none.
@@ -236,7 +236,7 @@ def run_steps(make: Callable[[], Step], count: int = 40) -> tuple[Scope, int]:
                 step()
             assert current() is not None
     finally:
-        Steady.end = end  # type: ignore[method-assign]
+        GuardedQueue.end = end  # type: ignore[method-assign]
     return scope, light
 
 

@@ -1148,7 +1148,7 @@ def test_the_first_fix_is_the_right_one(program: str, text: str, tmp_path: Path)
 def test_a_step_uses_what_its_closure_has_made(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LBFGS)
     header = header_of([str(tmp_path / "train.py")], hooks=True)
-    record = Program(header, guarded=True).rehearse(Bounds(0, 60))
+    record = Program(header, sandboxed=True).rehearse(Bounds(0, 60))
     assert record.ended == "end"
     assert record.optimizers == ["LBFGS"]
     assert {record.leaves[leaf]: at for leaf, at in record.owners.items()} == {

@@ -9,7 +9,7 @@ import pytest
 from gradscope.fixing import what_if
 from gradscope.fixing.candidates import Search
 from gradscope.fixing.patch import apply, read
-from gradscope.fixing.rehearsal import Record
+from gradscope.fixing.rehearsal import Trace
 from gradscope.fixing.runs import Bounds, Program
 from gradscope.launch.interpreter import header_of
 from gradscope.model import Certainty, Finding, Fix, FixKind, Severity, Site
@@ -34,11 +34,11 @@ def loop(before: str, body: str) -> str:
     return LOOP.format(before=before, body=body.replace("\n", "\n    "))
 
 
-def rehearsed(program: str, folder: Path) -> Record:
+def rehearsed(program: str, folder: Path) -> Trace:
     """The record of a program, which is written to a file."""
     (folder / "train.py").write_text(program)
     header = header_of([str(folder / "train.py")], hooks=True)
-    return Program(header, guarded=True).rehearse(Bounds(0, 60))
+    return Program(header, sandboxed=True).rehearse(Bounds(0, 60))
 
 
 def offered(program: str, folder: Path, fails: str) -> dict[FixKind, list[Fix]]:

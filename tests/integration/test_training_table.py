@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.fixing import births
-from gradscope.fixing.gradient_paths import Ways
+from gradscope.fixing.gradient_paths import Paths
 from gradscope.fixing.runs import Bounds, Program
 from gradscope.launch import origins_run, trial  # noqa: F401 - once, for all forks
 from gradscope.launch.interpreter import header_of
@@ -76,7 +76,7 @@ def is_as_expected(command: str, text: str) -> None:
     assert table is not None
     assert [loss.name for loss in table.losses] == losses
     assert words(table) == {name: of_run(cells) for name, cells in rows.items()}
-    filled = births.filled(table, Ways(program.follow(Bounds(0, 500))))
+    filled = births.filled(table, Paths(program.follow(Bounds(0, 500))))
     assert filled.rehearsed
     assert words(filled) == rows
 

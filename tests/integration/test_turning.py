@@ -196,7 +196,7 @@ with gradscope.watch() as scope:
         if step % 10 == 9:
             shown.append(loss.item())
     state = scope._session.state
-    assert state.lifting.on
+    assert state.suspension.on
     print(state.alarms.values())
 """
     )

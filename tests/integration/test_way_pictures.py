@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gradscope.fixing.gradient_paths import Answer, Arrival, Ways
+from gradscope.fixing.gradient_paths import Answer, Arrival, Paths
 from gradscope.fixing.origins import EngineUse
 from gradscope.fixing.runs import Bounds, Program
 from gradscope.launch.interpreter import header_of
@@ -237,11 +237,11 @@ def program_of(name: str) -> str:
     return texts.get(name) or (BIRTHS / f"{name}.py").read_text(encoding="utf-8")
 
 
-def asked(name: str, what: str | int, folder: Path) -> tuple[Ways, Answer | EngineUse]:
+def asked(name: str, what: str | int, folder: Path) -> tuple[Paths, Answer | EngineUse]:
     """Rehearse a program, and return what is known of parameters or of the call at a line."""
     file = folder / f"{name.replace(' ', '_')}.py"
     file.write_text(program_of(name), encoding="utf-8")
-    ways = Ways(Program(header_of([str(file)], hooks=True), True, started).follow(Bounds(0, 60)))
+    ways = Paths(Program(header_of([str(file)], hooks=True), True, started).follow(Bounds(0, 60)))
     if isinstance(what, int):
         return ways, ways.calls_at(str(file), what)[-1]
     answers = ways.of_leaves(ways.named(what))

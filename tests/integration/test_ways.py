@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.fixing.gradient_paths import Arrival, Cut, Ways
+from gradscope.fixing.gradient_paths import Arrival, Cut, Paths
 from gradscope.fixing.origins import Origins
 from gradscope.fixing.runs import Bounds, Program
 from gradscope.launch.interpreter import header_of
@@ -520,7 +520,7 @@ def marked(program: str, word: str) -> int | None:
     return next((number for number, line in lines if f"# {word}" in line), None)
 
 
-def names(ways: Ways, cut: Cut) -> list[str]:
+def names(ways: Paths, cut: Cut) -> list[str]:
     return sorted(ways.record.leaves[n].name for n in cut.behind)
 
 
@@ -536,7 +536,7 @@ def check(program: str, cut: Cut, reason: str) -> None:
         assert line(next(iter(cut.back), None)) == marked(program, "back")
 
 
-def unreached(ways: Ways) -> list[int]:
+def unreached(ways: Paths) -> list[int]:
     """What an optimizer holds, and neither a call has reached nor a step found with a gradient."""
     own = (*(call.reached for call in ways.losses), *(step.given for step in ways.record.steps))
     reached = frozenset[int]().union(*own)
@@ -549,7 +549,7 @@ def test_it_says_where_the_way_to_a_parameter_is_cut(
     body: str, reason: str, behind: list[str], tmp_path: Path
 ) -> None:
     program = written(body)
-    ways = Ways(followed(program, tmp_path))
+    ways = Paths(followed(program, tmp_path))
     assert ways.record.ended == "enough"
     leaves = unreached(ways)
     assert sorted({ways.record.leaves[n].name for n in leaves}) == behind
@@ -564,7 +564,7 @@ def test_it_says_why_a_call_has_no_graph(
     body: str, reason: str, behind: list[str], tmp_path: Path
 ) -> None:
     program = written(body)
-    ways = Ways(followed(program, tmp_path))
+    ways = Paths(followed(program, tmp_path))
     assert "does not require grad" in ways.record.ended
     call = ways.record.calls[-1]
     assert not call.has_graph
@@ -575,7 +575,7 @@ def test_it_says_why_a_call_has_no_graph(
 
 @pytest.mark.parametrize("body", HEALTHY.values(), ids=HEALTHY)
 def test_it_says_nothing_of_what_is_trained(body: str, tmp_path: Path) -> None:
-    ways = Ways(followed(written(body), tmp_path))
+    ways = Paths(followed(written(body), tmp_path))
     assert ways.record.ended == "enough"
     assert not unreached(ways)
     assert {answer.state for answer in ways.of_leaves(ways.named("enc"))} == {Arrival.ARRIVES}
@@ -610,7 +610,7 @@ def test_a_function_that_gives_no_gradient_is_named(tmp_path: Path) -> None:
             loss.backward()
             optimizer.step()
     """)
-    ways = Ways(followed(program, tmp_path))
+    ways = Paths(followed(program, tmp_path))
     (answer,) = ways.of_leaves(ways.named("scale"))
     assert answer.state is Arrival.LOST
     begin = ways.lost_by(answer.leaves[0])
@@ -620,7 +620,7 @@ def test_a_function_that_gives_no_gradient_is_named(tmp_path: Path) -> None:
 
 def test_it_says_which_exception_left_grad_mode_off(tmp_path: Path) -> None:
     program = written(SKIPPED)
-    ways = Ways(followed(program, tmp_path))
+    ways = Paths(followed(program, tmp_path))
     cut = ways.cuts(ways.record.calls[-1].roots)[0]
     check(program, cut, "mode")
     assert cut.mode is not None
@@ -631,7 +631,7 @@ def test_it_goes_on_to_the_call_that_is_asked_for(tmp_path: Path) -> None:
     later = "head.requires_grad_(False)\nenc.requires_grad_(False)\nloss_of(x, y).backward()\n"
     program = written("def loss_of(x, y):\n    return F.mse_loss(head(enc(x)), y)\n") + later
     assert followed(program, tmp_path).ended == "enough"
-    ways = Ways(followed(program, tmp_path, calls=4))
+    ways = Paths(followed(program, tmp_path, calls=4))
     call = ways.record.calls[-1]
     assert not call.has_graph
     assert not ways.cuts(call.roots)

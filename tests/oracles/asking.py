@@ -17,7 +17,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import saved_tensors_hooks
 
 import gradscope
-from gradscope.collect.marks import Packed, Token
+from gradscope.collect.marks import NodeMark, Packed
 from gradscope.collect.observers import Observer
 from gradscope.detect.foresight import Foresight
 from gradscope.detect.inplace import InPlace
@@ -283,7 +283,7 @@ def _ask(sample: Sample) -> Answers | None:
 
 def marks() -> int:
     """Count what is left of gradscope's in graphs that still live."""
-    return sum(isinstance(one, Packed | Token) for one in gc.get_objects())
+    return sum(isinstance(one, Packed | NodeMark) for one in gc.get_objects())
 
 
 def _counted(packed: list[int], tensor: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 import gradscope
-from gradscope.collect import lifting
+from gradscope.collect import hook_suspension
 from gradscope.collect.state import Overhead
 from gradscope.model import BackwardCall, Certainty, Finding
 from tests.conftest import state_of_python, state_of_the_host
@@ -183,7 +183,7 @@ def compare_in_a_loop(iterations: list[Program]) -> Comparison:
 
     def watched(comparison: Comparison) -> list[list[Outcome]]:
         with (
-            mock.patch.multiple(lifting, _ALIKE=1, _ALIKE_WITHOUT_STEPS=1),
+            mock.patch.multiple(hook_suspension, _ALIKE=1, _ALIKE_WITHOUT_STEPS=1),
             gradscope.watch(),
         ):
             return [run_watched(program, True, comparison) for program in iterations]

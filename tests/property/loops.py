@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import gradscope
-from gradscope.collect import lifting
+from gradscope.collect import hook_suspension
 from gradscope.collect.calls import COUNTS
 from gradscope.model import Summary
 
@@ -97,7 +97,7 @@ def totals(seed: int, *, guards: bool) -> Summary:
     """Return what a watch counts of a loop, and reckons of it where it ``guards``."""
     with pytest.MonkeyPatch.context() as patch, gradscope.watch() as scope:
         for name in () if guards else LIFTED_AFTER:
-            patch.setattr(lifting, name, sys.maxsize)
+            patch.setattr(hook_suspension, name, sys.maxsize)
         for _ in Loop.of(seed).run(seed):
             pass
     return scope.recording().summary

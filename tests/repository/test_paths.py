@@ -27,8 +27,8 @@ def files_in(text: str) -> list[str]:
 
 HOME_OF = {
     "how bytes of saved tensors are counted": "class Ledger",
-    "what begins or ends the mode in which hooks are lifted": "def after_hooked",
-    "what counts as a cut in the way of a gradient": "class Following",
+    "what begins or ends the mode in which hooks are suspended": "def after_hooked",
+    "what counts as a cut in the way of a gradient": "class TensorTracer",
     "one more picture format": "ENCODERS:",
     "one more flag of `gradscope run`": "def run(",
     "torch renames a private attribute": '_find("_C.',

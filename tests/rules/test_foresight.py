@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.detect.lookahead import Foretold, Schedule
+from gradscope.detect.lookahead import Prediction, Schedule
 from gradscope.model import (
     BackwardCall,
     Certainty,
@@ -326,7 +326,7 @@ def test_free_looks_read_a_bounded_part(monkeypatch: pytest.MonkeyPatch) -> None
     schedule = Schedule()
     for _ in range(3):
         assert schedule.is_due("a loop")
-        schedule.read(Foretold(steps=40_000))
+        schedule.read(Prediction(steps=40_000))
     assert not schedule.is_due("another loop")
 
 
@@ -335,7 +335,7 @@ def test_what_was_read_in_vain_is_read_for_few_rounds_again() -> None:
     for kind, steps in (("short", 500), ("long", 5_000)):
         assert schedule.is_due(kind)
         assert schedule.rounds == math.inf
-        schedule.read(Foretold(steps=steps))
+        schedule.read(Prediction(steps=steps))
     assert schedule.is_due("short")
     assert schedule.rounds == math.inf
     assert schedule.is_due("long")

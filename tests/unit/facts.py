@@ -198,7 +198,7 @@ def _pack_result_dies_with_the_saved_tensor() -> bool:
 @fact(
     "node._raw_saved_x.data is the saved tensor, and None once it was freed",
     "collect/nodes.py",
-    "collect/lifting.py",
+    "collect/hook_suspension.py",
     of_name="_C._autograd.SavedTensor.data",
 )
 def _raw_saved_tensors_read_without_unpacking() -> bool:
@@ -270,7 +270,7 @@ def _foreach_checks_first_whether_it_was_freed() -> bool:
 @fact(
     "node._saved_x raises the engine's own error once the saved tensor was freed",
     "collect/nodes.py",
-    "collect/lifting.py",
+    "collect/hook_suspension.py",
 )
 def _saved_attribute_raises_when_freed() -> bool:
     product = _leaf() * _leaf()

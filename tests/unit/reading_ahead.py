@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradscope.program.ahead import iteration, questions
 from gradscope.program.ahead.machine import Machine, Question
-from gradscope.program.ahead.values import NO_MARKS, Mark, Marks
+from gradscope.program.ahead.values import NO_TAINTS, Taint, Taints
 
 
 class Nothing(Question):
@@ -17,9 +17,9 @@ class Nothing(Question):
     def __init__(self, *wanted: Tensor) -> None:
         self.wanted = wanted
 
-    def marks(self, tensor: Tensor) -> Marks:
+    def taints(self, tensor: Tensor) -> Taints:
         found = next((at for at, each in enumerate(self.wanted) if each is tensor), None)
-        return NO_MARKS if found is None else frozenset((Mark(found),))
+        return NO_TAINTS if found is None else frozenset((Taint(found),))
 
 
 def machine_for(*wanted: Tensor) -> Machine:

@@ -37,7 +37,15 @@ from torch.utils._pytree import tree_map
 
 from gradscope.code.bytecode import MISSING, flow_of
 from gradscope.program.ahead.machine import MODELS
-from gradscope.program.ahead.values import Ahead, Raised, Stop, Unknown, is_plain, key_of, value_of
+from gradscope.program.ahead.values import (
+    FutureTensor,
+    Raised,
+    Stop,
+    Unknown,
+    is_plain,
+    key_of,
+    value_of,
+)
 from gradscope.program.variables import on_stack
 
 LIST = [10, 11, 12, 13, 14]
@@ -416,9 +424,9 @@ def test_an_operator_leads_where_its_arguments_lead() -> None:
         lambda: sum([h, h]),
         lambda: (torch.zeros(3).add_(h),)[0],
     ):
-        assert machine.marks(machine.call(function, (), {}))
+        assert machine.taints(machine.call(function, (), {}))
     for function in (lambda: h.detach(), lambda: h > 1, lambda: h.argmax(), lambda: h.data):
-        assert not machine.marks(machine.call(function, (), {}))
+        assert not machine.taints(machine.call(function, (), {}))
     shape = machine.call(lambda: (h[None] @ torch.ones(3, 4)).shape, (), {})
     assert tuple(shape) == (1, 4)
     machine.let_go()
@@ -539,9 +547,9 @@ def test_no_function_of_the_library_breaks_the_reader(module: ModuleType) -> Non
             machine = machine_for(h)
             with contextlib.suppress(Raised, Stop, TypeError, ValueError, LookupError):
                 found = machine.call(function, given, {})
-                marks = machine.held(found)
-                assert isinstance(found, Unknown | Ahead) is False or all(
-                    not mark.sure or isinstance(found, Ahead) for mark in marks
+                taints = machine.held(found)
+                assert isinstance(found, Unknown | FutureTensor) is False or all(
+                    not taint.sure or isinstance(found, FutureTensor) for taint in taints
                 )
             machine.let_go()
 

@@ -11,7 +11,7 @@ import torch
 import gradscope
 from gradscope.api.watch import current
 from gradscope.collect.backward import Backward
-from gradscope.collect.inspector import Looker
+from gradscope.collect.inspector import Inspector
 from tests import known
 
 
@@ -21,7 +21,7 @@ def two_losses() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "part", [(Looker, "look"), (Backward, "_look"), (Backward, "_finish")], ids=str
+    "part", [(Inspector, "walk"), (Backward, "_look"), (Backward, "_finish")], ids=str
 )
 def test_a_failure_is_noted_and_the_call_runs(
     part: tuple[type, str], monkeypatch: pytest.MonkeyPatch
@@ -51,7 +51,7 @@ def test_a_call_that_could_not_begin_is_over(
     with gradscope.watch():
         session = known(current())
         with monkeypatch.context() as patch:
-            patch.setattr(Looker, "look", fail)
+            patch.setattr(Inspector, "walk", fail)
             with nullcontext() if issubclass(raised, Exception) else pytest.raises(raised):
                 two_losses()[0].backward()
         assert session.state.call is None

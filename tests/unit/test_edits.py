@@ -29,10 +29,10 @@ from gradscope.fixing.edits import (
     without_graph,
 )
 from gradscope.fixing.instrumentation import Span
-from gradscope.fixing.patch import Piece, Pieces, apply, block_with, read, together, written
+from gradscope.fixing.patch import TextEdit, TextEdits, apply, block_with, read, together, written
 from gradscope.fixing.rehearsal import Kind
 
-Write: TypeAlias = Callable[..., Pieces]
+Write: TypeAlias = Callable[..., TextEdits]
 """Takes the places that are marked in the program, by where they begin, an outer one first."""
 Case: TypeAlias = tuple[str, str, Write, str] | tuple[str, str, Write, str, str]
 """A name; a program with marks around places, what is written there, and the program then, empty
@@ -101,7 +101,7 @@ def cut(*each: Kind, method: str = "detach") -> Write:
     return lambda here: with_call(here, kinds(*each), method)
 
 
-def added(here: Span) -> Pieces:
+def added(here: Span) -> TextEdits:
     span = here.line, here.column, here.end_line, here.end_column
     return with_call(Span(here.file, *span, is_added=True), TENSOR, "detach")
 
@@ -114,7 +114,7 @@ def unflag(name: str = "retain_graph") -> Write:
     return lambda here: without_flag(here, name)
 
 
-def inside(here: Span, *loops: Span) -> Pieces:
+def inside(here: Span, *loops: Span) -> TextEdits:
     """Put a statement into the first of the loops and functions that stands in its block."""
     file, node = here.statement
     found = [loop.statement[1] for loop in loops]
@@ -123,16 +123,16 @@ def inside(here: Span, *loops: Span) -> Pieces:
     return put_inside(file, [node], behind[0]) if behind else ()
 
 
-def each_time(here: Span) -> Pieces:
+def each_time(here: Span) -> TextEdits:
     guard = source.innermost(here.file, here.line, (ast.If, ast.Try)) or here.statement[1]
     return unguarded(here.file, guard)[1]
 
 
-def each_time_anew(here: Span) -> Pieces:
+def each_time_anew(here: Span) -> TextEdits:
     return made_once(here.file, here.statement[1])[1]
 
 
-def copied(here: Span, *cuts_and_last: Span) -> Pieces:
+def copied(here: Span, *cuts_and_last: Span) -> TextEdits:
     *cuts, last = cuts_and_last
     parts = [with_call(each, TENSOR, "detach") for each in cuts]
     _, node = here.statement
@@ -144,16 +144,16 @@ def rebound(*, is_leaf: bool = False, **own: frozenset[Kind]) -> Write:
     return lambda here: rebinding(here, names, is_leaf=is_leaf)
 
 
-def plain(here: Span) -> Pieces:
+def plain(here: Span) -> TextEdits:
     found = (pieces for each, pieces in uncached(here.file) if here.is_in(here.file, each))
     return next(found, ())
 
 
-def no_graph(here: Span) -> Pieces:
+def no_graph(here: Span) -> TextEdits:
     return without_graph(here.file, here.line)
 
 
-def computed(here: Span, read: Span) -> Pieces:
+def computed(here: Span, read: Span) -> TextEdits:
     file, node = here.statement
     assert isinstance(node, ast.Assign)
     assert isinstance(read.expression, ast.Name)
@@ -1180,8 +1180,8 @@ def test_an_edit(program: str, write: Write, expected: str, tmp_path: Path) -> N
 
 
 def test_nothing_is_written_where_the_file_would_not_parse(tmp_path: Path) -> None:
-    def write(here: Span) -> Pieces:
-        return (Piece(here.file, (here.line, 0), (here.line, 0), "    "),)
+    def write(here: Span) -> TextEdits:
+        return (TextEdit(here.file, (here.line, 0), (here.line, 0), "    "),)
 
     assert edited("y = 1\n«x» = 2\n", write, tmp_path) == b""
     assert edited("y = 1\nx = 2\n", lambda: (), tmp_path) == b""

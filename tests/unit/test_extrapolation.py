@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gradscope.detect.lookahead import Turning
+from gradscope.detect.lookahead import ConditionTracker
 from gradscope.program.ahead.values import compared
 
 NUMBERS = (0, 1, -3, 5e-324, 1e-300, 0.5, 1e300, 1.7e308, -1.7e308)
@@ -15,7 +15,7 @@ NUMBERS = (0, 1, -3, 5e-324, 1e-300, 0.5, 1e300, 1.7e308, -1.7e308)
 @pytest.mark.parametrize("limit", [1, 5e-324, 1.7e308])
 def test_any_numbers_may_be_compared(limit: float) -> None:
     for steps in itertools.product(NUMBERS, repeat=3):
-        turning = Turning()
+        turning = ConditionTracker()
         for call, number in enumerate(steps, 1):
             condition = compared(number, [limit], number < limit)
             assert condition is not None
@@ -24,7 +24,7 @@ def test_any_numbers_may_be_compared(limit: float) -> None:
 
 
 def test_a_counter_turns_where_it_reaches_its_limit() -> None:
-    turning = Turning()
+    turning = ConditionTracker()
     for call in range(1, 20):
         condition = compared(call, [100], call < 100)
         assert condition is not None

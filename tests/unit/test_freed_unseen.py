@@ -11,7 +11,7 @@ from test_subclasses import Dispatching
 from torch import Tensor
 
 import gradscope
-from gradscope.collect import lifting
+from gradscope.collect import hook_suspension
 
 SECOND_TIME = "backward through the graph a second time"
 
@@ -99,7 +99,7 @@ def test_a_foreach_operation_without_hooks(saves: bool) -> None:
 def test_a_foreach_operation_while_the_hooks_are_lifted() -> None:
     leaves = [torch.ones(3, requires_grad=True) for _ in range(2)]
     with (
-        mock.patch.multiple(lifting, _ALIKE=1, _ALIKE_WITHOUT_STEPS=1),
+        mock.patch.multiple(hook_suspension, _ALIKE=1, _ALIKE_WITHOUT_STEPS=1),
         gradscope.watch() as scope,
     ):
         for _ in range(4):

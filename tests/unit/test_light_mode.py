@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from test_lifting import recognizing
+from test_hook_suspension import recognizing
 
 import gradscope
 from gradscope.api.scope import Scope
-from gradscope.collect.lifting import Lifting
+from gradscope.collect.hook_suspension import HookSuspension
 from tests.needs import DETACHED_IS_TOLD, SAVED_IS_TOLD, has
 
 HEALTHY = 200
@@ -337,7 +337,7 @@ def test_who_freed_it_and_where_it_was_made_is_what_the_hooks_would_say(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scope, _, _ = run(HAZARDS[name][1])
-    monkeypatch.setattr(Lifting, "after_hooked", lambda *_: None)
+    monkeypatch.setattr(HookSuspension, "after_hooked", lambda *_: None)
     hooked, _, recognized = run(HAZARDS[name][1])
     assert recognized == 0
     light, full = (

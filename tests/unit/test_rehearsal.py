@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gradscope.fixing.instrumentation import ADD, BEGIN, HEAD, MARK, RENEW, Marker, Span
-from gradscope.fixing.rehearsal import Event, Option, Record, Simulation
+from gradscope.fixing.instrumentation import ADD, BEGIN, HEAD, MARK, RENEW, Instrumenter, Span
+from gradscope.fixing.rehearsal import Event, Option, Simulation, Trace
 
 PROGRAM = """
 import functools, dataclasses
@@ -96,7 +96,7 @@ def test_a_marked_program_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(builtins, ADD, add, raising=False)
     monkeypatch.setattr(builtins, HEAD, lambda number, paths: None, raising=False)
     monkeypatch.setattr(builtins, RENEW, lambda value, owner: value, raising=False)
-    marker = Marker()
+    marker = Instrumenter()
     marked = marker.marked(ast.parse(PROGRAM), "program.py")
     assert _run(marked) == _run(ast.parse(PROGRAM))
     assert len(set(seen)) > 60
@@ -119,7 +119,7 @@ def _step(*leaves: int) -> Event:
     return Event("step", _place(99), leaves=leaves)
 
 
-def gan() -> Record:
+def gan() -> Trace:
     """Return a GAN's iteration: the losses of lines 21 and 26 share the generator's part.
 
     Nodes: 0, 1 accumulate into the generator's and the discriminator's weight; 2 is the generator;
@@ -127,7 +127,7 @@ def gan() -> Record:
     losses.
     """
     after = [[], [], [0], [2], [3, 1], [4], [2], [6, 1], [7]]
-    return Record(
+    return Trace(
         places=[_place(21), _place(26)],
         kinds={0: frozenset({"tensor"}), 1: frozenset({"tensor"})},
         after=after,

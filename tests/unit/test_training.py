@@ -15,7 +15,7 @@ from gradscope.fixing import verify
 from gradscope.fixing.instrumentation import Span
 from gradscope.fixing.patch import Patch, Source, apply, split
 from gradscope.fixing.plan import plan
-from gradscope.fixing.rehearsal import Event, Line, Record
+from gradscope.fixing.rehearsal import Event, Line, Trace
 from gradscope.fixing.runs import Bounds, Program, Run, read_notes, told_place
 from gradscope.fixing.training import Comparison, owners
 from gradscope.model import (
@@ -73,9 +73,9 @@ class Rehearsed:
         self.stepped = (*self.stepped, *leaves)
 
     @property
-    def record(self) -> Record:
+    def record(self) -> Trace:
         size = len(self.after)
-        return Record(
+        return Trace(
             places=self.places, kinds={}, after=self.after, made=self.made,
             saves=[True] * size, leaf={G: G, D: D, E: E}, identities={},
             added={}, events=self.events, leaves=["G.weight", "D.weight", "D.bias"],
@@ -335,7 +335,7 @@ def test_no_run_is_begun_when_the_time_is_up(
         clock[0] += 40
         return Run(replace(recording, findings=(finding,)), (), 0, "")
 
-    def rehearse(program: Program, bounds: Bounds, *changes: object) -> Record:
+    def rehearse(program: Program, bounds: Bounds, *changes: object) -> Trace:
         given.append(bounds.seconds)
         clock[0] += 10
         return rounds().record

@@ -16,7 +16,7 @@ from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
 import gradscope
-from gradscope.collect.tensor_tracer import Following
+from gradscope.collect.tensor_tracer import TensorTracer
 from gradscope.errors import GradscopeError
 from tests.command import ran_well
 from tests.zygote import python
@@ -197,7 +197,7 @@ def test_nothing_of_it_is_left(net: Net, ends: Callable[[], object]) -> None:
 def test_what_fails_in_it_is_noted_and_the_program_goes_on(
     net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Following, "_outs", int)  # no code of the program's, whose errors go on
+    monkeypatch.setattr(TensorTracer, "_outs", int)  # no code of the program's, whose errors go on
     with gradscope.watch(ways=True) as scope:
         loss = net(X).pow(2).mean()
         loss.backward()

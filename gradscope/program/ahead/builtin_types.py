@@ -279,9 +279,9 @@ def _made_by_torch(m: Machine, cls: type, given: Given, named: Named) -> Any:
         return torch.Size(found) if v.is_plain(found) else v.Unknown(why="a size")
     if derives(cls, torch.nn.Parameter):
         data = argument(given, named, 0, "data")
-        return v.Ahead(v.NO_MARKS, tensors.twin(data), True)
+        return v.FutureTensor(v.NO_TAINTS, tensors.twin(data), True)
     if derives(cls, torch.Tensor):
-        return v.Ahead(v.unsure(m.held(given)))
+        return v.FutureTensor(v.unsure(m.held(given)))
     if cls is torch.device or cls is torch.Generator:
         return v.Unknown(why="a device")
     if module.startswith("torch.distributions."):

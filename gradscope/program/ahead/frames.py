@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gradscope.code import source
 from gradscope.code.bytecode import MISSING, NULL_FIRST, Flow, Instruction, Loop, flow_of
 from gradscope.formatting import gathered
-from gradscope.program.ahead.values import NULL, Made, Suspended, lost, reading
+from gradscope.program.ahead.values import NULL, FutureValue, Suspended, lost, reading
 from gradscope.program.sites import USER, owner_of
 from gradscope.program.variables import (
     LOCALS_PROXY,
@@ -32,7 +32,7 @@ NO_RESULT = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE
 _UNREADABLE = ("BEFORE_WITH", "LOAD_SPECIAL", "DICT_MERGE")
 
 
-class Frame(Made):
+class Frame(FutureValue):
     """A frame of the interpreter: ``index`` is the instruction that it stands at.
 
     ``names`` is the mapping in which a module or class keeps its variables. ``live`` is the frame

@@ -49,6 +49,8 @@ _LAPS = 2
 _LISTED = (list, tuple, str, bytes, range, deque)
 _VIEWS: tuple[Any, ...] = type({}.keys()), type({}.values()), type({}.items())
 _HASHED = (dict, set, frozenset, *_VIEWS)
+# One container of each type whose iterator holds the container and a position. A range beyond 64
+# bits has an iterator of a type of its own.
 _EMPTY: tuple[Any, ...] = (
     *((), [], range(0), range(2**70), "", b"", {}, {}.values(), {}.items(), set(), deque()),
 )
@@ -90,7 +92,7 @@ def plain_size(m: Machine, of: Any) -> int | None:
 def item(m: Machine, of: Any, key: Any) -> Any:
     """Return an element."""
     if type(of) is v.Unknown:
-        return v.Unknown(v.unsure(of.marks), of.why)
+        return v.Unknown(v.unsure(of.taints), of.why)
     if v.is_tensor(of):
         return tensors.operate(m, operator.getitem, (of, key), {})
     found = m.method_of_user(of, "__getitem__")
@@ -131,11 +133,11 @@ def unknown_element(m: Machine, found: list[Any]) -> Any:
         return found[0]
     each = [m.held(one) for one in found]
     m.steps += len(found) * _STEPS_PER_ELEMENT
-    is_sure = all(any(mark.sure for mark in marks) for marks in each)
-    marks = v.union(each) if is_sure else v.unsure(v.union(each))
+    is_sure = all(any(taint.sure for taint in taints) for taints in each)
+    taints = v.union(each) if is_sure else v.unsure(v.union(each))
     if found and all(map(v.is_tensor, found)):
-        return v.Ahead(marks)
-    return v.Unknown(marks, "an element")
+        return v.FutureTensor(taints)
+    return v.Unknown(taints, "an element")
 
 
 def _of_dict(m: Machine, of: Any, space: Any, key: Any) -> Any:
@@ -210,7 +212,7 @@ def iterator(m: Machine, of: Any) -> Any:
     if is_exactly(of, v.Elements, v.Suspended):
         return of
     if type(of) is v.Unknown:
-        return of_unknown(m, lambda: v.Unknown(v.unsure(of.marks), of.why), of)
+        return of_unknown(m, lambda: v.Unknown(v.unsure(of.taints), of.why), of)
     if v.is_tensor(of):
         return _rows(m, of)
     found = m.method_of_user(of, "__iter__")
@@ -530,7 +532,7 @@ def advance(m: Machine, each: Any) -> Any:
         return each.step()
     if type(each) is v.Suspended:
         return send(m, each, None)
-    is_live = not issubclass(type(each), v.Made) and m.method_of_user(each, "__next__") is MISSING
+    is_live = not is_a(each, v.FutureValue) and m.method_of_user(each, "__next__") is MISSING
     if is_live or type(each) is v.Unknown:
         return advance(m, _kept(m, each, lambda: iterator(m, each)))
     try:
@@ -544,7 +546,7 @@ def advance(m: Machine, each: Any) -> Any:
 def drain(m: Machine, of: Any) -> list[Any]:
     """Return all elements that are left."""
     if type(of) is v.Unknown:
-        return [v.Unknown(v.unsure(of.marks), of.why) for _ in range(_LAPS)]
+        return [v.Unknown(v.unsure(of.taints), of.why) for _ in range(_LAPS)]
     if is_exactly(of, list, tuple, dict, set, frozenset, v.OwnList):
         return elements_of(m, of)
     each = iterator(m, of)
@@ -560,7 +562,7 @@ def drain(m: Machine, of: Any) -> list[Any]:
 def unpack(m: Machine, of: Any, count: int, *, more: bool = False) -> list[Any]:
     """Return so many elements, or at least so many."""
     if type(of) is v.Unknown:
-        return [v.Unknown(v.unsure(of.marks), of.why) for _ in range(count + more)]
+        return [v.Unknown(v.unsure(of.taints), of.why) for _ in range(count + more)]
     if v.is_tensor(of) and (more or tensors.rows(of) is None):
         return [tensors.part(m, of, at) for at in range(count + more)]
     found = drain(m, of)
@@ -575,7 +577,7 @@ def as_dict(m: Machine, of: Any) -> dict[Any, Any]:
     if is_a(payload, dict):
         return dict(dict.items(payload))
     if type(of) is v.Unknown:
-        if of.marks:
+        if of.taints:
             v.lost(f"a mapping of {of.why}")
         return {}
     if m.lookup(v.kind_of(of), "keys") is not MISSING:

@@ -36,13 +36,17 @@ from gradscope.program.containers import (
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
 from gradscope.program.variables import local_variables
 
-_DEEPEST = 60  # functions within each other: each is read within some frames of our own
-# What is inspected of a value: containers, elements of each, and levels.
+# Simulated functions within each other. Each takes several Python frames of our own, and the
+# program's recursion limit (1,000) counts these as well.
+_DEEPEST = 60
+# What is inspected of a value to find the tensors in it: containers, elements of each, and levels.
+# Higher: fewer paths are lost, since a value that was not seen whole is never clear of tensors.
+# Lower: a value that holds a dataset costs less.
 _MOST_HELD, _MOST_INSIDE, _DEEPEST_HELD = 1_000, 4_096, 7
-# What that costs in steps: one for 16 elements, and two for each container.
+# What that costs of a path's steps: one for 16 elements, and two for each container.
 _PER_STEP, _STEPS_PER_LOOK = 16, 2
-# Branches on unknown values on one path, and visits of the same one: each branch adds a path, and
-# 24 paths are followed.
+# Branches on unknown values on one path, and visits of the same branch: each branch adds a path,
+# and only 24 paths are followed (``questions._MOST_WAYS``).
 _MOST_FORKS = 60
 
 _C_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -56,23 +60,23 @@ OF_C = 1 << 8  # of a class that is written in C
 _ABSTRACT_STATE: Any = vars(abc)["_get_dump"]
 """What an abstract class was found to have registered, among its subclasses, and not among them."""
 _OF_TYPE, _OF_ABSTRACT = class_namespace(type), class_namespace(abc.ABCMeta)
-_GETS_FIELD = type(class_namespace(v.Mark)["held"])
+_GETS_FIELD = type(class_namespace(v.Taint)["held"])
 _WITHOUT_OWN = (threading.local, weakref.ProxyType, weakref.CallableProxyType)
-"""What has the attributes of something else: of each thread, or of what it refers to."""
+"""Types whose instances have attributes of something else: of each thread, or of a referent."""
 MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 
 RULES: Final[dict[str, Callable[..., tuple[str, Any] | None]]] = {}
 """What each instruction does, by its name."""
 
 MODELS: Final[dict[int, Callable[[Any, v.Given, v.Named], Any]]] = {}
-"""What calling something does that is not entered, by its id: to hash what the user wrote may run
-it.
+"""What a call of a function does that is not entered, by the function's id: to hash an object of
+the user may run its code.
 """
 
 
 class Kinds(NamedTuple):
-    """The modules that know what things of one kind do. They are built on the machine, so whoever
-    makes one hands them in.
+    """The modules that know how values of one kind behave. They import the machine, so whoever
+    makes a machine hands them in.
     """
 
     builtin_types: Any
@@ -82,30 +86,38 @@ class Kinds(NamedTuple):
 
 
 class Question:
-    """What is looked for; this one looks for nothing."""
+    """What a reading of the program looks for; this one looks for nothing.
 
-    def marks(self, tensor: torch.Tensor) -> v.Marks:
-        """Return what a live tensor leads to."""
-        return v.NO_MARKS
+    ``detect.lookahead.ReachingTensors`` looks for backward calls on certain graphs.
+    """
 
-    def meets(self, marks: v.Marks, inputs: Sequence[Any] | None) -> bool | None:
-        """Return whether a backward call from there to these inputs runs it; None if unknown."""
+    def taints(self, tensor: torch.Tensor) -> v.Taints:
+        """Return which of the targets a live tensor leads to."""
+        return v.NO_TAINTS
+
+    def meets(self, taints: v.Taints, inputs: Sequence[Any] | None) -> bool | None:
+        """Return whether a call from there to these inputs runs a target; None if unknown."""
         return True
 
     def is_over(self, machine: Machine) -> bool:
-        """Return whether it is known that nothing leads there any more."""
+        """Return whether it is known that nothing leads to a target any more."""
         return False
 
-    def gone(self, machine: Machine, marks: v.Marks) -> frozenset[str]:
+    def gone(self, machine: Machine, taints: v.Taints) -> frozenset[str]:
         """Return the names under which the program has stored something else by then."""
         return frozenset()
 
 
 class Machine:
-    """One way through the program, as far as the steps allow.
+    """Simulates one path of the program from where it stands: an interpreter of its bytecode.
 
-    ``choices`` say which way to go at the first forks; ``steps`` are left, and ``rounds`` of the
-    loops around the starting point.
+    It reads the program's own objects and runs no code of the program: functions written in Python
+    are entered, and ``MODELS`` say what those in C return. What the program would write goes into
+    an ``Overlay``. Values that the program would make are ``FutureValue`` objects; what is not
+    known is ``Unknown``, and a branch on it is a fork.
+
+    ``choices`` say which way to go at the first forks. The path ends after ``steps`` steps, and
+    loops around the starting point are read for ``rounds`` more rounds.
     """
 
     def __init__(
@@ -122,7 +134,7 @@ class Machine:
         self.choices = choices
         self.forks: list[Fork] = []
         self.parted = False
-        """Whether gradients were used by a step, or reset, on this way."""
+        """Whether a step used gradients, or they were reset, on this path."""
         self.compared: Conditions = {}
         self.steps = 0
         self.most_steps = steps
@@ -136,7 +148,7 @@ class Machine:
         self.suspended: dict[int, Frame] = {}
         self.turns: dict[tuple[int, int, int], tuple[int, bool]] = {}
         self.read_at: dict[int, v.Bookmark] = {}
-        self.written: dict[int, tuple[Any, v.Ahead]] = {}
+        self.written: dict[int, tuple[Any, v.FutureTensor]] = {}
         self.known = v.ByIdentity()
         self.live: Sequence[FrameType] = ()
         self.base: Frame | None = None
@@ -147,18 +159,19 @@ class Machine:
         self.cleared: set[int] = set()  # caches
 
     def let_go(self) -> None:
-        """Let go of the program's objects: some hold this machine."""
+        """Release the program's objects: some values hold this machine, in reference cycles."""
         self.overlay = v.Overlay()
         for each in (self.iterators, self.caches, self.suspended, self.written, self.known):
             each.clear()
         self.frames, self.outer, self.base = [], [], None
         v.reading.let_go()
 
-    # ways that part
+    # forks
 
     def decide(self, turn: int = 0) -> bool:
-        """Go one way where both are possible, that which was gone here before; another reading goes
-        the other.
+        """Choose a way at a branch on something unknown; the same one as before at the same branch.
+
+        ``questions.explore`` reads the program again for the other way.
         """
         if not self.frames:
             v.lost("a branch outside of all code")
@@ -175,36 +188,48 @@ class Machine:
         return taken
 
     def note_compared(self, frame: Frame, found: Compared | None) -> None:
-        """Note what a condition of the user's says, the first time."""
+        """Note the numbers that a condition of the user compares, the first time it is reached."""
         if found is not None and frame.of_user:
             self.compared.setdefault((id(frame.code), frame.index), found)
 
-    def meet(self, marks: v.Marks, *, sure: bool, alone: bool) -> None:
-        """A backward call runs what is looked for, ``alone`` if nothing else: the way ends, whoever
-        catches the error.
+    def meet(self, taints: v.Taints, *, sure: bool, alone: bool) -> None:
+        """End the path at a backward call that runs a target, ``alone`` if it runs nothing else.
+        The path ends even if the program would catch the error.
         """
         frame = next((each for each in reversed(self.frames) if each.of_user), self.frames[-1])
         sure = sure and not self.doubt
-        gone = self.question.gone(self, marks)
+        gone = self.question.gone(self, taints)
         note, steps = self._note(frame), self.steps
-        self.hazard = Hazard(note, marks, sure, steps, self.parted, gone, alone)
+        self.hazard = Hazard(note, taints, sure, steps, self.parted, gone, alone)
         raise v.Stop("hazard")
 
     def unknown(self, why: str, *given: Any) -> v.Unknown:
-        """Return the result of what is not known, which was given this."""
-        marks = self.held(given)
-        if marks and any(is_a(each, list, dict, set, v.Instance) for each in given):
-            self.doubt = self.doubt or why  # it may change what they hold
+        """Return the result of calling something unknown with these arguments."""
+        taints = self.held(given)
+        if taints and any(is_a(each, list, dict, set, v.Instance) for each in given):
+            self.doubt = self.doubt or why  # it may put other things into them
         self.may_raise(why)
-        return v.Unknown(v.unsure(marks), why)
+        return v.Unknown(v.unsure(taints), why)
 
     def doubt_of(self, values: Any, why: str) -> None:
-        """Doubt what follows if any of some values leads to what is looked for."""
+        """Doubt what follows, if any of these values leads to a target: a prediction is then not
+        certain.
+        """
         if not self.doubt and self.held(values):
             self.doubt = why
 
     def may_raise(self, why: str) -> None:
-        """Something unknown is called: where the program would catch its error, doubt the rest."""
+        """Take note that something unknown is called. If the program would catch an error of it,
+        the rest of the path is in doubt, because the program may go on elsewhere:
+
+            try:
+                send(metrics)        # unknown; if it fails …
+                loss.backward()      # … this call does not come
+            except ConnectionError:
+                pass
+
+        An error that is not caught ends the program, which makes no prediction wrong.
+        """
         for frame in () if self.doubt else (*self.frames, *self.outer):
             if not frame.of_user or frame.index >= len(frame.flow.instructions):
                 continue
@@ -219,7 +244,7 @@ class Machine:
         raise v.Raised(self.exception(kind, *arguments))
 
     def compute(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """Return what a function of plain values gives, or raise its error in the program."""
+        """Return the result of a function of plain values, or raise its error in the program."""
         try:
             return function(*given, **named)
         except (v.Raised, v.Stop, v.Unordered):
@@ -228,7 +253,7 @@ class Machine:
             return self.throw(type(error), str(error))
 
     def exception(self, kind: type[BaseException], *arguments: Any) -> v.Instance:
-        """Return an exception of the program's."""
+        """Return a simulated exception."""
         made = v.Instance(kind, args=arguments)
         if derives(kind, StopIteration):
             made.fields["value"] = arguments[0] if arguments else None
@@ -236,32 +261,32 @@ class Machine:
 
     # what values lead to
 
-    def marks(self, tensor: Any) -> v.Marks:
-        """Return what a tensor leads to; reading a live one is noted."""
-        if type(tensor) is v.Ahead:
-            return tensor.marks
+    def taints(self, tensor: Any) -> v.Taints:
+        """Return the targets that a tensor leads to; note where a live tensor was read."""
+        if type(tensor) is v.FutureTensor:
+            return tensor.taints
         written = self.written.get(id(tensor))
         if written is not None:
-            return written[1].marks
-        marks: v.Marks = self.known.known(tensor, self.question.marks)
-        if not marks:
-            return marks
+            return written[1].taints
+        taints: v.Taints = self.known.known(tensor, self.question.taints)
+        if not taints:
+            return taints
         note = self.read_at.get(id(tensor))
-        if note is None:  # it was taken out of something
+        if note is None:  # it came out of a container, and no variable was read
             users = (frame for frame in reversed(self.frames) if frame.of_user)
             if (frame := next(users, None)) is None:
-                return marks
+                return taints
             note = self._note(frame)
-        return frozenset(mark._replace(note=note) for mark in marks)
+        return frozenset(taint._replace(note=note) for taint in taints)
 
     def note_read(self, value: Any, frame: Frame, *, first: bool = False) -> None:
-        """Remember where a live tensor was read in the user's code: ``first``, by what held it when
-        the reading began, or else by what has it since.
+        """Remember where the user's code reads a live tensor. ``first``: it reads it from what held
+        it when the reading began; such a place is preferred to later ones.
         """
-        if not frame.of_user or type(value) is v.Ahead or not v.is_tensor(value):
+        if not frame.of_user or type(value) is v.FutureTensor or not v.is_tensor(value):
             return
         first = first and id(value) not in self.written
-        if (first or id(value) not in self.read_at) and self.marks(value):
+        if (first or id(value) not in self.read_at) and self.taints(value):
             self.read_at[id(value)] = self._note(frame)
 
     def _note(self, frame: Frame) -> v.Bookmark:
@@ -269,18 +294,18 @@ class Machine:
         depth, again = (base.depth, base.again) if base is not None else (0, False)
         return v.Bookmark(frame.code, frame.index, depth, again, self.steps)
 
-    def held(self, value: Any) -> v.Marks:
-        """Return what everything leads to that a value holds, the nearest first: as far as
-        ``saw_all`` says.
+    def held(self, value: Any) -> v.Taints:
+        """Return the targets that everything in a value leads to, the nearest first. ``saw_all``
+        tells afterwards whether all of the value was inspected.
         """
-        found, waiting, seen = v.NO_MARKS, deque([(value, 0)]), set[int]()
+        found, waiting, seen = v.NO_TAINTS, deque([(value, 0)]), set[int]()
         while waiting and len(seen) < _MOST_HELD:
             each, depth = waiting.popleft()
             kind = type(each)
             if kind is v.Unknown:
-                found |= each.marks
+                found |= each.taints
             elif v.is_tensor(each):
-                found |= self.marks(each)
+                found |= self.taints(each)
             elif id(each) not in seen and not (each is v.NULL or v.is_plain(each)):
                 seen.add(id(each))
                 if depth < _DEEPEST_HELD:
@@ -308,7 +333,7 @@ class Machine:
         if is_a(value, dict):
             return [*dict.values(overlay.view(value))]
         if kind is tuple:
-            return gc.get_referents(value)  # some places in an iterator's own may be empty
+            return gc.get_referents(value)  # the tuple that zip() reuses may have empty places
         if is_a(value, *v.CONTAINERS):
             return [*self.kinds.iteration.elements_of(self, value)]
         if is_function(value):
@@ -317,12 +342,12 @@ class Machine:
             return [value.__self__]
         if kind is functools.partial:
             return [value.args, value.keywords]
-        if issubclass(kind, v.Made) or is_a(value, type, Module, ModuleType):
+        if issubclass(kind, v.FutureValue) or is_a(value, type, Module, ModuleType):
             return []
         if kind is ContextVar:
             return [value.get(None)]
         inside = [*self.held_fields(value).values()]
-        if kind.__flags__ & OF_C:  # one of C, as an iterator: it may give what it holds
+        if kind.__flags__ & OF_C:  # written in C, such as an iterator: it may return what it holds
             own = self.namespace(value)
             inside += [each for each in gc.get_referents(value) if each is not own]
         return inside
@@ -330,8 +355,8 @@ class Machine:
     # attributes
 
     def namespace(self, of: Any) -> dict[str, Any]:
-        """Return the attributes that an object itself has, without running code of its class; none
-        where the overlay has all of them.
+        """Return the instance attributes of an object without running code of its class; none if
+        the overlay has all of them.
         """
         if type(self.overlay.attributes(of)) is v.OwnDict:
             return {}
@@ -342,7 +367,7 @@ class Machine:
         return {}
 
     def lookup(self, kind: type, name: str, after: type | None = None) -> Any:
-        """Return what a class has under a name, as Python finds it; MISSING if nothing."""
+        """Return what a class or its bases have under a name, as Python finds it, or MISSING."""
         bases = class_bases(kind)
         if after is not None:
             at = next((i for i, base in enumerate(bases) if base is after), len(bases))
@@ -357,13 +382,13 @@ class Machine:
         return MISSING
 
     def method_of_user(self, value: Any, name: str) -> Any:
-        """Return a special method that is written in Python; else MISSING."""
+        """Return a special method if it is written in Python, or MISSING."""
         found = self.lookup(v.kind_of(value), name)
         return found if is_function(found) else MISSING
 
     def held_fields(self, of: Any) -> dict[str, Any]:
-        """Return the attributes that an object itself has by now."""
-        if is_exactly(of, v.Instance, v.Ahead):
+        """Return the instance attributes of an object, with what was written to them."""
+        if is_exactly(of, v.Instance, v.FutureTensor):
             return dict(of.fields)
         in_slots = dict(layout_of(type(of)).in_slots(of))
         found = {**in_slots, **self.namespace(of), **self.overlay.attributes(of)}
@@ -379,12 +404,12 @@ class Machine:
         return default
 
     def find(self, of: Any, name: str) -> Any:
-        """Return an attribute as the program would get it; MISSING where it would raise."""
+        """Return an attribute as the program would get it; MISSING if it would raise an error."""
         kind = type(of)
         if kind is v.Unknown:
-            if name == "backward" and of.marks:
+            if name == "backward" and of.taints:
                 return MethodType(torch.Tensor.backward, of)
-            return v.Unknown(v.unsure(of.marks), of.why)
+            return v.Unknown(v.unsure(of.taints), of.why)
         if v.is_tensor(of):
             return self.kinds.tensors.attribute(self, of, name)
         if kind is v.Super:
@@ -397,7 +422,7 @@ class Machine:
         if kind is MethodType:
             parts = {"__func__": of.__func__, "__self__": of.__self__}
             return parts[name] if name in parts else self.find(of.__func__, name)
-        if kind is v.Instance or not issubclass(kind, v.Made) or id(kind) in v.OWN:
+        if kind is v.Instance or not issubclass(kind, v.FutureValue) or id(kind) in v.OWN:
             return self._find_in_object(of, name)
         if name == "__class__":
             return v.kind_of(of)
@@ -495,7 +520,7 @@ class Machine:
         if kind is _GETS_FIELD:
             place = found.__reduce__()[1][0]
             return (owner.payload if type(owner) is v.Instance else owner)[place]
-        if is_a(found, v.Made):
+        if is_a(found, v.FutureValue):
             return found
         getter = self.lookup(kind, "__get__")
         if is_function(getter):
@@ -504,7 +529,7 @@ class Machine:
 
     def store(self, of: Any, name: str, value: Any) -> None:
         """Store an attribute in an object itself; MISSING deletes it."""
-        is_ours = is_exactly(of, v.Instance, v.Ahead, v.Function)
+        is_ours = is_exactly(of, v.Instance, v.FutureTensor, v.Function)
         space = of.fields if is_ours else self.overlay.attributes_to_write(of)
         self._put(space, name, value)
 
@@ -585,7 +610,7 @@ class Machine:
             return v.Unknown(why="isinstance")
         checks = self.lookup(type(kind), "__instancecheck__")
         if is_exactly(kind, type(torch.nn.Parameter)) and v.is_tensor(value):
-            return type(value) is not v.Ahead and derives(type(value), torch.nn.Parameter)
+            return type(value) is not v.FutureTensor and derives(type(value), torch.nn.Parameter)
         cls, name = v.kind_of(value), "__instancecheck__"
         if derives(cls, kind) or any(checks is each[name] for each in (_OF_TYPE, _OF_ABSTRACT)):
             return self.is_subclass(cls, kind)

@@ -115,8 +115,8 @@ def binary(m: Machine, name: str, left: Any, right: Any, *, in_place: bool) -> A
         return computed(m, getattr(operator, name), (left, right), {})
     given = (left, right)
     if type(left) is v.Unknown or type(right) is v.Unknown:
-        marks = m.held(given)
-        return v.Unknown(v.unsure(marks), "arithmetic") if not marks else m.unknown(name, *given)
+        taints = m.held(given)
+        return v.Unknown(v.unsure(taints), "arithmetic") if not taints else m.unknown(name, *given)
     return m.unknown(f"the operator {word}", *given)
 
 
@@ -596,25 +596,25 @@ def _copy(m: Machine, given: Given, named: Named) -> Any:
 
 
 # A tensor with a graph cannot be copied so: nothing that is copied leads anywhere.
-model(copy.deepcopy)(lambda m, given, named: rebuilt(m, given[0], v.NO_MARKS))
+model(copy.deepcopy)(lambda m, given, named: rebuilt(m, given[0], v.NO_TAINTS))
 
 
-def rebuilt(m: Machine, value: Any, marks: v.Marks | None, *, shaped: bool = True) -> Any:
+def rebuilt(m: Machine, value: Any, taints: v.Taints | None, *, shaped: bool = True) -> Any:
     """Return a container built anew, with other tensors, ``shaped`` as these, that lead there; by
     default where these lead.
     """
     if v.is_tensor(value):
-        leads = m.marks(value) if marks is None else marks
-        return v.Ahead(leads, tensors.twin(value) if shaped else v.NO_TWIN)
+        leads = m.taints(value) if taints is None else taints
+        return v.FutureTensor(leads, tensors.twin(value) if shaped else v.NO_TWIN)
     if is_exactly(value, list, tuple, v.OwnList):
-        each = [rebuilt(m, e, marks, shaped=shaped) for e in iteration.elements_of(m, value)]
+        each = [rebuilt(m, e, taints, shaped=shaped) for e in iteration.elements_of(m, value)]
         return tuple(each) if type(value) is tuple else v.OwnList(each)
     if is_a(value, dict) or type(value) is v.OwnDict:
         pairs = m.overlay.view(value).items()
-        return v.OwnDict((key, rebuilt(m, each, marks, shaped=shaped)) for key, each in pairs)
+        return v.OwnDict((key, rebuilt(m, each, taints, shaped=shaped)) for key, each in pairs)
     if v.is_plain(value) or is_a(value, Module):
         return value
-    return v.Unknown(v.unsure(m.held((value,)) if marks is None else marks), "a copy")
+    return v.Unknown(v.unsure(m.held((value,)) if taints is None else taints), "a copy")
 
 
 def _itself(of: Any) -> Any:

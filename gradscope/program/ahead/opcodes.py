@@ -157,6 +157,8 @@ _SYMBOLS: Final = (
 _SUBSCRIPT: Final = 26  # the argument of BINARY_OP for `a[i]`, from Python 3.14 on
 _MOST_AMONG: Final = 64  # elements of `step in {40, 90}` for which it is known when that turns
 _COMMON: Final = (AssertionError, NotImplementedError, tuple, all, any)
+# COMPARE_OP has its operator above this many bits of its argument; the lower ones are a hint and a
+# flag.
 _COMPARED: Final = 0 if _OLD else 4 if sys.version_info < (3, 13) else 5
 _COMPARE: Final = (operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge)
 
@@ -280,6 +282,8 @@ def _on_set_function_attribute(m: Machine, f: Frame, i: Instruction) -> None:
     f.stack.append(made)
 
 
+# What SET_FUNCTION_ATTRIBUTE sets, by its argument, from Python 3.13 on; annotations (4) change
+# nothing.
 _SET: Final = {1: "__defaults__", 2: "__kwdefaults__", 8: "__closure__"}
 
 

@@ -32,45 +32,52 @@ from gradscope.program.tensors import node_of
 from gradscope.program.variables import local_variables, on_stack
 from gradscope.torch_private import current_node, is_reentrant
 
-MOST_STEPS = 40_000  # of all ways: what is foretold must not depend on how busy a machine is
-# Steps of one path: half of all, so that a path that goes astray leaves some for the others.
+# Steps of all paths together, an instruction each. Steps end a reading, and not a clock, so that
+# what is predicted does not depend on how busy the machine is.
+MOST_STEPS = 40_000
+# Steps of one path: half of all, so that a path that does not come to an end leaves some for the
+# others.
 _MOST_OF_ONE = 20_000
 # Paths that are followed, each from the beginning: every unknown condition doubles them, and four
 # conditions make 16.
 _MOST_WAYS = 24
 # Frames that are read on, from the innermost outwards: as many as a machine nests.
 _MOST_FRAMES = 60
-_MOST_OF_EXPRESSION = 500  # steps: an expression without a loop takes some tens
+# Steps of an expression whose value at the next line is asked for (``values_of``). Without a loop
+# it takes some tens; one with a loop is not worth the time, because this is asked at each line.
+_MOST_OF_EXPRESSION = 500
 # Nodes of an outer call that are checked for reentrant checkpoints; each takes stack when it is
 # destroyed.
 _MOST_NODES = 2_000
 KINDS = Kinds(builtin_types, iteration, tensors, torch_models)
-"""What a machine is told by."""
+"""The models that a machine uses."""
 _STEP = asyncio.Handle._run.__code__
 _ENTRIES = {
     id(torch.Tensor.backward.__code__): False,
     id(torch.autograd.backward.__code__): False,
     id(torch.autograd.grad.__code__): True,
 }
-"""The functions by which a program comes to the engine, by the id of their code; whether they give
-gradients.
+"""The functions by which a program calls the engine, by the id of their code, and whether they
+return gradients.
 """
 
 
 Hooks: TypeAlias = Sequence[tuple[Any, v.Given]]
 _GRADIENT: Final = object()
 """Stands for a gradient that a hook is given."""
-# Hooks of one call that are read: a hook for each parameter is mostly the same function.
+# Hooks of one call that are read. A program that registers one for each parameter mostly registers
+# the same function.
 _MOST_HOOKS = 64
 _LEAF, _OF_MODULES = "AccumulateGrad", "BackwardHookFunctionBackward"
 
 
 @dataclass(slots=True)
 class Explored:
-    """Where the ways come: ``hazards``, and how the others end; ``reasons`` why it is not known.
+    """Where the paths lead.
 
-    ``parting`` are the forks, as the way to the first hazard takes them, of which another way
-    leads elsewhere. ``compared`` are conditions on numbers.
+    ``hazards`` are backward calls that run a target, ``ends`` how the other paths end, and
+    ``reasons`` why something is not known. ``parting`` are the forks that separate the paths to the
+    first hazard from other paths, as the former take them. ``compared`` are conditions on numbers.
     """
 
     hazards: list[Hazard] = field(default_factory=list)
@@ -83,18 +90,23 @@ class Explored:
 
     @property
     def is_certain(self) -> bool:
-        """Whether all ways lead to one and the same backward call."""
+        """Whether all paths lead to one and the same backward call."""
         places = {(id(hazard.note.code), hazard.note.at) for hazard in self.hazards}
         is_sure = all(hazard.sure for hazard in self.hazards)
         return self.is_complete and len(places) == 1 and is_sure and not self.ends
 
 
 def explore(question: Question, start: FromFrames, rounds: float = inf) -> Explored:
-    """Follow the paths, the longest first, for at most ``rounds`` iterations of the loops around
-    the start.
+    """Follow the paths from a starting point, for at most ``rounds`` iterations of the loops around
+    it.
 
-    The other side of each branch on an unknown value is taken once; it is assumed to do the same
-    wherever the branch is met again.
+    Each path is simulated from the beginning: at a branch on an unknown value it takes one side,
+    and a later path takes the other. Each branch is turned only once, on the assumption that it
+    leads to the same wherever it is met again:
+
+        for x in data:
+            if unknown(x):  # two paths, and not two to the power of the number of iterations
+                h = h.detach()
     """
     found = Explored()
     waiting: list[tuple[list[bool], Fork | None]] = [([], None)]
@@ -141,14 +153,14 @@ def _conclude(found: Explored, machine: Machine, kind: str, why: str, fork: Fork
     if kind in ("lost", "raised"):
         found.reasons.append(why)
     if kind == "raised" and machine.forks:
-        return  # a gap in a model, or an error that would come first: no evidence of either
+        return  # either a gap in one of our models, or an error of the program: that is not known
     found.ends.append(kind)
     if fork is not None and found.hazards:
         found.parting.append(fork)
 
 
 def _way(machine: Machine, start: FromFrames) -> tuple[str, str]:
-    """Follow one way; return how it ends, and why."""
+    """Follow one path; return how it ends, and why."""
     try:
         start.run(machine)
     except v.Stop as stop:
@@ -160,14 +172,14 @@ def _way(machine: Machine, start: FromFrames) -> tuple[str, str]:
     except RecursionError:
         return "lost", "deep recursion"
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        return "lost", f"a defect: {error!r}"  # of a model: what it would give is not known
+        return "lost", f"a defect: {error!r}"  # of one of our models
     return "end", "the program ends"
 
 
 class FromFrames:
-    """Starts from the program's frames as they are now.
+    """A starting point for a simulation: the program's frames as they are now.
 
-    ``result`` makes the return value of the call that the innermost frame waits for; without it,
+    ``result`` makes the return value of the call that the innermost frame waits for. Without it,
     that frame is about to run its current instruction. ``hooks`` run within the call.
     """
 
@@ -179,7 +191,9 @@ class FromFrames:
         self._hooks = hooks
 
     def run(self, machine: Machine) -> None:
-        """Run the program on from there, until it ends."""
+        """Simulate the program from there until it ends, frame by frame from the innermost
+        outwards.
+        """
         machine.live = self._frames
         waits = self._result is not None
         frames = [frame_of(each, waits=waits or at > 0) for at, each in enumerate(self._frames)]
@@ -215,7 +229,7 @@ class FromFrames:
             while how == "yield" and code.co_flags & CO_COROUTINE and is_task:
                 if value is not None:
                     v.lost("an event loop that waits")
-                frame.stack.append(None)  # it lets others run, and is resumed in time
+                frame.stack.append(None)  # await asyncio.sleep(0): other tasks run, then this one
                 how, value = _guarded(machine, frame)
             if how == "return" and code.co_name == "__init__" and code.co_argcount:  # of a class
                 made = frame.variables[0]
@@ -223,7 +237,7 @@ class FromFrames:
             if frame.suspended is not None:
                 frame.suspended.state = "suspended" if how == "yield" else "done"
             else:
-                frame.variables, frame.stack = [], []  # what they held may be held by nothing now
+                frame.variables, frame.stack = [], []  # a function that is over holds nothing
             inner = frame
         if how == "raise":
             raise v.Raised(value)
@@ -232,15 +246,16 @@ class FromFrames:
 def _filled_in(given: Any) -> Any:
     if type(given) is tuple:
         return tuple(map(_filled_in, given))
-    return v.Ahead(requires_grad=False) if given is _GRADIENT else given
+    return v.FutureTensor(requires_grad=False) if given is _GRADIENT else given
 
 
 def hooks_of(
     nodes: Sequence[Any], kinds: Sequence[type], tensors: Iterable[Any], modules: Iterable[Module]
 ) -> Hooks:
-    """Return the program's hooks that a call runs for these nodes of its graph, which are of these
-    types, and the arguments of each. A node does not expose its hooks: they are found through the
-    tensors and modules.
+    """Return the program's hooks that a call runs for these nodes of its graph, of these types,
+    each with its arguments.
+
+    A node does not expose its hooks, so they are found through the tensors and modules.
     """
     found: list[tuple[Any, v.Given]] = []
     names = [kind.__name__ for kind in kinds]
@@ -258,7 +273,7 @@ def hooks_of(
 
 
 def _of_program(innermost: FrameType) -> list[FrameType]:
-    """Return the frames from there out to the outermost of the user's."""
+    """Return the frames from the innermost out to the outermost one of the user's code."""
     frames: list[FrameType] = []
     last = 0
     for each in frames_from(innermost):
@@ -273,8 +288,8 @@ def _of_program(innermost: FrameType) -> list[FrameType]:
 
 
 def _run_checkpoints(machine: Machine, entry: FrameType | None) -> None:
-    """Run the recomputations of reentrant checkpoints that an engine call has not reached yet: the
-    engine runs them before any other code of the program.
+    """Simulate the recomputations of reentrant checkpoints that the running engine call has yet to
+    make: it makes them before it returns to any other code of the program.
     """
     own: dict[str, Any] = {} if entry is None else dict(local_variables(entry))
     now, seen = current_node(), set[Any]()
@@ -287,13 +302,16 @@ def _run_checkpoints(machine: Machine, entry: FrameType | None) -> None:
             waiting += [following for following, _ in node.next_functions]
     left = [n for n in seen if is_reentrant(n) and n._sequence_nr() < now._sequence_nr()]
     for node in sorted(left, key=lambda node: -node._sequence_nr()):
-        given = (v.Ahead() if each is None else each for each in node.inputs)
+        given = (v.FutureTensor() if each is None else each for each in node.inputs)
         recomputed = models.in_thread(machine, node.run_function, tuple(given), {})
         torch_models.run_backward(machine, [recomputed])
 
 
 def _is_skipped(machine: Machine, frame: Frame, inner: Frame) -> bool:
-    """Return whether a frame of torch's or Python's is not run on, but what it does is known."""
+    """Return whether a frame of torch or Python is skipped, because its effect is known.
+
+    An optimizer's step uses gradients, and LBFGS calls its closure again.
+    """
     file = frame.code.co_filename
     if frame.of_user:
         return False
@@ -325,7 +343,7 @@ def _guarded(machine: Machine, frame: Frame) -> tuple[str, Any]:
 def _resume(
     machine: Machine, frame: Frame, inner: Frame | None, how: str, value: Any
 ) -> tuple[str, Any]:
-    """Hand what the inner frame gave to one that waited for it, and run that on."""
+    """Give the result of the inner frame to the frame that waits for it, and run that frame on."""
     machine.read_at.clear()  # what is read there has another name
     is_over = frame.instruction.opname == "FOR_ITER" and how == "raise"
     if is_over and machine.is_instance(value, StopIteration) is True:
@@ -375,8 +393,8 @@ def _take(machine: Machine, frame: Frame, inner: Frame | None, how: str, value: 
             given = []
         after = instruction.arg >> 8 if name == "UNPACK_EX" else 0
         more = (instruction.arg & 0xFF) + (name == "UNPACK_EX")
-        marks = v.unsure(machine.held(given))
-        any_of = [v.Unknown(marks, "unpacked, partly read") for _ in range(more + after)]
+        taints = v.unsure(machine.held(given))
+        any_of = [v.Unknown(taints, "unpacked, partly read") for _ in range(more + after)]
         frame.stack += reversed([*any_of, *given[len(given) - after :]][-more - after :])
     elif instruction.is_call:
         frame.stack.append(_through(machine, frame, inner, how, value))
@@ -455,8 +473,8 @@ def start_at_call(user: FrameType, *, is_inner: bool = False, hooks: Hooks = ())
             break
     if entry is None or not is_known or entry.f_back is None:
         return FromFrames(user, lambda: None, hooks)
-    gives = _ENTRIES[id(entry.f_code)]
-    return FromFrames(entry.f_back, lambda: v.Ahead(requires_grad=False) if gives else None, hooks)
+    gives = _GRADIENT if _ENTRIES[id(entry.f_code)] else None
+    return FromFrames(entry.f_back, partial(_filled_in, gives), hooks)
 
 
 def start_after(user: FrameType) -> FromFrames:

@@ -85,44 +85,44 @@ def operate(m: Machine, function: Any, given: v.Given, named: v.Named) -> Any:
     if name in ("allclose", "equal", "is_nonzero", "can_cast", "result_type", "is_tensor"):
         return v.Unknown(why=name)
     builds = m.grad and name not in LEADS_NOWHERE
-    marks = m.held((given, named)) if builds else v.NO_MARKS
+    taints = m.held((given, named)) if builds else v.NO_TAINTS
     apart = builds and _leads_apart(m, given, named)
-    wanted = bool(marks) or named.get("requires_grad") is True or (None if apart else False)
-    result = v.Ahead(marks, _twin_of(m, function, given, named), wanted)
+    wanted = bool(taints) or named.get("requires_grad") is True or (None if apart else False)
+    result = v.FutureTensor(taints, _twin_of(m, function, given, named), wanted)
     result.apart = apart
     out = named.get("out")
     if v.is_tensor(out):
-        write(m, out, marks)
+        write(m, out, taints)
         return out
     if given and v.is_tensor(given[0]) and name in ("getitem", "view", "select", "narrow"):
-        result.base = given[0] if type(given[0]) is v.Ahead else None
+        result.base = given[0] if type(given[0]) is v.FutureTensor else None
     return result
 
 
 def in_place(m: Machine, tensor: Any, given: v.Given, named: v.Named) -> Any:
     """Return a tensor that an operator wrote into: it leads where the arguments lead as well."""
-    write(m, tensor, m.held((given, named)) if m.grad else v.NO_MARKS)
+    write(m, tensor, m.held((given, named)) if m.grad else v.NO_TAINTS)
     return tensor
 
 
-def write(m: Machine, tensor: Any, marks: v.Marks, *, cut: bool = False) -> None:
+def write(m: Machine, tensor: Any, taints: v.Taints, *, cut: bool = False) -> None:
     """Add what a tensor leads to, or replace that; so does what it is a view of."""
-    if type(tensor) is v.Ahead:
-        tensor.marks = marks if cut else tensor.marks | marks
-        if marks:
+    if type(tensor) is v.FutureTensor:
+        tensor.taints = taints if cut else tensor.taints | taints
+        if taints:
             tensor.requires_grad = True
         if tensor.base is not None:
-            write(m, tensor.base, marks)
+            write(m, tensor.base, taints)
         return
-    before = v.NO_MARKS if cut else m.marks(tensor)
-    if not (marks or before or cut):
+    before = v.NO_TAINTS if cut else m.taints(tensor)
+    if not (taints or before or cut):
         return
-    after = v.Ahead(before | marks, functools.cache(lambda: _meta(tensor)))
+    after = v.FutureTensor(before | taints, functools.cache(lambda: _meta(tensor)))
     m.written[id(tensor)] = tensor, after
     with DisableTorchFunction():
         base = tensor._base if tensor._is_view() else None
-    if base is not None and marks:
-        write(m, base, marks)
+    if base is not None and taints:
+        write(m, base, taints)
 
 
 def _override(m: Machine, given: v.Given) -> Any:
@@ -151,15 +151,16 @@ def _leads_apart(m: Machine, *given: Any) -> bool:
 
 
 def is_apart(m: Machine, tensor: Any) -> bool:
-    """Return whether a tensor may need a gradient, and not for what its marks stand for alone."""
-    if m.marks(tensor):
-        return type(tensor) is v.Ahead and tensor.apart
+    """Return whether a tensor may need a gradient, and not for what its taints stand for alone."""
+    if m.taints(tensor):
+        return type(tensor) is v.FutureTensor and tensor.apart
     return _requires_grad(tensor) is not False
 
 
 def _requires_grad(tensor: Any) -> bool | None:
-    found: bool | None = tensor.requires_grad if type(tensor) is v.Ahead else requires_grad(tensor)
-    return found
+    if type(tensor) is v.FutureTensor:
+        return tensor.requires_grad
+    return requires_grad(tensor)
 
 
 # shapes
@@ -184,7 +185,7 @@ class _NoShape(Exception):  # noqa: N818 - no error
 
 def twin(tensor: Any) -> v.Twin:
     """Return the shape of a tensor, to be found when it is asked for."""
-    return tensor.twin if type(tensor) is v.Ahead else functools.cache(lambda: _meta(tensor))
+    return tensor.twin if type(tensor) is v.FutureTensor else functools.cache(lambda: _meta(tensor))
 
 
 def _twin_of(m: Machine, function: Any, given: v.Given, named: v.Named) -> v.Twin:
@@ -270,8 +271,8 @@ def part(m: Machine, tensor: Any, at: int) -> Any:
         found = whole()
         return found if found is None or found is v.ANYTHING else found[at]
 
-    made = v.Ahead(m.marks(tensor), functools.cache(make), _requires_grad(tensor))
-    made.base = tensor if type(tensor) is v.Ahead else None
+    made = v.FutureTensor(m.taints(tensor), functools.cache(make), _requires_grad(tensor))
+    made.base = tensor if type(tensor) is v.FutureTensor else None
     made.apart = is_apart(m, tensor)
     return made
 
@@ -288,7 +289,7 @@ def attribute(m: Machine, tensor: Any, name: str) -> Any:
     if on_class is not m.lookup(Tensor, name) and on_class is not MISSING:
         return m.bind(on_class, tensor, name)
     if name in ("data", "grad"):
-        made = v.Ahead(v.NO_MARKS, twin(tensor), False)
+        made = v.FutureTensor(v.NO_TAINTS, twin(tensor), False)
         return made if name == "data" else v.Unknown(why="grad")
     if name in _PARTS:
         return operate(m, lambda tensor: getattr(tensor, name), (tensor,), {})
@@ -300,14 +301,14 @@ def attribute(m: Machine, tensor: Any, name: str) -> Any:
     if name in _FALSE:
         return False
     if name == "requires_grad":
-        return v.known(True if m.marks(tensor) else _requires_grad(tensor), "requires_grad")
+        return v.known(True if m.taints(tensor) else _requires_grad(tensor), "requires_grad")
     if name in _ASKED:
         return v.Unknown(why=name)
     if name == "__class__":
         return v.kind_of(tensor)
     if on_class is MISSING:
-        is_known = type(tensor) is not v.Ahead or is_a(tensor.twin(), Tensor, type(None))
-        return MISSING if is_known else v.Ahead(tensor.marks)
+        is_known = type(tensor) is not v.FutureTensor or is_a(tensor.twin(), Tensor, type(None))
+        return MISSING if is_known else v.FutureTensor(tensor.taints)
     if type(on_class) is types.FunctionType:
         return types.MethodType(on_class, tensor)
     return v.BuiltinMethod(tensor, name)
@@ -315,7 +316,7 @@ def attribute(m: Machine, tensor: Any, name: str) -> Any:
 
 def set_attribute(m: Machine, tensor: Any, name: str, value: Any) -> None:
     """Store an attribute of a tensor."""
-    if name == "data" and type(tensor) is v.Ahead:
+    if name == "data" and type(tensor) is v.FutureTensor:
         tensor.twin = twin(value)
     m.parted |= name == "grad" and value is None
     if name not in ("data", "grad", "requires_grad"):
@@ -327,7 +328,7 @@ def method(m: Machine, tensor: Any, name: str, given: v.Given, named: v.Named) -
     if name in VALUES:
         return v.Unknown(why=f"{name}()")
     if name == "detach_":
-        write(m, tensor, v.NO_MARKS, cut=True)
+        write(m, tensor, v.NO_TAINTS, cut=True)
         return tensor
     if name in SHAPES:
         found = shape(tensor)
@@ -357,18 +358,18 @@ def method(m: Machine, tensor: Any, name: str, given: v.Given, named: v.Named) -
 def _same(m: Machine, tensor: Any, name: str, given: v.Given, named: v.Named) -> Any:
     if name == "requires_grad_":
         wanted = given[0] if given else named.get("requires_grad", True)
-        if type(tensor) is v.Ahead:
-            tensor.requires_grad = True if tensor.marks else wanted is not False
+        if type(tensor) is v.FutureTensor:
+            tensor.requires_grad = True if tensor.taints else wanted is not False
         return tensor
     if name == "as_subclass":
-        made = v.Ahead(m.marks(tensor), twin(tensor))
+        made = v.FutureTensor(m.taints(tensor), twin(tensor))
         if given and is_a(given[0], type):
             made.kind = given[0]
         return made
     kinds = (*given, *named.values())
     if any(is_exactly(each, torch.dtype) and not each.is_floating_point for each in kinds):
         function = getattr(Tensor, name)
-        return v.Ahead(v.NO_MARKS, _twin_of(m, function, (tensor, *given), named), False)
+        return v.FutureTensor(v.NO_TAINTS, _twin_of(m, function, (tensor, *given), named), False)
     return tensor
 
 
@@ -449,12 +450,12 @@ def layer(m: Machine, module: Any, given: v.Given, named: v.Named) -> Any:
         return given[0]
     weights = [*Module.parameters(module), *Module.buffers(module)]
     weights += [each for each in m.namespace(module).values() if v.is_tensor(each)]
-    marks = m.held((given, named, tuple(weights))) if m.grad else v.NO_MARKS
-    wanted = (bool(marks) or any(map(requires_grad, weights)) or None) if m.grad else False
+    taints = m.held((given, named, tuple(weights))) if m.grad else v.NO_TAINTS
+    wanted = (bool(taints) or any(map(requires_grad, weights)) or None) if m.grad else False
     if v.Instance in map(type, given):  # a PackedSequence: it gives what is no tensor
-        return v.Ahead(marks, v.NO_TENSOR, wanted)
+        return v.FutureTensor(taints, v.NO_TENSOR, wanted)
     run = None if m.namespace(module).get("_modules") else functools.partial(_known, module)
-    return v.Ahead(marks, _twin_of(m, run, given, named), wanted)
+    return v.FutureTensor(taints, _twin_of(m, run, given, named), wanted)
 
 
 # Shapes of arguments for which the result of one layer is kept; when there are more, all are

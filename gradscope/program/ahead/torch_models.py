@@ -33,15 +33,15 @@ def _tensors(m: Machine, given: Any) -> list[Any]:
 
 def run_backward(m: Machine, roots: list[Any], inputs: Any = None) -> None:
     """Call the engine for these roots."""
-    marks = m.held(roots)
-    if marks and not m.within:
+    taints = m.held(roots)
+    if taints and not m.within:
         each = None if inputs is None else _tensors(m, inputs)
         alone = not any(tensors.is_apart(m, root) for root in roots if v.is_tensor(root))
-        sure = frozenset(mark for mark in marks if mark.sure)
+        sure = frozenset(taint for taint in taints if taint.sure)
         if sure and m.question.meets(sure, each):
             m.meet(sure, sure=True, alone=alone)
-        if m.question.meets(marks, each) is not False:
-            m.meet(marks, sure=False, alone=alone)
+        if m.question.meets(taints, each) is not False:
+            m.meet(taints, sure=False, alone=alone)
 
 
 @model(torch.Tensor.backward)
@@ -61,8 +61,8 @@ def _grad(m: Machine, given: Given, named: Named) -> Any:
     each = _tensors(m, argument(given, named, 1, "inputs"))
     run_backward(m, roots, v.OwnList(each))
     creates = m.known_truth(argument(given, named, 4, "create_graph", False))
-    marks = v.unsure(m.held(roots)) if creates else v.NO_MARKS
-    return tuple(v.Ahead(marks, tensors.twin(one), creates) for one in each)
+    taints = v.unsure(m.held(roots)) if creates else v.NO_TAINTS
+    return tuple(v.FutureTensor(taints, tensors.twin(one), creates) for one in each)
 
 
 # whether graphs are built
@@ -112,7 +112,7 @@ def _called_with(m: Machine, given: Given, named: Named) -> Any:
     module, weights, inputs, keywords = (argument(given, named, *each) for each in names)
     each = inputs if type(inputs) is tuple else () if inputs is None else (inputs,)
     found = m.call(module, each, {} if keywords is None else iteration.as_dict(m, keywords))
-    return rebuilt(m, found, m.held((found, weights)) if m.grad else v.NO_MARKS)
+    return rebuilt(m, found, m.held((found, weights)) if m.grad else v.NO_TAINTS)
 
 
 def _mapped(m: Machine, given: Given, named: Named) -> Any:
@@ -128,9 +128,9 @@ def _derived(m: Machine, given: Given, named: Named) -> Any:
     at = places if type(places) is tuple else (places,)
     if not all(type(each) is int and each < len(rest) for each in at):
         return m.unknown("gradients", *rest)
-    marks = v.unsure(m.held((*rest, found))) if m.grad else v.NO_MARKS
+    taints = v.unsure(m.held((*rest, found))) if m.grad else v.NO_TAINTS
     is_shaped = transform in (torch.func.grad, torch.func.grad_and_value)
-    grads = rebuilt(m, tuple(rest[each] for each in at), marks, shaped=is_shaped)
+    grads = rebuilt(m, tuple(rest[each] for each in at), taints, shaped=is_shaped)
     grads = grads if type(places) is tuple else grads[0]
     if transform is torch.func.grad_and_value:
         return grads, found
@@ -244,12 +244,12 @@ def _of_distribution(m: Machine, function: FunctionType, given: Given, named: Na
     if function.__name__ in ("__init__", "set_default_validate_args"):
         return None
     drawn = function.__name__ == "sample" or not m.grad
-    return v.Ahead(v.NO_MARKS if drawn else m.held((given, named)))
+    return v.FutureTensor(v.NO_TAINTS if drawn else m.held((given, named)))
 
 
 def _applied(m: Machine, function: Any, given: Given, named: Named) -> Any:
     """Apply a custom ``autograd.Function``: what comes out leads to all that went in."""
-    return v.Ahead(m.held((given[1:], named)) if m.grad else v.NO_MARKS)
+    return v.FutureTensor(m.held((given[1:], named)) if m.grad else v.NO_TAINTS)
 
 
 def _operator(m: Machine, function: FunctionType, given: Given, named: Named) -> Any:
@@ -263,7 +263,7 @@ def _unknown_of_torch(m: Machine, function: FunctionType, given: Given, named: N
     if inner is not None:
         return m.call(inner, given, named)
     if function.__module__.startswith(("torch.nn.utils.clip_grad", "torch.utils.clip_grad")):
-        return v.Ahead(requires_grad=False)
+        return v.FutureTensor(requires_grad=False)
     return _not_entered(m, function, given, named)
 
 

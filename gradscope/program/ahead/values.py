@@ -49,7 +49,7 @@ class Bookmark(NamedTuple):
     steps: int
 
 
-class Mark(NamedTuple):
+class Taint(NamedTuple):
     """Says that a value leads to the target through the live tensor ``held``, read at ``note``.
 
     ``sure``: everything between the two is known.
@@ -60,39 +60,42 @@ class Mark(NamedTuple):
     sure: bool = True
 
 
-Marks = frozenset[Mark]
-NO_MARKS: Marks = frozenset()
+Taints = frozenset[Taint]
+NO_TAINTS: Taints = frozenset()
 # Live tensors that a simulated value may lead to: the sum over a list of states leads to all of
-# them, and each operation joins the sets of its arguments.
-_MOST_MARKS = 24
+# them, and each operation joins the sets of its arguments. Of more, some are dropped, and a
+# prediction names one of the others.
+_MOST_TAINTS = 24
 
 
-def unsure(marks: Marks) -> Marks:
-    """Return the marks of something unknown that was made of what has these."""
-    return frozenset(mark._replace(sure=False) for mark in marks) if marks else marks
+def unsure(taints: Taints) -> Taints:
+    """Return the taints of an unknown value that was made from values with these taints."""
+    return frozenset(taint._replace(sure=False) for taint in taints) if taints else taints
 
 
-def union(found: Iterable[Marks]) -> Marks:
-    """Return all these marks, or as many as are worth following."""
-    result = NO_MARKS
-    for marks in found:
-        if marks and len(result) < _MOST_MARKS:
-            result |= marks
+def union(found: Iterable[Taints]) -> Taints:
+    """Return the union of these taints, up to ``_MOST_TAINTS``."""
+    result = NO_TAINTS
+    for taints in found:
+        if taints and len(result) < _MOST_TAINTS:
+            result |= taints
     return result
 
 
 class _Alive:
-    """The objects of a set that are still alive. Unlike in a WeakSet, no Python code runs when one
-    dies: an exception that a signal handler raised there would be lost.
+    """A set of weakly referenced objects.
+
+    Unlike with a WeakSet, no Python code runs when one of them dies. If a signal handler raised an
+    exception in such code, Python would print and drop it, and Ctrl-C would do nothing.
     """
 
     def __init__(self) -> None:
-        self._references: list[weakref.ref[Made]] = []
+        self._references: list[weakref.ref[FutureValue]] = []
 
-    def add(self, made: Made) -> None:
+    def add(self, made: FutureValue) -> None:
         self._references.append(weakref.ref(made))
 
-    def __iter__(self) -> Iterator[Made]:
+    def __iter__(self) -> Iterator[FutureValue]:
         found = dict.fromkeys(made for each in self._references if (made := each()) is not None)
         self._references = [*map(weakref.ref, found)]
         return iter(found)
@@ -102,14 +105,16 @@ class _Alive:
 
 
 class _Reading(threading.local):
-    """What the reading of this thread has made, as long as anything refers to it."""
+    """The values that this thread's reading has made, while anything refers to them."""
 
     def __init__(self) -> None:
         self.holding = _Alive()
-        """What may hold other values, and be part of a cycle of references."""
+        """Values that hold other values, and so may be part of a reference cycle."""
 
     def let_go(self) -> None:
-        """Let go of all values: none may outlive the reading, which the collector would decide."""
+        """Release all values now: in a reference cycle they would live on, with objects of the
+        program, until the garbage collector comes.
+        """
         for made in self.holding:
             made.clear()
         self.holding.clear()
@@ -118,37 +123,39 @@ class _Reading(threading.local):
 reading: Final = _Reading()
 
 
-class Made:
-    """What the interpreter made; everything else is an object of the program's, only looked at."""
+class FutureValue:
+    """A value that the interpreter made. All other values are objects of the program, and only
+    read.
+    """
 
     __slots__ = ("__weakref__",)
 
     def __call__(self) -> None:
-        """Be something that can be called, for a method or partial to be made of it."""
+        """Exist, so that Python accepts a value as the function of a method or of a partial."""
 
     def clear(self) -> None:
-        """Let go of what it holds."""
+        """Release what it holds."""
         for name in type(self).__slots__:
             setattr(self, name, None)
 
 
-class Unknown(Made):
-    """Anything at all; ``why`` says in a word what it came from."""
+class Unknown(FutureValue):
+    """A value of which nothing is known; ``why`` says in a word what it came from."""
 
-    __slots__ = ("marks", "why")
+    __slots__ = ("taints", "why")
 
-    def __init__(self, marks: Marks = NO_MARKS, why: str = "") -> None:
-        self.marks = marks
+    def __init__(self, taints: Taints = NO_TAINTS, why: str = "") -> None:
+        self.taints = taints
         self.why = why
 
 
 def known(found: Any, why: str) -> Any:
-    """Return what was found, or something unknown where that is None."""
+    """Return what was found, or an unknown value if that is None."""
     return Unknown(why=why) if found is None else found
 
 
 def any_of(found: Sequence[Any]) -> Any:
-    """Return True if one of these is; else what is not known, if there is something; else False."""
+    """Return True if any of these is True; else an unknown one, if there is one; else False."""
     return any(one is True for one in found) or next((one for one in found if one), False)
 
 
@@ -159,28 +166,28 @@ without memory, or a tuple of them; None if unknown.
 NO_TWIN: Final[Twin] = functools.cache(lambda: None)
 ANYTHING: Final = object()
 NO_TENSOR: Final[Twin] = functools.cache(lambda: ANYTHING)
-"""Of a result that may be another object, whose attributes lead where it leads."""
+"""For a result that may be no tensor, but an object whose attributes lead where it leads."""
 
 
-class Ahead(Made):
-    """A tensor that will be made, or a tuple of those where an operator gives several."""
+class FutureTensor(FutureValue):
+    """A tensor that the program will make, or a tuple of tensors if an operator returns several."""
 
-    __slots__ = ("apart", "base", "fields", "kind", "marks", "requires_grad", "twin")
+    __slots__ = ("apart", "base", "fields", "kind", "requires_grad", "taints", "twin")
 
     def __init__(
-        self, marks: Marks = NO_MARKS, twin: Twin = NO_TWIN, requires_grad: bool | None = None
+        self, taints: Taints = NO_TAINTS, twin: Twin = NO_TWIN, requires_grad: bool | None = None
     ) -> None:
-        self.marks = marks
+        self.taints = taints
         self.twin = twin
-        self.requires_grad = True if marks else requires_grad
-        self.apart = True  # may lead to more than its marks
+        self.requires_grad = True if taints else requires_grad
+        self.apart = True  # may lead to more than its taints
         self.base: Any = None  # of a view: what is written into it is written there as well
         self.fields = OwnDict()
         self.kind: type = torch.Tensor
 
 
-class Instance(Made):
-    """An object that will be made; ``payload`` is what one of a built-in type holds."""
+class Instance(FutureValue):
+    """An object that the program will make; ``payload`` is the content of a built-in type."""
 
     __slots__ = ("fields", "kind", "payload")
 
@@ -191,8 +198,8 @@ class Instance(Made):
         reading.holding.add(self)
 
 
-class Function(Made):
-    """A function that will be made; its attributes are named as those of one that is there."""
+class Function(FutureValue):
+    """A function that the program will make, with the attributes of a Python function."""
 
     __slots__ = (
         *("__closure__", "__code__", "__defaults__", "__globals__", "__kwdefaults__"),
@@ -210,7 +217,7 @@ class Function(Made):
         reading.holding.add(self)
 
 
-class BuiltinMethod(Made):
+class BuiltinMethod(FutureValue):
     """A method of a built-in type, by its name, bound to what it is called on."""
 
     __slots__ = ("name", "owner")
@@ -220,7 +227,7 @@ class BuiltinMethod(Made):
         self.name = name
 
 
-class Cell(Made):
+class Cell(FutureValue):
     """A variable of a function made ahead that functions in it share."""
 
     __slots__ = ("cell_contents",)
@@ -230,7 +237,7 @@ class Cell(Made):
         reading.holding.add(self)
 
 
-class Super(Made):
+class Super(FutureValue):
     """What ``super()`` gives."""
 
     __slots__ = ("after", "owner")
@@ -240,7 +247,7 @@ class Super(Made):
         self.owner = owner
 
 
-class Suspended(Made):
+class Suspended(FutureValue):
     """A generator or coroutine: a frame that is entered again; ``state`` is one of STATES."""
 
     __slots__ = ("frame", "state")
@@ -251,7 +258,7 @@ class Suspended(Made):
         reading.holding.add(self)
 
 
-class Elements(Made):
+class Elements(FutureValue):
     """An iterator: ``step`` gives the next element or raises Exhausted.
 
     ``holds`` are the values that it takes them from.
@@ -265,7 +272,7 @@ class Elements(Made):
         reading.holding.add(self)
 
 
-class Wrapped(Made):
+class Wrapped(FutureValue):
     """What an asynchronous generator gives, to tell it from what that itself waits for."""
 
     __slots__ = ("value",)
@@ -285,11 +292,15 @@ class Exhausted(_Carrying):
 
 
 class Raised(_Carrying):
-    """The program read ahead raises an exception."""
+    """The simulated program raises an exception."""
 
 
 class Stop(Exception):  # noqa: N818 - no error of ours
-    """The reading of one way ends here; ``kind`` is ``lost``, ``end``, ``clear`` or ``hazard``."""
+    """The reading of one path ends here.
+
+    ``kind`` is ``hazard`` if it has come to what is looked for, ``clear`` if nothing leads there
+    any more, ``end`` if the program ends, and ``lost`` if it cannot be read any further.
+    """
 
     def __init__(self, kind: str, why: str = "") -> None:
         super().__init__()
@@ -302,29 +313,29 @@ class Unordered(Exception):  # noqa: N818 - no error of ours
 
 
 def lost(why: str) -> Any:
-    """End this way: what comes now is not known."""
+    """End this path, because what comes now is not known."""
     raise Stop("lost", why)
 
 
 class OwnList(list[Any]):
-    """A list made ahead."""
+    """A simulated list."""
 
 
 class OwnDict(dict[Any, Any]):
-    """A dict made ahead."""
+    """A simulated dict."""
 
 
 class OwnSet(set[Any]):
-    """A set made ahead."""
+    """A simulated set."""
 
 
 class OwnDeque(deque[Any]):
-    """A deque made ahead."""
+    """A simulated deque."""
 
 
 KINDS: Final = ((dict, OwnDict), (list, OwnList), (set, OwnSet), (deque, OwnDeque))
 OWN: Final[dict[int, type]] = {id(own): kind for kind, own in KINDS}
-"""What a container made ahead stands for, by the id of its class: to hash one may run its code."""
+"""The type of a simulated container, by the id of its class: to hash a class may run its code."""
 CONTAINERS: Final = (list, dict, set, frozenset, tuple, deque)
 MUTABLE: Final = (list, dict, set, deque)
 
@@ -335,20 +346,20 @@ PLAIN: Final = ids(
 """Types, by their ids, whose values are compared and computed with as they are."""
 
 
-# Parts of a nested tuple that are checked for code of the user, in some milliseconds.
+# Parts of a nested tuple that are checked for code of the user, in a few milliseconds.
 _MOST_PARTS = 10_000
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether comparing and hashing a value runs none of the user's code.
+    """Return whether comparing and hashing a value runs no code of the user.
 
-    What holds itself, is nested deep or has very many parts is taken to run some.
+    A value that contains itself, or has very many parts, is taken to run some.
     """
     waiting = [value]
     for number, each in enumerate(waiting):  # which grows on the way
         kind = type(each)
         if kind is tuple or kind is frozenset:
-            waiting += gc.get_referents(each)  # what C keeps for itself may have empty places
+            waiting += gc.get_referents(each)  # C may still be filling a tuple
         elif id(kind) not in PLAIN:
             return False
         if number > _MOST_PARTS:
@@ -357,7 +368,7 @@ def is_plain(value: Any) -> bool:
 
 
 class ById(NamedTuple):
-    """A key that is compared by identity in the overlay, as hashing it could run user code."""
+    """A key that is compared by identity, because hashing it could run code of the user."""
 
     value: Any
 
@@ -386,10 +397,10 @@ def value_of(key: Any) -> Any:
 
 
 class ByIdentity(dict[int, tuple[Any, Any]]):
-    """What is known of objects by their ids, which the objects, being held, keep taken."""
+    """What is known of objects, by their ids. It holds the objects, so that no id is used again."""
 
     def known(self, of: Any, find: Callable[[Any], Any]) -> Any:
-        """Return what is known of an object; what is found, where that is nothing yet."""
+        """Return what is known of an object; if that is nothing yet, what ``find`` finds."""
         found = self.get(id(of))
         if found is None:
             found = self[id(of)] = of, find(of)
@@ -397,7 +408,10 @@ class ByIdentity(dict[int, tuple[Any, Any]]):
 
 
 class Overlay:
-    """What the program would have written: everything else is as it is."""
+    """What the simulated program has written to objects. The objects themselves stay as they are.
+
+    ``view`` returns an object as the program would see it, ``to_write`` a copy to write into.
+    """
 
     def __init__(self) -> None:
         self._copies, self._attributes = ByIdentity(), ByIdentity()
@@ -442,9 +456,9 @@ class Overlay:
     def is_untouched(self, of: Any) -> bool:
         """Return whether an object is the program's and nothing would have been written to it."""
         known: Any = (self._copies, self._attributes, self._cells)
-        return not issubclass(type(of), Made | OwnList | OwnDict | OwnSet | OwnDeque) and not any(
-            id(of) in each for each in known
-        )
+        return not issubclass(
+            type(of), FutureValue | OwnList | OwnDict | OwnSet | OwnDeque
+        ) and not any(id(of) in each for each in known)
 
     def written(self) -> Iterator[Any]:
         """Yield what is in all that the program would have written to."""
@@ -498,7 +512,7 @@ def _copied(of: Any) -> Any:
 def kind_of(value: Any) -> type:
     """Return the class of a value, as the program would see it."""
     kind = type(value)
-    if kind is Instance or kind is Ahead:
+    if kind is Instance or kind is FutureTensor:
         found: type = value.kind
         return found
     if kind is Suspended and value.frame is not None:
@@ -513,7 +527,7 @@ _KINDS: Final[dict[int, type]] = {id(Function): FunctionType, id(Cell): CellType
 
 def is_tensor(value: Any) -> bool:
     """Return whether a value is a tensor, live or ahead."""
-    return type(value) is Ahead or derives(type(value), torch.Tensor)
+    return type(value) is FutureTensor or derives(type(value), torch.Tensor)
 
 
 class Fork(NamedTuple):
@@ -532,7 +546,7 @@ class Hazard(NamedTuple):
     """
 
     note: Bookmark
-    marks: Marks
+    taints: Taints
     sure: bool
     steps: int
     parted: bool

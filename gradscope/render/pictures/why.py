@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from textwrap import wrap
 
 from gradscope.code import source
-from gradscope.fixing.gradient_paths import Answer, Arrival, LineState, Ways, spot_of
+from gradscope.fixing.gradient_paths import Answer, Arrival, LineState, Paths, spot_of
 from gradscope.fixing.origins import EngineUse
 from gradscope.formatting import counted
 from gradscope.model import Site
@@ -31,7 +31,7 @@ Key = tuple[str, str, int]
 
 
 def draw_way(
-    ways: Ways, about: Answer | EngineUse, file: str | os.PathLike[str] | None = None
+    ways: Paths, about: Answer | EngineUse, file: str | os.PathLike[str] | None = None
 ) -> Drawing:
     """Draw the ways to the parameters of an answer, or from what a call starts from.
 
@@ -40,7 +40,7 @@ def draw_way(
     return draw_picture(picture_of(ways, about), file)
 
 
-def picture_of(ways: Ways, about: Answer | EngineUse) -> Picture:
+def picture_of(ways: Paths, about: Answer | EngineUse) -> Picture:
     """Return what there is to draw, in so few boxes that it can be read."""
     traced = _Traced(ways, about)
     own = {key: [key] for key in sorted(traced.top, key=lambda key: -traced.top[key])}
@@ -66,7 +66,7 @@ def _between(start: object, end: object) -> LineState:
 class _Traced:
     """The lines that lead from what calls start from to leaves."""
 
-    def __init__(self, ways: Ways, about: Answer | EngineUse) -> None:
+    def __init__(self, ways: Paths, about: Answer | EngineUse) -> None:
         self.ways, self.record, self.origins = ways, ways.record, [*ways.record.origins]
         self.top: dict[Key, int] = {}
         """The last value that was computed at a line."""
@@ -196,7 +196,7 @@ class _Traced:
         return texts + [part for s in said or [cut.why] for part in wrap(s, _MOST_LETTERS)]
 
 
-def _answer_of(call: EngineUse, ways: Ways) -> Answer:
+def _answer_of(call: EngineUse, ways: Paths) -> Answer:
     cuts, frozen = ways.lost(call)
     if call.has_graph:
         return Answer(Arrival.ARRIVES, tuple(sorted(call.reached)), 1, 1)

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from gradscope.fixing.gradient_paths import Answer, Arrival, Cut, LineState, Row, Ways
+from gradscope.fixing.gradient_paths import Answer, Arrival, Cut, LineState, Paths, Row
 from gradscope.fixing.origins import EngineUse
 from gradscope.formatting import counted, lines_told, listed
 from gradscope.model import Site
@@ -25,7 +25,7 @@ _SIGNS = {
 _LAST = {LineState.GRADIENT: ("●", "*"), LineState.BEHIND: ("○", "o"), LineState.BARE: ("○", "o")}
 
 
-def print_answer(answer: Answer, ways: Ways, script: str, console: Console) -> None:
+def print_answer(answer: Answer, ways: Paths, script: str, console: Console) -> None:
     """Print what is known of some leaves that have the same ways."""
     _say(said_of(answer, ways), console)
     leaf = answer.leaves[0]
@@ -53,7 +53,7 @@ def print_answer(answer: Answer, ways: Ways, script: str, console: Console) -> N
             _say(f"what is computed from it ends at {at}", console)
 
 
-def print_call(call: EngineUse, ways: Ways, script: str, console: Console, name: str = "") -> None:
+def print_call(call: EngineUse, ways: Paths, script: str, console: Console, name: str = "") -> None:
     """Print what a call starts from, or a value of some name, and where the way there is cut."""
     record = ways.record
     site = record.site(call.route)
@@ -90,7 +90,7 @@ def print_call(call: EngineUse, ways: Ways, script: str, console: Console, name:
         _say(f"cut as well: {listed(map(_cut_words, cuts[1:]), _MOST_ALSO)}", console)
 
 
-def said_of(answer: Answer, ways: Ways) -> str:
+def said_of(answer: Answer, ways: Paths) -> str:
     """Return what is known of some leaves, in a sentence."""
     first, count = ways.record.leaves[answer.leaves[0]], len(answer.leaves)
     who = f"`{first.name}` {first.shape}"
@@ -99,7 +99,7 @@ def said_of(answer: Answer, ways: Ways) -> str:
     return f"{who}: {_what(answer, ways)}"
 
 
-def _what(answer: Answer, ways: Ways) -> str:
+def _what(answer: Answer, ways: Paths) -> str:
     record = ways.record
     leaf = record.leaves[answer.leaves[0]]
     steps = [step for step in record.steps if step.optimizer == leaf.optimizer]
@@ -140,7 +140,7 @@ def _what(answer: Answer, ways: Ways) -> str:
     return f"no gradient arrives {when}{skips}"
 
 
-def _print_cut(cut: Cut, ways: Ways, console: Console) -> None:
+def _print_cut(cut: Cut, ways: Paths, console: Console) -> None:
     if cut.why and cut.mode_site is None:
         _say(f"why: {cut.why}", console)
     if cut.mode is not None and cut.mode_site is not None:
@@ -158,11 +158,11 @@ def _cut_words(cut: Cut) -> str:
 
 
 def _print_way(
-    call: EngineUse | None, rows: Sequence[Row], cut: str, ways: Ways, script: str, console: Console
+    use: EngineUse | None, rows: Sequence[Row], cut: str, ways: Paths, script: str, console: Console
 ) -> None:
     """Print the lines of a way, the loss on top."""
     is_wide = not console.encoding.lower().startswith(("ascii", "latin", "iso"))
-    site = ways.record.site(call.route) if call is not None else None
+    site = ways.record.site(use.route) if use is not None else None
     if site is not None:
         _print_row("", site, "", "bold", script, console, lead="line ")
     keep = {*range(len(rows))}

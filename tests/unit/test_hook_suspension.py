@@ -22,8 +22,8 @@ from torch.utils.checkpoint import checkpoint
 
 import gradscope
 from gradscope.api.scope import Scope
-from gradscope.collect import lifting, steady
-from gradscope.collect.lifting import Lifting
+from gradscope.collect import hook_suspension, steady
+from gradscope.collect.hook_suspension import HookSuspension
 from gradscope.model import Finding, Summary
 from gradscope.record.file import load
 from gradscope.record.writer import AT_ONCE, WRITE_EVERY
@@ -165,8 +165,8 @@ PROGRAMS = {
 
 def run(source: str, lifted: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[Scope, int]:
     """Run a program in a watch that lifts its hooks as early as it can, or never; and how many calls were recognized."""
-    monkeypatch.setattr(lifting, "_ALIKE", 2 if lifted else 10**9)
-    monkeypatch.setattr(lifting, "_ALIKE_WITHOUT_STEPS", 2 if lifted else 10**9)
+    monkeypatch.setattr(hook_suspension, "_ALIKE", 2 if lifted else 10**9)
+    monkeypatch.setattr(hook_suspension, "_ALIKE_WITHOUT_STEPS", 2 if lifted else 10**9)
     scope, _, recognized = recognizing(HEAD + textwrap.dedent(source))
     return scope, recognized
 
@@ -312,8 +312,8 @@ def top() -> object:
     return None
 
 
-def lifting_of(scope: Scope) -> Lifting:
-    return known(scope._session).state.lifting
+def lifting_of(scope: Scope) -> HookSuspension:
+    return known(scope._session).state.suspension
 
 
 @pytest.fixture
@@ -342,7 +342,7 @@ def test_the_hooks_are_lifted_and_come_back() -> None:
 
 
 def test_every_so_often_a_few_calls_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifting, "_RENEWED", 40)
+    monkeypatch.setattr(hook_suspension, "_RENEWED", 40)
     monkeypatch.setattr(steady, "_READ_FIRST", 1_000)
     loop = Loop()
     with gradscope.watch() as scope:
@@ -655,7 +655,7 @@ def iterate(count):
 
 with gradscope.watch() as scope:
     iterate(60)
-    assert scope._session.state.lifting.on
+    assert scope._session.state.suspension.on
     for _ in range(10):
         iterate(10)
         for _ in range(4):
@@ -678,12 +678,12 @@ def test_calls_that_wait_to_be_written_together_are_all_there_when_asked_for() -
         for _ in range(20):
             space["step"](torch.randn(8, 4))
         assert outer._session is not None
-        assert outer._session.state.lifting.on
+        assert outer._session.state.suspension.on
         assert sum(call.count for call in outer.recording().calls) == 20
         with gradscope.watch(on_call=lambda call: followed.append(call.number)) as inner:
             for _ in range(10):
                 space["step"](torch.randn(8, 4))
-            assert outer._session.state.lifting.on
+            assert outer._session.state.suspension.on
         for _ in range(5):
             space["step"](torch.randn(8, 4))
     assert followed == [*range(21, 31)]
@@ -749,7 +749,7 @@ def test_a_call_within_a_guarded_one_puts_the_hooks_back_once() -> None:
         state = scope._session.state
         for more in [*[False] * 60, True, *[False] * 60, True]:
             step(more)
-            assert len(state.past._toggles) % 2 == state.lifting.on
+            assert len(state.history._toggles) % 2 == state.suspension.on
 
 
 def test_the_totals_of_counted_calls_are_those_of_graphs_of_their_shape() -> None:
@@ -769,15 +769,15 @@ def test_the_totals_of_counted_calls_are_those_of_graphs_of_their_shape() -> Non
 def test_a_call_that_a_signal_has_ended_unseen_is_not_taken_to_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loop, end = Loop(), steady.Counting.end
+    loop, end = Loop(), steady.CallCounter.end
 
-    def interrupted(self: steady.Counting) -> object:
-        monkeypatch.setattr(steady.Counting, "end", end)
+    def interrupted(self: steady.CallCounter) -> object:
+        monkeypatch.setattr(steady.CallCounter, "end", end)
         raise KeyboardInterrupt
 
     with gradscope.watch() as scope:
         loop.iterate(200)
-        monkeypatch.setattr(steady.Counting, "end", interrupted)
+        monkeypatch.setattr(steady.CallCounter, "end", interrupted)
         with pytest.raises(KeyboardInterrupt):
             loop.iterate(10)
         loop.iterate(100)

@@ -1,11 +1,15 @@
-"""Lifts the saved-tensor hooks while iterations repeat, and puts them back for anything new.
+"""Suspends the saved-tensor hooks while iterations repeat, and resumes them for anything new.
 
-While they are in force, a call is *watched*: its graph is looked at in full, and what it saves and
-frees is counted. While they are lifted, calls are *guarded*: a bare walk asks of each graph whether
-all of it is there, unmodified and of known kinds. What such calls save and free is reckoned by what
-was counted with those of their kind that were watched, and only when somebody asks for totals.
+Saved-tensor hooks cost time at every operation. While they are in force, a backward call is
+*watched*: its graph is inspected in full, and what it saves and frees is counted. While they are
+suspended, a call is *guarded*: a fast walk finds whether each node of its graph is of a known kind,
+and whether all that the graph saved is there and unmodified. It needs no hooks and leaves no marks.
 
-The walk reads what the nodes saved, with no hooks and no marks.
+What guarded calls save and free is not counted but estimated, from the watched calls of the same
+``CallPattern``, and only when somebody asks for totals.
+
+``HookSuspension`` decides when the hooks are suspended and resumed. ``Recognizer`` makes the fast
+walk, and learns from full inspections what it may skip.
 """
 
 from __future__ import annotations
@@ -22,17 +26,17 @@ from gradscope.collect.calls import (
     COUNTS,
     INPUTS,
     Call,
+    CallPattern,
     CallSite,
     Counted,
     EngineCall,
-    Habit,
-    HabitKey,
+    PatternKey,
     Reads,
     Shape,
 )
 from gradscope.collect.generations import OTHER, Generations
-from gradscope.collect.inspection import Look
-from gradscope.collect.marks import KEY, Census, Packed, Token, Weight
+from gradscope.collect.inspection import Inspection
+from gradscope.collect.marks import KEY, Census, GraphMark, NodeMark, Packed
 from gradscope.collect.nodes import (
     Kind,
     kind_of,
@@ -53,68 +57,88 @@ _FEW_NODES = StackLimit.OTHER_THREAD_NODES  # no stack is too small for them
 # takes a tuple with one class for each node. When there are more, all are forgotten and learnt
 # again.
 _MOST_KNOWN = 200
-# Kinds of calls, and kinds of nodes in one of them. Programs have tens of each; a Function class
-# defined in a loop makes new kinds without end.
-_MOST_HABITS, _MOST_KINDS = 1_000, 1_000
+# Kinds of calls, and kinds of nodes in one of them. Programs have tens of each, but one that
+# defines a class of Function in a loop has new kinds of nodes without end:
+#
+#     for x in data:
+#         class Scale(torch.autograd.Function): ...
+#         Scale.apply(net(x)).sum().backward()
+_MOST_PATTERNS, _MOST_KINDS = 1_000, 1_000
 # How many known graphs, the newest, are searched for the neighbours of a node in a new graph.
+# Higher: the node of a rare branch is more often given its line. Lower: a new graph costs less,
+# since each of these graphs is gone through node by node.
 _MOST_COMPARED = 16
 
-# How many neighbours on either side must be the same to tell where a node was made. Four tell
-# more places apart; two are tried where no known graph has the same four, next to what varies.
+# How many neighbours on either side must be the same to tell where a node was made. Four tell more
+# lines apart: two layers of one kind have different neighbours. Two are tried if no known graph has
+# the same four, as next to a part that is not in each iteration:
+#
+#     h = layer(x)
+#     if step % 5 == 0:
+#         h = h + noise()  # the nodes before and after it have new neighbours here
 _REACHES = (4, 2)
 
 _Window = tuple[type | None, ...]
 
 _FUNCTION: Reads = (("function", "", "", None),)
 _LEAF: Reads = (("leaf", "", "", None),)
-"""Stand for the saved tensors of a Python Function, which are read in another way, and for those
-of a leaf, which has none.
+"""Stand for the saved tensors of a Python Function, which are read in a different way, and for
+those of a leaf, which has none.
 """
 
 
+# What counting the nodes of a graph gives: its shape, or the shape of a graph like it; whether its
+# own shape is new; and the numbers of its nodes in depth-first order, 0 for leaves.
+Counts = tuple[Shape, bool, list[int]]
 _Read = tuple[set[Node], list[type], list[int], Mapping[int, int], int, int]
-"""What a bare walk has read of a graph: its nodes, their kinds and sequence numbers in depth-first
-order, which of them other threads have built, and how many tensors and bytes they saved.
+"""What the fast walk has read of a graph: its nodes, their kinds and sequence numbers in
+depth-first order, which of them other threads have built, and how many tensors and bytes they
+saved.
 """
 
 
 class Recognizer:
-    """Knows by local facts which graphs need no full look: each kind of node was met at calls of
-    this kind and can be read, and all that they saved reads without an error.
+    """Tells which graphs need no full inspection, from facts about single nodes.
+
+    A graph is recognized if each of its nodes is of a kind that a full inspection has met in calls
+    of the same pattern, and all that the nodes saved can be read without an error. The graph as a
+    whole may be new: sequences of any length are recognized.
     """
 
     def __init__(
         self, generations: Generations, census: Census, room_for: Callable[[int], int]
     ) -> None:
         self.is_mixed = False
-        """Whether the last graph that was not recognized was built in part before the hooks were
-        lifted.
+        """Whether the last graph that was not recognized had nodes from before the hooks were
+        suspended: such a graph is inspected in full, and is no reason to resume the hooks.
         """
         self._generations = generations
         self._census = census
         self._room_for = room_for
-        self._habits: dict[HabitKey, Habit] = {}
-        self._known: dict[tuple[Habit, tuple[type, ...]], Shape] = {}
-        self._reckoned: Sequence[int] = (0,) * len(COUNTS)  # of habits that are forgotten
+        self._patterns: dict[PatternKey, CallPattern] = {}
+        self._known: dict[tuple[CallPattern, tuple[type, ...]], Shape] = {}
+        self._reckoned: Sequence[int] = (0,) * len(COUNTS)  # of patterns that are forgotten
 
     def look(
-        self, call: Call, asked: EngineCall, roots: Sequence[Node], lifted: int, *, guarded: bool
+        self, call: Call, asked: EngineCall, roots: Sequence[Node], suspended: int, *, guarded: bool
     ) -> bool:
-        """Note in a call what a bare walk finds, and return whether nothing of it is new, freed or
-        stale; the hooks were lifted at number ``lifted``. ``guarded``: hooks of the program's may
-        be on what the graph saved.
+        """Walk the graph of a call fast, and return whether nothing in it is new, freed or stale.
+        If so, note in the call what the walk has found.
+
+        The hooks were suspended at sequence number ``suspended``. ``guarded``: the program has
+        saved tensor hooks of its own, which may have packed what the graph saved.
         """
         self.is_mixed = False
-        habit = call.habit
-        known = habit.shape
+        pattern = call.pattern
+        known = pattern.shape
         if known is None or known.record is None or not roots:
             return False
         if len(roots) < len(asked.outputs) and asked.bare:  # some are leaves, or have no graph
             return False
         if asked.inputs and asked.constant:
             return False
-        oldest = self._generations.oldest_of(habit.ended)
-        read = self._read(roots, habit, oldest, lifted, guarded=guarded)
+        oldest = self._generations.oldest_of(pattern.ended)
+        read = self._read(roots, pattern, oldest, suspended, guarded=guarded)
         if read is None:
             return False
         seen, kinds, numbers, elsewhere, tensors, nbytes = read
@@ -125,30 +149,32 @@ class Recognizer:
             self._generations.see_built(numbers[i], counts=True)
         newest = self._generations.newest
         lowest = min(filter(None, numbers), default=newest)
-        if lowest < oldest and sum(0 < number < oldest for number in numbers) > habit.old:
+        if lowest < oldest and sum(0 < number < oldest for number in numbers) > pattern.old:
             return False  # it grows from call to call
         is_old = lowest < newest or elsewhere
         call.fresh = (
             self._count_fresh(numbers, elsewhere) if is_old else len(numbers) - numbers.count(0)
         )
-        shape = self._known.get((habit, tuple(kinds)))
+        shape = self._known.get((pattern, tuple(kinds)))
         call.of_new_shape = shape is None or shape.record is None
         call.shape = shape or known
-        call.size = habit.scaled(tensors, nbytes)
+        call.size = pattern.scaled(tensors, nbytes)
         call.guarded, call.exact = True, False
         call.numbers = array("Q", numbers)
         return True
 
     @staticmethod
-    def is_countable(habit: Habit) -> bool:
-        """Return whether the numbers of the nodes of such graphs tell that they are whole."""
-        return ACCUMULATE_GRAD is not None and _FUNCTION not in habit.reads.values()
+    def is_countable(pattern: CallPattern) -> bool:
+        """Return whether such a call may be only counted: whether the numbers of its nodes tell
+        that the graph is whole. They do not tell it of a Python Function.
+        """
+        return ACCUMULATE_GRAD is not None and _FUNCTION not in pattern.reads.values()
 
     def numbers_of(self, root: Node, shape: Shape, oldest: int) -> list[int] | None:
-        """Walk a graph as the full look does, and return the numbers of its nodes, 0 for leaves;
-        None if it has not this shape, or a node is older than ``oldest``.
+        """Walk a graph as the full inspection does, and return the numbers of its nodes, 0 for
+        leaves; None if it does not have this shape, or a node is older than ``oldest``.
 
-        This runs at every call of a steady loop, so it walks by itself, with local names.
+        This runs at every call of a steady loop, so it has its own loop with local names.
         """
         numbers: list[int] = []
         seen: set[Node] = set()
@@ -177,20 +203,19 @@ class Recognizer:
             return None
         return numbers if seen.issuperset(stack) else None
 
-    def count(self, root: Node, habit: Habit, oldest: int) -> tuple[Shape, bool, list[int]] | None:
-        """Return the shape of a graph, or that of one like it, whether it is none that is known,
-        and its numbers, 0 for leaves; None if a node is older than ``oldest``, or if its like was
-        not met.
+    def count(self, root: Node, pattern: CallPattern, oldest: int) -> Counts | None:
+        """Walk a graph of unknown shape, reading only kinds and numbers; None if a node is older
+        than ``oldest``, or is of a kind that was not met before.
         """
-        read = self._read([root], habit, oldest, 0, guarded=False, unread=True)
-        if read is None or habit.shape is None or habit.shape.record is None:
+        read = self._read([root], pattern, oldest, 0, guarded=False, unread=True)
+        if read is None or pattern.shape is None or pattern.shape.record is None:
             return None
         _, kinds, numbers, *_ = read
         if min(filter(None, numbers), default=oldest) < oldest:
             return None
-        shape = self._known.get((habit, tuple(kinds)))
+        shape = self._known.get((pattern, tuple(kinds)))
         of_new_shape = shape is None or shape.record is None
-        return shape or habit.shape, of_new_shape, numbers
+        return shape or pattern.shape, of_new_shape, numbers
 
     def _count_fresh(self, numbers: Sequence[int], elsewhere: Iterable[int]) -> int:
         """Count the nodes that were built since the last call."""
@@ -199,67 +224,69 @@ class Recognizer:
         others = (numbers[i] for i in elsewhere)
         return fresh + sum(generations.of(number) == generations.latest for number in others)
 
-    def habit_of(self, key: HabitKey) -> Habit:
-        """Return the habit of these calls, made new if there is none; of too many forget all."""
-        habit = self._habits.get(key)
-        if habit is None:
-            if len(self._habits) >= _MOST_HABITS:
+    def pattern_of(self, key: PatternKey) -> CallPattern:
+        """Return the pattern of these calls, a new one if there is none; forget all if there are
+        too many.
+        """
+        pattern = self._patterns.get(key)
+        if pattern is None:
+            if len(self._patterns) >= _MOST_PATTERNS:
                 self._reckoned = self.reckoned
-                self._habits.clear()
-            habit = self._habits[key] = Habit()
-        return habit
+                self._patterns.clear()
+            pattern = self._patterns[key] = CallPattern()
+        return pattern
 
     def begin_anew(self) -> None:
-        """Look at each kind of call in full again before its graphs are recognized."""
-        for habit in self._habits.values():
-            habit.begin_anew()
+        """Require a full inspection of each kind of call before its graphs are recognized again."""
+        for pattern in self._patterns.values():
+            pattern.begin_anew()
 
     @property
     def reckoned(self) -> Sequence[int]:
-        """What guarded calls have saved, freed and dropped, by those that were watched: in a loop
-        all that was saved and not freed is dropped, sooner or later.
+        """Estimates what guarded calls have saved, freed and dropped, from the watched calls. In a
+        loop, all that was saved and not freed is dropped sooner or later.
         """
-        of_habits = (each for habit in self._habits.values() for each in habit.reckoned)
+        of_patterns = (each for pattern in self._patterns.values() for each in pattern.reckoned)
         saved, saved_bytes, freed, freed_bytes, returned, *_ = map(
-            sum, zip(self._reckoned, *of_habits, strict=True)
+            sum, zip(self._reckoned, *of_patterns, strict=True)
         )
         dropped = saved - freed - self._census.kept_tensors
         dropped_bytes = saved_bytes - freed_bytes - self._census.kept_bytes
         kept = saved, saved_bytes, freed, freed_bytes, returned
         return *kept, max(0, dropped), max(0, dropped_bytes)
 
-    def learn(self, call: Call, look: Look) -> bool:
-        """Learn from a look in full what a bare walk needs to know; return whether it would have
-        recognized the graph already.
+    def learn(self, call: Call, look: Inspection) -> bool:
+        """Learn from a full inspection what the fast walk needs to know; return whether that would
+        have recognized this graph already.
         """
-        habit, shape = call.habit, call.shape
+        pattern, shape = call.pattern, call.shape
         if len(look.nodes) > _MOST_NODES:
             return False
-        known = habit.shape is not None
-        if len(habit.reads) > _MOST_KINDS:
-            habit.reads.clear()
-        for node, token in zip(look.nodes, look.tokens, strict=True):
-            if type(node) not in habit.reads:
+        known = pattern.shape is not None
+        if len(pattern.reads) > _MOST_KINDS:
+            pattern.reads.clear()
+        for node, mark in zip(look.nodes, look.marks, strict=True):
+            if type(node) not in pattern.reads:
                 known = False
-                reads = _reads_of(node, token)
+                reads = _reads_of(node, mark)
                 if reads is None:
                     return False
-                habit.reads[type(node)] = reads
-        habit.shape = shape
+                pattern.reads[type(node)] = reads
+        pattern.shape = shape
         if self._generations.others:
-            numbers = enumerate(token.sequence_nr for token in look.tokens)
+            numbers = enumerate(mark.sequence_nr for mark in look.marks)
             shape.elsewhere = {i: n - n % OTHER for i, n in numbers if OTHER <= n < NO_SEQUENCE_NR}
-        oldest = self._generations.oldest_of(habit.ended)
-        older = [token for token in look.tokens if token.sequence_nr < oldest]
-        habit.old = max(habit.old, len(older))
-        known = known and not any(token.has_buffers for token in older)
-        if shape.recognizable is None and (not call.exact or habit.scale is None):
-            self._learn_exactly(habit, shape, look)
+        oldest = self._generations.oldest_of(pattern.ended)
+        older = [mark for mark in look.marks if mark.sequence_nr < oldest]
+        pattern.old = max(pattern.old, len(older))
+        known = known and not any(mark.has_buffers for mark in older)
+        if shape.recognizable is None and (not call.exact or pattern.scale is None):
+            self._learn_exactly(pattern, shape, look)
         seen = SAVED_TENSORS_ARE_READABLE or not look.foreign
         return known and shape.recognizable is not False and seen
 
-    def _learn_exactly(self, habit: Habit, shape: Shape, look: Look) -> None:
-        """Read a graph as the bare walk will, and remember how to know one of its shape."""
+    def _learn_exactly(self, pattern: CallPattern, shape: Shape, look: Inspection) -> None:
+        """Read a graph as the fast walk will, and remember its shape if all of it can be read."""
         shape.recognizable = False
         sizes: list[int] = []
         for node in look.nodes:
@@ -269,17 +296,18 @@ class Recognizer:
             sizes += of_node
         shape.recognizable = True
         if sizes:
-            habit.scale = (look.tensors / len(sizes), look.nbytes / max(sum(sizes), 1))
+            pattern.scale = (look.tensors / len(sizes), look.nbytes / max(sum(sizes), 1))
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[habit, tuple(look.kinds)] = shape
+        self._known[pattern, tuple(look.kinds)] = shape
 
     def places_of(self, kinds: tuple[type, ...], place: Place | None) -> list[Place | None]:
-        """Return where the nodes of a graph were made, by known graphs that a call at ``place`` has
-        met.
+        """Return the lines that made the nodes of a graph, as far as known graphs of calls at
+        ``place`` tell.
 
-        Where none has the same nodes, a node was made where those were whose kind and neighbours in
-        depth-first order are the same; None where these are of several places.
+        If no known graph has the same kinds of nodes, a node was made where known nodes with the
+        same kind and the same neighbours in depth-first order were made; None if these were made at
+        several lines.
         """
         known = [s for s in self._known.values() if place in (None, s.signature.place)]
         same = [shape for shape in known if shape.signature.kinds == kinds]
@@ -302,23 +330,24 @@ class Recognizer:
     def _read(
         self,
         roots: Sequence[Node],
-        habit: Habit,
+        pattern: CallPattern,
         oldest: int,
-        lifted: int,
+        suspended: int,
         *,
         guarded: bool,
         unread: bool = False,
     ) -> _Read | None:
-        """Walk a graph as the full look does, and read all that it saved, or nothing of that
-        (``unread``).
+        """Walk a graph as the full inspection does, and read all that it saved, or nothing of that
+        if ``unread``.
 
-        None if a node of this thread that saves something is older than ``oldest`` or ``lifted``,
-        if one cannot be read, or if its like was not met. Reading what was saved without hooks runs
-        torch's own check of its version, and no code of the program's; what hooks of the program's
-        have packed is only asked whether it is there. This runs at every call of a steady loop, so
-        it walks by itself, with local names.
+        Return None if a node of this thread that saves something is older than ``oldest`` or
+        ``suspended``, if a saved tensor cannot be read, or if a node is of a new kind. To read a
+        tensor that was saved without hooks runs torch's own check of its version, and no code of
+        the program. A tensor that hooks of the program have packed is not unpacked: the walk only
+        finds whether it is there. This runs at every call of a steady loop, so it has its own loop
+        with local names.
         """
-        reads_of, youngest = habit.reads.get, max(oldest, lifted)
+        reads_of, youngest = pattern.reads.get, max(oldest, suspended)
         kinds: list[type] = []
         numbers: list[int] = []
         seen: set[Node] = set()
@@ -403,7 +432,7 @@ class Recognizer:
                         return None  # a tensor subclass, whose code is not to run
         except RuntimeError:  # freed or stale
             return None
-        shape = self._known.get((habit, tuple(kinds))) if others else None
+        shape = self._known.get((pattern, tuple(kinds))) if others else None
         elsewhere = {} if shape is None else shape.elsewhere
         older = [numbers[i] for i in late if i not in elsewhere]
         if older:
@@ -413,36 +442,37 @@ class Recognizer:
 
 
 def _windows(kinds: tuple[type, ...], reach: int) -> list[_Window]:
-    """Return each kind with those of its neighbours, so many on either side."""
+    """Return for each node its kind and the kinds of ``reach`` neighbours on either side."""
     padded = (*(None,) * reach, *kinds, *(None,) * reach)
     return [padded[i : i + 2 * reach + 1] for i in range(len(kinds))]
 
 
 def _unpacked(node: Node, name: str) -> Any:
-    """Read what a node saved where a saved tensor does not say by itself what it holds."""
+    """Read what a node saved if this torch does not tell of a saved tensor what it holds."""
     value, by_hooks = slots.unpacked(node, name)
     if by_hooks:
         slots.let_go(value, by_hooks)
     return value
 
 
-def _reads_of(node: Node, token: Token) -> Reads | None:
-    """Return what to read of nodes of this kind; None if that is not all that the hooks saw."""
+def _reads_of(node: Node, mark: NodeMark) -> Reads | None:
+    """Return what to read of nodes of this kind; None if the hooks saw more than can be read."""
     kind = kind_of(type(node))
     if kind.is_slices or kind.is_compiled or kind.is_unnamed:
         return None
     sizes = _sizes(node, kind)
-    if sizes is None or len(sizes) < len(token.packs):
+    if sizes is None or len(sizes) < len(mark.packs):
         return None
     return _LEAF if kind.is_leaf else _FUNCTION if kind.is_function else kind.reads
 
 
 def _sizes(node: Node, kind: Kind) -> list[int] | None:
-    """Return the bytes of each tensor that a node saved, without unpacking anything: 0 for what
-    hooks of the program's have packed.
+    """Return the bytes of each tensor that a node saved, without unpacking anything: 0 for tensors
+    that hooks of the program have packed.
 
-    None for tensor subclasses, whose code must not run, where such hooks could not be told later,
-    and where torch raises: for a list that was freed, and for sparse tensors, which have no size.
+    Return None for tensor subclasses, whose code must not run; if such hooks could not be
+    recognized later; and if torch raises: for a list that was freed, and for sparse tensors, which
+    have no size.
     """
     sizes = []
     try:
@@ -471,10 +501,10 @@ def _nbytes(tensor: torch.Tensor) -> int:
 
 
 def _packed_by_theirs(node: Node, name: str, met: set[int]) -> int | None:
-    """Count which of a node's saved tensors hooks of the program's have packed. Unpacks nothing.
+    """Count the saved tensors of a node that hooks of the program have packed; unpack none of them.
 
-    None where one of them is not there, or stands for a checkpoint with stale inputs. ``met``: the
-    hooks that were asked for that.
+    Return None if one of them is not there, or stands for a checkpoint whose inputs are stale.
+    ``met`` has the ids of the hooks whose checkpoints were checked.
     """
     count = 0
     for each in slots.each_saved(node, name):
@@ -504,55 +534,69 @@ _ALIKE, _ALIKE_WITHOUT_STEPS = 8, 24
 # took 0.7 to 0.9 s more than without a watch; with these, and fewer tensors compared at each
 # line, 0.3 to 0.5 s.
 _FEWER, _FEWER_WITHOUT_STEPS, _MUCH = 3, 9, 1_500
-# After this many guarded calls, a few are watched again, to correct totals that change slowly:
-# three in 2,000 cost little.
+# After this many guarded calls, three are watched again to correct the estimates: what iterations
+# save may change slowly, as with sequences that become longer. Three in 2,000 cost little.
 _RENEWED, _WATCHED_AGAIN = 2_000, 3
-# Calls that are watched at most after an unusual number of other nodes was built (an evaluation),
-# until as many come again: one that never does must not keep the hooks in force for good.
+# Calls that are watched at most after an unusual number of nodes was built beside the graphs. They
+# are watched until as many come again, because what such an iteration leaves is then known:
+#
+#     for epoch in range(100):
+#         train(net, batches)
+#         evaluate(net, held_out)  # without no_grad(): builds graphs that no call runs
+#
+# Something that comes only once must not keep the hooks in force for good.
 _LONGEST_WAIT = 2_000
-# Calls of each kind after the hooks were suspended that set how many graphs may be alive; more
-# are news after that.
+# Calls of each kind, after the hooks were suspended, that set how many graphs are alive at the most
+# in a healthy iteration. If more live after that, the hooks are resumed to see what keeps them.
 _SETTLING = 4
-# How many times more other nodes than ever before may be built between two calls: an evaluation
-# of random length is no news.
+# How many times as many nodes as ever before may be built between two calls beside their graphs: an
+# evaluation of random length must not resume the hooks each time that it is the longest so far.
 _TOLERANCE = 1.5
 
 
-class Lifting:
-    """Decides when the hooks of the watch's own thread are lifted."""
+class HookSuspension:
+    """Decides when the saved-tensor hooks of the watch's own thread are suspended and resumed.
+
+    They are suspended after several consecutive calls met nothing new (``after_hooked``). They are
+    resumed as soon as anything differs (``after_guarded``, ``leave``), and never suspended again
+    once something runs that the fast walk cannot see (``block``): another thread, or hooks that
+    cannot be told apart.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._ledger, self._census = state.ledger, state.census
-        self._past, self._generations = state.past, state.generations
-        self.on = False
+        self._history, self._generations = state.history, state.generations
+        self.on = False  # whether the hooks are suspended now
         self.leaves = False
-        """Nodes may live that were built without hooks and that no call has run and freed."""
+        """Whether nodes may live that were built without hooks, and that no call has freed."""
         self.pending = 0
-        """How many such nodes there are that a call may still run, where that is known."""
+        """How many such nodes a call may still run, as far as that is known."""
         self._may_leave = False
-        """Whether only the next call tells that, as the hooks came back before it."""
-        self.blocked = not state.hooked
+        """Whether only the next call can tell ``leaves``, because the hooks were resumed before it.
+        """
+        self.blocked = not state.hooked  # whether the hooks must never be suspended (again)
         self.doubts = set[object]()
-        """Who sees something grow from call to call: what it is shows only with hooks."""
+        """Observers that see something grow from call to call: only the hooks show what it is."""
         self.leaks = False
-        """A leak was told: what it leaves at each call is no news."""
+        """Whether a leak was reported: what it leaves at each call is then expected."""
         self.since = 0
-        """The sequence number at which the hooks were lifted last."""
+        """The sequence number at which the hooks were suspended last."""
         self.theirs_entered = False
         """Whether the program has entered hooks of its own since."""
         self.sites: dict[tuple[int, int], CallSite] = {}
         """Where calls are counted, by the identity of the code, and the instruction in it."""
-        self._alive: dict[Habit, tuple[int, int]] = {}  # calls since, and graphs alive at the most
+        # By kind of call: how many calls since, and the most graphs that were alive after one.
+        self._alive: dict[CallPattern, tuple[int, int]] = {}
         self._counted = state.ledger.counts()
         self._alike = self._alike_nodes = self._guarded = 0
-        self._awaited: tuple[Habit, int] | None = None
+        self._awaited: tuple[CallPattern, int] | None = None
         self._wait_until = self._last_odd = 0
 
-    # what begins it
+    # what suspends the hooks
 
     def after_hooked(self, call: Call, *, alike: bool) -> None:
-        """Lift the hooks after enough consecutive calls matched a known shape.
+        """Suspend the hooks if enough consecutive watched calls were on graphs of known shapes.
 
         ``alike`` is False for a call after which things may not go on as before, whatever its graph
         looks like.
@@ -561,17 +605,17 @@ class Lifting:
         if self._may_leave:
             self._may_leave = False
             self.leaves = self._leaves_any(call)
-        habit = call.habit
+        pattern = call.pattern
         alive = self._ledger.live_tensors, self._census.alive - call.fresh
-        bounded = habit.bounds(*alive, leaks=self.leaks)
-        if self.on:  # a graph that was built in part before they were lifted
+        bounded = pattern.bounds(*alive, leaks=self.leaks)
+        if self.on:  # a graph that was built in part before they were suspended
             return
         same = alike and bounded and not call.woken
         self._alike = self._alike + 1 if same else 0
         self._alike_nodes = self._alike_nodes + call.fresh if same else 0
         if self._awaited is not None:
             waited_for, number = self._awaited
-            if (waited_for is habit and call.extra >= number) or call.number >= self._wait_until:
+            if (waited_for is pattern and call.extra >= number) or call.number >= self._wait_until:
                 self._awaited = None
         with_steps, without = _ALIKE, _ALIKE_WITHOUT_STEPS
         if self._alike_nodes >= _MUCH:
@@ -580,64 +624,64 @@ class Lifting:
         if self._alike < needed or self._awaited is not None or self.doubts or self.blocked:
             return
         if call.parent is None:  # the engine forgets what is done to its stack of hooks
-            self.lift()
+            self.suspend()
 
-    def lift(self) -> None:
-        """Lift the hooks, if nothing forbids it."""
-        if not (self.on or self.blocked) and self._state.hooks.lift():
+    def suspend(self) -> None:
+        """Suspend the hooks, if nothing forbids it."""
+        if not (self.on or self.blocked) and self._state.hooks.suspend():
             self.on = True
             self.since = self._generations.own_next
             self.theirs_entered = False
             self._guarded = 0
             self._alive.clear()
-            self._past.toggle(self._state.calls)
+            self._history.toggle(self._state.calls)
 
     def _count(self, call: Call) -> None:
-        """Note what was counted with a call that was watched, since the one before."""
+        """Note in the call's pattern what the ledger has counted since the watched call before."""
         counted = self._ledger.counts()
         pairs = zip(counted, self._counted, strict=True)
         counts = tuple(now - then for now, then in pairs)
         self._counted = counted
-        call.habit.watch(call, counts)
+        call.pattern.watch(call, counts)
 
-    # while it goes on
+    # while they are suspended
 
     def begin(self, call: Call, roots: Sequence[Node]) -> None:
         """Count the nodes of a recognized graph as alive for as long as its root lives."""
         metadata: Any = roots[0].metadata  # a property, though its stub says a method
-        if Weight.KEY not in metadata:
-            mark = metadata.get(KEY)  # the program may have had a look at it: it is counted then
+        if GraphMark.KEY not in metadata:
+            mark = metadata.get(KEY)  # gradscope.snapshot() may have marked it: it is counted then
             is_counted = mark is not None and mark.census is self._census
-            nodes = 0 if is_counted else self._past.count_new(call.numbers)
-            metadata[Weight.KEY] = Weight(self._census, nodes)
-        metadata[Weight.KEY].keep(*call.size if call.keep else (0, 0))
+            nodes = 0 if is_counted else self._history.count_new(call.numbers)
+            metadata[GraphMark.KEY] = GraphMark(self._census, nodes)
+        metadata[GraphMark.KEY].keep(*call.size if call.keep else (0, 0))
 
     def after_guarded(self, call: Call) -> bool:
-        """Remember the call, and put the hooks back if it was not like those that were watched;
-        return whether more nodes live than after those.
+        """Remember a guarded call that has ended, and resume the hooks if it was not like the
+        watched calls; return whether more nodes live than after those.
         """
         self._note_left(call)
-        self._past.add(call)
+        self._history.add(call)
         self._guarded += 1
         ledger, extra = self._ledger, call.built - call.fresh
         if ledger.live_bytes + call.size[1] > ledger.highest_bytes:  # its graph was alive at least
             ledger.highest_bytes = ledger.live_bytes + call.size[1]
-        if call.habit.pace:
-            call.habit.go_on()
+        if call.pattern.pace:
+            call.pattern.go_on()
         if self._has_outgrown(call):
-            self._put_back()
+            self._resume()
             return True
         if call.woken or not call.completed:
-            self._put_back()
-        elif extra > call.habit.extra * _TOLERANCE:
+            self._resume()
+        elif extra > call.pattern.extra * _TOLERANCE:
             self._odd(call)
         elif self._guarded >= _RENEWED * (1 + bool(self.pending)):
-            self._put_back()
+            self._resume()
             self._alike = max(0, _ALIKE_WITHOUT_STEPS - _WATCHED_AGAIN)
         return False
 
     def after_counted(self, calls: Sequence[Counted]) -> None:
-        """Take note of calls of which only the numbers were looked at."""
+        """Take note of calls that were only counted."""
         self._guarded += len(calls)
         self.leaves = self.leaves or any(call.sequence_nr != call.start for call in calls)
         self._census.destroyed += sum(len(call.numbers) - call.numbers.count(0) for call in calls)
@@ -647,7 +691,7 @@ class Lifting:
         newest = call.sequence_nr - call.built  # when the call before had ended
         older = [number for number in call.numbers if 0 < number < newest]
         is_alone = call.parent is None and not call.within and self._runs_all(call)
-        if not is_alone or (older and self._past.ran(older, call.number - 1, min(older))):
+        if not is_alone or (older and self._history.ran(older, call.number - 1, min(older))):
             self.leaves = self.leaves or self._leaves_any(call)
         else:
             self.pending += call.built - call.fresh - len(older)
@@ -662,63 +706,67 @@ class Lifting:
         is_partial = call.keep or call.shape.signature.asked & INPUTS
         return call.completed and not (is_partial or call.builds)
 
-    # what ends it
+    # what resumes the hooks
 
     def _has_outgrown(self, call: Call) -> bool:
-        """Return whether more recognized graphs are alive than after earlier calls like this, and
-        more nodes than there ever were.
+        """Return whether more recognized graphs are alive than after earlier calls of this kind,
+        and more nodes than ever before: the program has begun to keep graphs.
         """
-        habit, alive = call.habit, self._census.graphs
-        calls, most = self._alive.get(habit, (0, 0))
+        pattern, alive = call.pattern, self._census.graphs
+        calls, most = self._alive.get(pattern, (0, 0))
         if calls < _SETTLING:
-            self._alive[habit] = (calls + 1, max(most, alive))
+            self._alive[pattern] = (calls + 1, max(most, alive))
             return False
-        return alive > most and self._census.alive - call.fresh > habit.alive[1]
+        return alive > most and self._census.alive - call.fresh > pattern.alive[1]
 
     def _odd(self, call: Call) -> None:
-        """Watch in full until as many nodes as now were built between two calls once more."""
-        self._awaited = (call.habit, call.extra)
+        """Resume the hooks until one call again has as many extra nodes as this one, or until
+        ``_LONGEST_WAIT`` calls have come; twice the time since the last such call is enough.
+        """
+        self._awaited = (call.pattern, call.extra)
         self._wait_until = call.number + min(2 * (call.number - self._last_odd), _LONGEST_WAIT)
         self._last_odd = call.number
-        self._put_back()
+        self._resume()
 
     def before_theirs(self) -> None:
-        """Learn that the program enters hooks of its own, which a walk must not run."""
+        """Take note that the program enters saved-tensor hooks of its own, which a walk must not
+        run.
+        """
         self.theirs_entered = True
         self.read_next()
         if not SAVED_TENSORS_ARE_READABLE:
             self.leave()
 
     def read_next(self) -> None:
-        """Have the next call at each place be read."""
+        """Read, instead of count, the next call at each line."""
         for site in self.sites.values():
             site.left = 0
 
     def block(self) -> None:
-        """Never lift the hooks again: something runs that a bare walk cannot see.
+        """Never suspend the hooks again: something runs that the fast walk cannot see.
 
-        They come back at the next backward call, as only their own thread can put them back.
+        They are resumed at the next backward call, because only their own thread can do that.
         """
         self.blocked = True
         self.read_next()
 
     def leave(self) -> None:
-        """Put the hooks back between two calls: what was built since the first may live."""
+        """Resume the hooks between two calls: what was built since the first call may be alive."""
         if self.on:
             self._may_leave = not self.leaves
             self.leaves = True
-            self._put_back()
+            self._resume()
 
-    def _put_back(self) -> None:
+    def _resume(self) -> None:
         if not self.on:  # a call within this one has done it
             return
         self.on = False
         self.read_next()
         self._alike = self._alike_nodes = 0
-        self._state.hooks.lower()
-        self._past.toggle(self._state.calls)
+        self._state.hooks.resume()
+        self._history.toggle(self._state.calls)
         number = self._generations.own_next
-        for shape in self._past.shapes:
+        for shape in self._history.shapes:
             for place in shape.signature.places:
                 if place is not None:  # it ran in every iteration, so it has by now
                     place.last_sequence_nr = number

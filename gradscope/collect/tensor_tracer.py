@@ -1,7 +1,4 @@
-"""Records where each tensor comes from, operation by operation, while code runs.
-
-``fixing/origins.py`` describes and reads the record.
-"""
+"""Records where each tensor comes from while code runs; ``fixing/origins.py`` reads the record."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ from gradscope.hooks import (
     wrap_engine,
 )
 from gradscope.model import Site
-from gradscope.program.names import Names, names_in, parameters_in
+from gradscope.program.names import Names, name_held, parameters_in
 from gradscope.program.sites import (
     HIDDEN,
     LIBRARY,
@@ -162,8 +159,13 @@ class _Local(threading.local):
         """What that was when a context was entered."""
         self.inside: list[_Forward] = []
         """Each Function whose forward runs."""
-        self.aside = 0
-        """In how many engine calls and steps it is: what these compute is theirs."""
+        self.aside = self.steps = 0
+        """In how many engine calls and steps of optimizers it is: what these compute is theirs."""
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether nothing is noted. In a step, grad mode is on for its closure alone."""
+        return self.aside > 0 or (self.steps > 0 and not torch.is_grad_enabled())
 
 
 class _Leaves:
@@ -391,7 +393,7 @@ class TensorTracer(TorchFunctionMode):
             result = func(*args, **kwargs)
             self._noting(partial(self.switched, bool(args[0]), frame), None)
             return result
-        if self._local.aside or self.is_over:
+        if self._local.is_aside or self.is_over:
             return func(*args, **kwargs)
         before = self._noting(partial(self._before, args, kwargs), None)
         result = func(*args, **kwargs)
@@ -514,7 +516,7 @@ class TensorTracer(TorchFunctionMode):
     def apply(self, original: Callable[..., Any], function: Any, *args: Any, **named: Any) -> Any:
         """Run ``Function.apply``, and note what it gives."""
         local, frame = self._local, sys._getframe(1)
-        if local.aside or self.is_over:
+        if local.is_aside or self.is_over:
             return original(*args, **named)
         before = self._noting(partial(self._before, args, {}), None)
         local.inside.append(_Forward(torch.is_grad_enabled(), []))
@@ -688,7 +690,7 @@ class TensorTracer(TorchFunctionMode):
 
     def run_engine(self, engine: Any, roots: Any, *given: Any, **named: Any) -> Any:
         """Note a call, and run it."""
-        if self._local.aside or self.is_over:
+        if self._local.is_aside or self.is_over:
             return engine(roots, *given, **named)
         call, frame = EngineCall.of(roots, *given, **named), sys._getframe(1)
         place = self._noting(partial(self._note_call, roots, call, frame), None)
@@ -739,37 +741,34 @@ class TensorTracer(TorchFunctionMode):
     def step(self, optimizer: Any) -> None:
         """Note a step."""
         self._noting(partial(self._note_step, optimizer, sys._getframe(1)), None)
-        self._local.aside += 1
+        self._local.steps += 1
 
     def _note_step(self, optimizer: Any, frame: FrameType) -> None:
-        number = self._met(optimizer, frame)
+        self._learn(number := self._met(optimizer, frame), optimizer, frame)
+        self._leaves.learn_names(frame)
+        self._steps.append(StepUse(number, self._route(frame), *self._used(optimizer)))
+
+    def _used(self, optimizer: Any) -> tuple[frozenset[int], frozenset[int], int]:
+        """Return the fields of ``StepUse`` that its closure changes."""
         given: list[Any] = [p for p in parameters_of(optimizer) if p.grad is not None]
         zero = [p for p in given if not any_nonzero(p.grad)]
-        self._learn(number, optimizer, frame)
-        self._leaves.learn_names(frame)
-        own = frozenset(map(self._leaf, given)), frozenset(map(self._leaf, zero))
-        self._steps.append(StepUse(number, self._route(frame), *own, len(self._calls)))
+        return frozenset(map(self._leaf, given)), frozenset(map(self._leaf, zero)), len(self._calls)
+
+    def _note_stepped(self, optimizer: Any) -> None:
+        last = self._steps[-1]
+        if last.calls < len(self._calls) and self._optimizers[last.optimizer]() is optimizer:
+            self._steps[-1] = StepUse(last.optimizer, last.route, *self._used(optimizer))
 
     def _learn(self, number: int, optimizer: Any, frame: FrameType) -> None:
         """Learn what an optimizer holds, and its name."""
-        leaves = tuple(map(self._leaf, parameters_of(optimizer)))
-        known, frames = self._holders[number], user_frames(frame)
-        names = (names_in(each, [optimizer])[0] for each in frames)
-        name = known.name or next(filter(None, names), "") or self._attribute(frames, optimizer)
+        leaves, known = tuple(map(self._leaf, parameters_of(optimizer))), self._holders[number]
+        name = known.name or name_held(optimizer, user_frames(frame)) or ""
         self._holders[number] = known._replace(name=name, leaves=leaves)
-
-    @staticmethod
-    def _attribute(frames: Sequence[FrameType], optimizer: Any) -> str:
-        for frame in frames:
-            for name, value in frame.f_locals.items():
-                for key, each in getattr(value, "__dict__", {}).items():
-                    if each is optimizer:
-                        return f"{name}.{key}"
-        return ""
 
     def stepped(self, optimizer: Any) -> None:
         """Note that a step has ended."""
-        self._local.aside -= 1
+        self._local.steps -= 1
+        self._noting(partial(self._note_stepped, optimizer), None)
         self.consider(is_step=True)
 
     def consider(self, *, is_step: bool) -> None:

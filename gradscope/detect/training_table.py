@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
+from typing import TypeAlias
 
 from torch import Tensor
 from torch.nn import Parameter
@@ -44,6 +45,15 @@ _FOLLOWED = 32
 # Steps of an optimizer before anything is said about what it lacks: at the first, another
 # optimizer may still be to come (of the generator, in a GAN).
 ENOUGH_STEPS = 2
+# Steps that use, with a gradient, what another optimizer's loss has left in it: one may begin a
+# phase of training. `generator_loss` reaches the discriminator, too, and is in its next step:
+#
+#     d_loss.backward()  # d_opt.zero_grad() comes too late, or never
+#     d_opt.step()
+#     generator_loss.backward()
+#     g_opt.step()
+_OFTEN = 2
+Mixed: TypeAlias = dict[int, tuple[Site | None, Site | None]]
 _LATE = 10  # steps: before that, several losses may have come by in turns
 
 
@@ -63,7 +73,7 @@ class _Reach:
 class _Known:
     """A parameter, and which lines with calls have added to the gradient that it has now."""
 
-    __slots__ = ("by", "grad", "name", "numbers", "reaches", "tensor", "version", "was_off")
+    __slots__ = "by", "grad", "mixed", "name", "numbers", "reaches", "tensor", "version", "was_off"
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = TensorRef(tensor)
@@ -71,7 +81,10 @@ class _Known:
         self.numbers = prod(shape_of(tensor) or ())
         self.was_off = not requires_grad(tensor)
         self.reaches: dict[int, _Reach] = {}
-        self.by = set[int]()
+        self.by: dict[int, int] = {}
+        """With the turn of each: how many steps there had been."""
+        self.mixed = 0
+        """How many steps used with its gradient what another optimizer's loss had left there."""
         self.grad: TensorRef | None = None
         self.version = 0
 
@@ -89,12 +102,12 @@ class _Known:
             not requires_grad(tensor) if tensor is not None else self.was_off
         )
 
-    def take(self, number: int) -> None:
+    def take(self, number: int, turn: int) -> None:
         """Note that a call at line ``number`` of the table gave it a gradient, or added to it."""
         grad, tensor, reach = self.now, self.tensor(), self.reaches[number]
         reach.is_given = reach.is_given or (tensor is not None and is_given(tensor))
         if grad is not None:
-            self.by.add(number)
+            self.by[number] = turn
             self.grad, self.version = TensorRef(grad), version_of(grad)
 
     def has_kept(self, *, unread: bool, guarded: bool = False) -> bool | None:
@@ -131,6 +144,7 @@ class Losses:
         self._filled: dict[int, _Known] = {}
         """Those with a gradient that no step has used yet."""
         self._open: dict[Call, tuple[int, list[_Known]]] = {}
+        self._turn = 0
 
     def learn(self, key: int, name: str, tensor: Tensor) -> None:
         """Take the name of a parameter, which gets a row of the table."""
@@ -185,7 +199,8 @@ class Losses:
             if reach is None:
                 reach = known.reaches[number] = _Reach()
             reach.calls += 1
-            if known.by or not (reach.first_step or reach.calls > _FOLLOWED):
+            is_new = not reach.first_step and reach.calls <= _FOLLOWED
+            if known.by or is_new or 0 < known.mixed < _OFTEN:
                 followed.append(known)
                 self._filled[key] = known
         if followed:
@@ -202,22 +217,27 @@ class Losses:
         """Note the gradients that a call has left."""
         number, followed = self._open.pop(call, (0, ()))
         for known in followed:
-            known.take(number)
+            known.take(number, self._turn)
 
     @property
     def waits(self) -> bool:
         """Whether there is a gradient that no step has used yet, as far as is known."""
         return bool(self._open or self._filled)
 
-    def step(self, held: Collection[int], steps: int, *, guarded: bool) -> None:
+    def step(self, held: Collection[int], steps: int, *, guarded: bool) -> Mixed:
         """Note which gradients an optimizer uses in its ``steps``-th step. ``guarded``: some calls
         since the step before were guarded, so what they did to gradients is not known.
+
+        Return which of them a call has added to what the loss of another optimizer had left, in
+        this step and one before, with that call and the line of the other.
         """
+        mixed: Mixed = {}
         if not self.waits:
-            return
+            return mixed
+        self._turn += 1
         for number, followed in self._open.values():  # a hook steps within the call
             for known in followed:
-                known.take(number)
+                known.take(number, self._turn)
         for key in self._filled.keys() & held if self._filled else ():
             known = self._filled.pop(key)
             kept = known.has_kept(unread=True, guarded=guarded)
@@ -225,7 +245,20 @@ class Losses:
                 known.lose()
             for reach in map(known.reaches.__getitem__, known.by if kept else ()):
                 reach.first_step = reach.first_step or steps
+            newest = max(known.by.values(), default=0)
+            late = [number for number, turn in known.by.items() if turn == newest]
+            left = [number for number in known.by if number not in late]
+            if kept and left and self._is_own(late, held):
+                known.mixed += 1
+                if known.mixed >= _OFTEN:
+                    mixed[key] = self._records[late[0]].site, self._records[left[0]].site
             known.by.clear()
+        return mixed
+
+    def _is_own(self, numbers: Collection[int], held: Collection[int]) -> bool:
+        """Return whether the calls at these lines reach nothing but what an optimizer holds."""
+        others = (each for key, each in self._known.items() if key not in held)
+        return not any(number in each.reaches for each in others for number in numbers)
 
     # at the end
 

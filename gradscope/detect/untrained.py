@@ -7,6 +7,7 @@ version is known to the CPU. Values are compared on the CPU alone, and of suspec
 
 from __future__ import annotations
 
+import inspect
 import sys
 import weakref
 from collections import Counter
@@ -26,12 +27,13 @@ from gradscope.collect.inspection import Inspection
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.detect.call_arguments import script
-from gradscope.detect.training_table import ENOUGH_STEPS, Losses
+from gradscope.detect.training_table import ENOUGH_STEPS, Losses, Mixed
 from gradscope.detect.unread_flags import unread_flags
+from gradscope.formatting import gathered
 from gradscope.model import BackwardCall, Finding, Site, Training, TrainingOptimizer, TrainingTable
 from gradscope.program.containers import is_exactly
-from gradscope.program.names import names_in, parameters_in, within
-from gradscope.program.sites import Place, place_in, site_of, user_frames
+from gradscope.program.names import name_held, names_in, parameters_in, within
+from gradscope.program.sites import Place, frames_from, place_in, site_of, user_frames
 from gradscope.program.tensors import (
     PLAIN,
     TensorRef,
@@ -45,7 +47,7 @@ from gradscope.program.tensors import (
     requires_grad,
     version_of,
 )
-from gradscope.program.variables import local_variables, variables
+from gradscope.program.variables import variables
 from gradscope.rules import gs502, gs503, gs504, gs506
 from gradscope.rules.base import counts
 from gradscope.torch_private import DisableTorchFunction
@@ -77,6 +79,7 @@ _STEPS_TO_CHOOSE = 20
 _KINDS = "parameters", "gradients", "optimizer state"  # what memory holds beside graphs
 # Of the steps after those, one in so many is looked at, once nothing is waited for.
 _LOOKED_AT_EACH = 32
+_NOWHERE = -1, set[int]()
 _CONTAINERS = nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict
 
 
@@ -166,6 +169,13 @@ class _Optimizer:
         """How many steps have used a gradient of the parameter that one before had used."""
         self.by_calls: dict[int, int] = {}
         """How far the version of such a gradient went from one step to the next."""
+        self.added: Mixed = {}
+        """By the identity of a parameter the call that adds to its gradient what was not reset, and
+        the one that has left that: of another optimizer's loss, or itself, in the run before of the
+        closure.
+        """
+        self.evaluated: tuple[int, set[int]] = _NOWHERE
+        """Where in its step its closure was evaluated last, and which leaves that has reached."""
         self.is_unread = False
         """Whether the values of some such gradient were not read."""
         self._before: dict[int, tuple[int, int]] = {}
@@ -244,6 +254,27 @@ class _Optimizer:
             if used is not None and used.is_kept(grad_of(leaf)):
                 self.used[id(leaf)] = used._replace(version=used.version + 1, calls=used.calls + 1)
 
+    def evaluate(
+        self, record: BackwardCall, leaves: Sequence[Tensor], frame: FrameType | None
+    ) -> None:
+        """Note a call of the closure's in its step, from another line of which it was evaluated
+        before, as that of LBFGS is: if nothing was reset, the call adds to what that has left.
+
+            def closure():
+                loss = mse_loss(net(x), y)  # opt.zero_grad() is missing
+                loss.backward()
+                return loss
+        """
+        step: Any = getattr(type(self.optimizer()), "step", None)
+        code = getattr(inspect.unwrap(step), "__code__", None)
+        at = next((each.f_lasti for each in frames_from(frame) if each.f_code is code), -1)
+        before, reached = self.evaluated
+        for leaf in leaves if -1 not in (at, before) and at != before else ():
+            memory = None if (grad := grad_of(leaf)) is None else memory_of(grad)
+            if id(leaf) in reached and memory is not None and not is_zero(memory):
+                self.added[id(leaf)] = record.site, record.site
+        self.evaluated = at, {*map(id, leaves)}
+
     def may_be_chosen(self, never: set[int]) -> set[int]:
         """Return which of these are of parts that were not chosen yet, where others were."""
         chosen = (each for each in self.choices if any(part and not part & never for part in each))
@@ -281,6 +312,7 @@ class TrainingObserver(Observer):
         self._script = ""
         self._unread: dict[gs506.NotRead, _Optimizer] = {}
         """What stood, at the steps of an optimizer, where autograd does not read it."""
+        self._stepping: _Optimizer | None = None
         self._losses = Losses()
         self._refs: dict[int, TensorRef] = {}
         self.told: Training | None = None
@@ -311,9 +343,13 @@ class TrainingObserver(Observer):
             self._gone += [] if known is None else [known]
             known = self._optimizers[id(optimizer)] = _Optimizer(optimizer)
         known.steps += 1
-        is_new = known.meet(optimizer, self._refer)
+        is_new, known.evaluated, self._stepping = (
+            known.meet(optimizer, self._refer),
+            _NOWHERE,
+            known,
+        )
         guarded = self.watch.guarded != self._guarded_before
-        self._losses.step(known.held, known.steps, guarded=guarded)
+        known.added |= self._losses.step(known.held, known.steps, guarded=guarded)
         if is_new or known.steps <= _NAMED:
             self._learn(known, optimizer)
         known.wait()
@@ -325,6 +361,7 @@ class TrainingObserver(Observer):
         known = self._optimizers.get(id(optimizer))
         if known is None or known.optimizer() is not optimizer:
             return
+        self._stepping = None
         known.wait()  # a closure, as LBFGS calls it, may have computed gradients within the step
         guarded, self._guarded_before = self._guarded_before, self.watch.guarded
         self._losses.step(known.held, known.steps, guarded=self.watch.guarded != guarded)
@@ -366,7 +403,7 @@ class TrainingObserver(Observer):
         self._script = self._script or script()
         if frames:
             known.place = known.place or place_in(frames[0])
-            known.name = known.name or _name_of(optimizer, frames)
+            known.name = known.name or name_held(optimizer, frames)
         of = f"{known.name or 'optimizer'}.param_groups"
         for i, group in enumerate(optimizer.param_groups):
             for j, each in enumerate(group["params"]):
@@ -400,6 +437,8 @@ class TrainingObserver(Observer):
         leaves = leaves_of(node for i, node in enumerate(look.nodes) if look.will_run(i))
         held = set[int]().union(*(known.held for known in self._optimizers.values()))
         self._losses.before_call(call, record, leaves, held)
+        if self._stepping is not None:
+            self._stepping.evaluate(record, leaves, frame)
         if not self._optimizers:
             return
         for known in self._optimizers.values():
@@ -616,8 +655,11 @@ class TrainingObserver(Observer):
             for key, times in known.again.items()
             if times >= _FEWEST_AGAIN and 2 * times >= looked_at - 2
         }
-        names, others = known.named(again.keys())
         step, calls = site_of(known.place), self.watch.calls
+        for added, own in gathered(known.added, known.added.__getitem__).items():
+            of = *known.named(own), len(own), looked_at, known.name, step, calls
+            yield gs504.finding(gs504.NotReset(*of, *added))
+        names, others = known.named(again.keys() - known.added.keys())
         if names and not (known.is_unread and _resets_through_data(step, self._script)):
             of = names, others, max(again.values()), looked_at, known.name, step, calls
             yield gs504.finding(gs504.NotReset(*of))
@@ -704,12 +746,3 @@ def _resets_through_data(step: Site | None, program: str) -> bool:
     """
     files = {program, "" if step is None else step.file} - {""}
     return any("grad.data" in line for file in files for line in source.parsed(file).lines)
-
-
-def _name_of(optimizer: Any, frames: Sequence[FrameType]) -> str | None:
-    """Return the name of an optimizer in the code that steps it: a variable, or an attribute of
-    one.
-    """
-    scopes = ((local_variables(frame), variables(frame)) for frame in frames)
-    found = chain.from_iterable(within(held) for held in chain.from_iterable(scopes))
-    return next((str(name) for name, value in found if value is optimizer), None)

@@ -88,7 +88,10 @@ def full(finding: Finding, ways: Paths) -> Finding:
     if finding.is_of_resets and finding.step is not None:
         place = finding.site
         places = [place] if place is not None and place != finding.step else []
-        fixes = reconnecting.reset(finding.step, places)
+        if places and finding.code == "GS504":
+            fixes = reconnecting.reset_at(finding.step, *places)
+        else:
+            fixes = reconnecting.reset(finding.step, places)
         return finding.with_fixes([*fixes, *finding.fixes])
     to_find = _ASKED.get(finding.code)
     way = None if to_find is None else to_find(finding, ways)

@@ -17,6 +17,7 @@ from gradscope.fixing.patch import (
     TextEdit,
     TextEdits,
     after,
+    before,
     block_with,
     first_line,
     instead_of,
@@ -408,14 +409,33 @@ def reset(step: Site, places: Iterable[Site] = ()) -> list[Fix]:
     """Return what resets the gradients that a step has used, and not before it, at one of some
     ``places``.
     """
-    call = source.call_at(step)
-    if call is None or not isinstance(call.func, ast.Attribute):
+    if not (line := _reset_line(step)):
         return []
-    owner = call.args[0] if call.args and source.called_name(call) == "step" else call.func.value
-    line = f"{text_of(owner, step.file)}.zero_grad()"
     once = after(_statement(step), step.file, [line])
     found = []
     for place in places:
         message = f"reset them behind the step, and not in line {place.line}: {line}"
         found.append((message, together(removed(_statement(place), place.file), once)))
     return _fixes(iter(found or [(f"reset what the optimizer steps, once a step: {line}", once)]))
+
+
+def reset_at(step: Site, call: Site) -> list[Fix]:
+    """Return what resets the gradients that a step uses before a backward call adds to them."""
+    line = _reset_line(step)
+    edit = before(_statement(call), call.file, [line] if line else [])
+    return _fixes(iter([(f"reset what was left before line {call.line}: {line}", edit)]))
+
+
+def _reset_line(step: Site) -> str:
+    """Return the code that resets what a step uses; empty if it is not known. What is given to
+    ``step()`` is a closure of the program's, or the optimizer, as in ``scaler.step(optimizer)``.
+    """
+    call = source.call_at(step)
+    if call is None or not isinstance(call.func, ast.Attribute):
+        return ""
+    nodes = (each.node for each in source.parsed(step.file).nodes)
+    functions = {each.name for each in nodes if isinstance(each, source.FUNCTIONS)}
+    given = call.args if source.called_name(call) == "step" else []
+    owners = [n for n in given[:1] if isinstance(n, ast.Name | ast.Attribute)]
+    owners = [n for n in owners if ast.unparse(n).rpartition(".")[2] not in functions]
+    return f"{text_of((*owners, call.func.value)[0], step.file)}.zero_grad()"

@@ -15,7 +15,7 @@ from torch.nn import Module
 from gradscope.program.containers import is_exactly, layout_of
 from gradscope.program.sites import USER, caller_of, frames_from, owner_of
 from gradscope.program.tensors import TensorMap, TensorRef, is_held_leaf, storage_of
-from gradscope.program.variables import Variable, variables
+from gradscope.program.variables import Variable, local_variables, variables
 from gradscope.torch_private import MODULE_CALL
 
 _MODULE: Any = None if MODULE_CALL is None else Variable(MODULE_CALL, "self")
@@ -179,6 +179,15 @@ def within(held: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     attributes = [each for pair in held for each in attributes_of(*pair)]
     yield from attributes
     yield from (each for pair in attributes for each in entries_of(*pair))
+
+
+def name_held(value: Any, frames: Iterable[FrameType]) -> str | None:
+    """Return the name of an object in the code of some frames: of a variable, the entry of a
+    container or an attribute.
+    """
+    scopes = ((local_variables(frame), variables(frame)) for frame in frames)
+    found = chain.from_iterable(map(within, chain.from_iterable(scopes)))
+    return next((str(name) for name, each in found if each is value), None)
 
 
 def _modules_in(root: Module, label: str) -> Iterator[tuple[str, Module]]:

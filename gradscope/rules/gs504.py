@@ -1,10 +1,14 @@
-"""Half of the steps of an optimizer, or more, use gradients that it had used before.
+"""Steps use gradients that were used before, or that another optimizer's loss has left.
 
 ## What it says
 
 Between two steps nothing has reset `.grad`, so backward added to what the earlier step had used
 already. The step then uses the sum of the gradients of the steps since. It says so where that
 holds for every second step of an optimizer, or more, and of which of its parameters.
+
+Two more are said at the backward call that adds: where the loss of another optimizer, which has
+stepped meanwhile, has left gradients there, as that of a generator does in its discriminator; and
+where the closure that `LBFGS.step(closure)` runs several times adds to what its run before left.
 
 ## Why it happens
 
@@ -55,7 +59,10 @@ backward calls since that step, and if, on the CPU, not all values that are look
 reset through `.data` counts no version; elsewhere nothing is said of a program that writes
 `.grad.data`). So gradients that are new tensors in each step are never named: those of a
 `create_graph=True`, sparse ones, those that a clipping in place has changed between two calls or
-that the step itself has changed. The first 32 steps of an optimizer are looked at.
+that the step itself has changed. The first 32 steps of an optimizer are looked at. What another
+loss has left is said if it was there at two steps, and if the call that adds to it reaches nothing
+but what this optimizer holds; of a closure only on the CPU, and if it is run from two lines of
+`step()`.
 """
 
 from __future__ import annotations
@@ -64,7 +71,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.formatting import counted
-from gradscope.model import Certainty, Finding, Fix, FixKind, Severity, Site
+from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
 from gradscope.rules.base import rule, told
 
 RULE = rule(__doc__, "GS504", "gradient-not-reset", Severity.WARNING, Certainty.OBSERVED)
@@ -72,7 +79,8 @@ RULE = rule(__doc__, "GS504", "gradient-not-reset", Severity.WARNING, Certainty.
 
 class NotReset(NamedTuple):
     """Parameters, ``names``, whose gradients ``times`` of the first ``steps`` of an optimizer had
-    used before; ``others`` are its other ones.
+    used before; ``others`` are its other ones. Or the call at ``by`` has added to what the one at
+    ``left`` has left there: that of another optimizer's loss, or as the closure was run before.
     """
 
     names: tuple[str, ...]
@@ -82,6 +90,8 @@ class NotReset(NamedTuple):
     optimizer: str | None
     step: Site | None
     after: int = 0
+    by: Site | None = None
+    left: Site | None = None
 
 
 def finding(facts: NotReset) -> Finding:
@@ -90,6 +100,8 @@ def finding(facts: NotReset) -> Finding:
     named = told(facts.names, facts.others) if facts.others else "each parameter"
     still = "still hold" if facts.others and len(facts.names) > 1 else "still holds"
     owner = facts.optimizer or "optimizer"
+    if facts.by is not None:
+        return _added(facts, who, named, owner)
     fix = Fix(FixKind.OTHER, f"reset what the optimizer steps: {owner}.zero_grad() once a step")
     found = RULE.finding(
         f"in {facts.times:,} of {counted(facts.steps, 'step')}, {who} used gradients that it had "
@@ -98,5 +110,21 @@ def finding(facts: NotReset) -> Finding:
         after=facts.after,
         label=f"{named} {still} the gradients of earlier steps",
         fixes=(fix,),
+    )
+    return replace(found, parameters=facts.names, step=facts.step)
+
+
+def _added(facts: NotReset, who: str, named: str, owner: str) -> Finding:
+    message = f"{who} uses gradients together with what another optimizer's loss has left"
+    related = [Related("left_by", facts.left, "leaves these gradients, which nothing has reset")]
+    if facts.by == facts.left:
+        message, related = f"the closure of {who} adds to the gradients of its run before", []
+    found = RULE.finding(
+        message,
+        site=facts.by,
+        after=facts.after,
+        label=f"adds to the gradients of {named}, which were not reset",
+        related=related,
+        fixes=(Fix(FixKind.OTHER, f"reset them before: {owner}.zero_grad()"),),
     )
     return replace(found, parameters=facts.names, step=facts.step)

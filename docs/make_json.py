@@ -88,16 +88,6 @@ def schema(meanings: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     objects["Memory"] = {"backward_call": of(int), "process": of(str), **size}
     objects["Memory"] |= {f"by_{kind}": groups for kind in GroupBy} | {
         "by_device": of(dict[str, int]),
-        "fit": {"anyOf": [_referred("Fit"), nothing]},
-    }
-    objects["Fit"] = {
-        "samples": of(tuple[int, ...]),
-        "fixed_bytes": of(int),
-        "sample_bytes": of(int),
-        "beside": of(dict[str, int]),
-        "checkpoint": of(str | None),
-        "checkpoint_share": of(float),
-        "nodes_run_again": of(int),
     }
     objects["MemoryGroup"] = {"name": of(str), **size}
     described = {name: _described(name, objects[name], meanings) for name in meanings}

@@ -19,7 +19,6 @@ from typer.main import get_command
 from gradscope.commands import help as help_command
 from gradscope.commands import report as report_command
 from gradscope.commands.outputs import attempted, tell
-from gradscope.formatting import size_of
 from gradscope.launch.interpreter import RECORDED, Command, program_of
 from gradscope.record import __version__
 from gradscope.render.pictures import Options
@@ -106,14 +105,6 @@ def _option(help: str, *names: str, **more: Any) -> Any:  # noqa: A002
 
 def _argument(help: str, metavar: str = "FILE", **more: Any) -> Any:  # noqa: A002
     return typer.Argument(help=help, metavar=metavar, **more)
-
-
-def _size(text: str) -> int:
-    """Return the bytes that ``--fit`` names."""
-    try:
-        return size_of(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 _BUDGET = "Keep the overhead below this share of the run time by inspecting fewer calls."
@@ -224,10 +215,6 @@ def report(
         bool,
         _option("Show what the largest graph saved: by module, line and operation.", "--memory"),
     ] = False,
-    fit: Annotated[
-        int | None,
-        _option("Show how large a batch fits in that much memory.", metavar="SIZE", parser=_size),
-    ] = None,
     trains: Annotated[
         bool, _option("Show who trains what: modules by the losses that reach them.", "--trains")
     ] = False,
@@ -238,7 +225,7 @@ def report(
 ) -> Job:
     """Report on a saved recording, as text or an interactive page."""
     settings = _settings(locals())
-    return partial(report_command.report, files, settings, memory, trains, fit)
+    return partial(report_command.report, files, settings, memory, trains)
 
 
 @app.command()

@@ -88,20 +88,6 @@ def rounded(number: float) -> str:
     return f"{int(float(f'{number:.1e}')):,}"
 
 
-def size_of(text: str) -> int:
-    """Return the bytes that ``24GiB``, ``24 GB`` or ``1.5g`` stand for; raise ValueError for what
-    is not a size.
-    """
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([kmgt]?)(i?b)?", text.strip(), re.IGNORECASE)
-    if found is None or not (found[2] or found[3]) or (not found[2] and "i" in found[3].lower()):
-        raise ValueError(f"{text!r} is not a size; use 24GiB, 24GB or 800MiB")
-    step: int = 1000 if found[2] and (found[3] or "").lower() == "b" else _STEP
-    size = int(float(found[1]) * step ** " kmgt".index(found[2].lower() or " "))
-    if not size:
-        raise ValueError(f"nothing fits in {text!r}; use 24GiB, 24GB or 800MiB")
-    return size
-
-
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun in the right number: ``1 node``, ``1,234 nodes``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

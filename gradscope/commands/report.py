@@ -20,12 +20,11 @@ def report(
     settings: Settings = DEFAULTS,
     memory: bool = False,
     trains: bool = False,
-    fit: int | None = None,
 ) -> int:
     """Print the reports of saved recordings, write that of one as a page, or a baseline."""
     from gradscope.record.file import load
     from gradscope.record.processes import are_of_one_run, files_of, merged
-    from gradscope.render.text.report import print_findings, print_fit, print_memory
+    from gradscope.render.text.report import print_findings, print_memory
     from gradscope.render.text.tables import print_trains
 
     found = [file for name in files for file in files_of(name)]
@@ -46,8 +45,8 @@ def report(
         written = write_baseline(settings.write_baseline, findings, sources)
         print_line(console_on(sys.stdout), written)
         return 0
-    if (memory or trains or fit) and settings.format is not Format.TEXT:
-        what = "--memory, --fit and --trains print text; --format json has the same"
+    if (memory or trains) and settings.format is not Format.TEXT:
+        what = "--memory and --trains print text; --format json has the same"
         raise GradscopeError(f"{what} as `memory` and `summary.training.table`")
     show = printer(settings.format, settings.verbose)
     with opened(settings.output, sys.stdout) as stream:
@@ -58,9 +57,7 @@ def report(
             if memory:
                 print_findings([f for f in recording.findings if f.code == "GS401"], console)
                 print_memory(recording, console)
-            if fit is not None:
-                print_fit(recording, fit, console)
-            elif not (memory or trains):
+            if not (memory or trains):
                 show(recording, console, name)
     return 0
 

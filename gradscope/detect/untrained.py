@@ -50,7 +50,6 @@ from gradscope.program.tensors import (
 from gradscope.program.variables import variables
 from gradscope.rules import gs502, gs503, gs504, gs506
 from gradscope.rules.base import counts
-from gradscope.torch_private import DisableTorchFunction
 
 # Steps of each optimizer at which the program's names for the parameters are read, each time by a
 # walk through its variables.
@@ -76,7 +75,6 @@ _FEWEST_AGAIN = 2
 #     for i in range(20):
 #         step(opt, mse_loss(experts[i % 2](x), y))
 _STEPS_TO_CHOOSE = 20
-_KINDS = "parameters", "gradients", "optimizer state"  # what memory holds beside graphs
 # Of the steps after those, one in so many is looked at, once nothing is waited for.
 _LOOKED_AT_EACH = 32
 _NOWHERE = -1, set[int]()
@@ -318,10 +316,6 @@ class TrainingObserver(Observer):
         self.told: Training | None = None
         """The summary of it all, once the watch is over."""
         self._not_yet: tuple[str, ...] = ()
-        self._nbytes: dict[str, dict[Any, int]] = {each: {} for each in _KINDS}
-        """Of the parameters, by identity, of their gradients and of what optimizers keep of them,
-        as it was in the first steps.
-        """
 
     # at steps
 
@@ -367,21 +361,8 @@ class TrainingObserver(Observer):
         self._losses.step(known.held, known.steps, guarded=self.watch.guarded != guarded)
         if known.steps <= _LOOKED_AT:
             known.take()
-        if known.steps <= _NAMED:
-            self._weigh(optimizer)
         is_settled = not (known.waiting or known.is_idle or self._losses.waits)
         known.rests = _LOOKED_AT_EACH - 1 if is_settled and known.steps > _LOOKED_AT else 0
-
-    def _weigh(self, optimizer: Any) -> None:
-        """Note the bytes of its parameters, of their gradients and of the optimizer's state."""
-        weights, grads, states = self._nbytes.values()
-        for each in parameters_of(optimizer):
-            weights[id(each)] = _size(each)
-            grads[id(each)] = _size(grad_of(each))
-        state = vars(optimizer).get("state")
-        for key, kept in [*dict.items(state)] if isinstance(state, dict) else ():
-            if is_exactly(kept, dict):
-                states[id(key)] = sum(map(_size, kept.values()))
 
     def _refer(self, parameter: Tensor) -> TensorRef:
         """Return the reference to a parameter, the same one for all optimizers that hold it."""
@@ -398,7 +379,6 @@ class TrainingObserver(Observer):
         self._names |= names
         for key, (written_as, tensor) in written.items():
             if isinstance(tensor, Parameter) or key in known.held:
-                self._nbytes[_KINDS[0]][key] = _size(tensor)
                 self._losses.learn(key, written_as, tensor)
         self._script = self._script or script()
         if frames:
@@ -575,7 +555,6 @@ class TrainingObserver(Observer):
             counts(self._not_yet, {*names.values()} - {*self._not_yet}),
             counts(frozen, {*names.values()}),
             once=0 if any(each.again for each in stepped) else _LOOKED_AT if is_longer else None,
-            nbytes={kind: sum(sizes.values()) for kind, sizes in self._nbytes.items()},
         )
 
     def table(self) -> TrainingTable | None:
@@ -715,13 +694,6 @@ class TrainingObserver(Observer):
 def _parameters(optimizer: Any) -> list[Tensor]:
     """Return the parameters of an optimizer; an empty one has all of its values on other ranks."""
     return [each for each in parameters_of(optimizer) if each.numel()]
-
-
-def _size(value: Any) -> int:
-    """Return the bytes of a plain tensor, and 0 for everything else."""
-    with DisableTorchFunction():
-        is_told = type(value) in PLAIN and value.layout is torch.strided
-        return value.nbytes if is_told else 0
 
 
 def _is_no_gradient(grad: Tensor | None) -> bool:

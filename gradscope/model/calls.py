@@ -265,8 +265,7 @@ class Training:
     some step; ``not_yet`` are those that may have one later, and ``frozen`` those in the program's
     modules whose ``requires_grad`` is off: patterns of names, each with how many it stands for.
     None of the first ``once`` steps, or of all, used a gradient again; 0 if some did.
-    ``table`` says which of them the calls of which loss train, once the watch has ended. The first
-    steps saw ``nbytes`` of parameters, of gradients and of the states of optimizers.
+    ``table`` says which of them the calls of which loss train, once the watch has ended.
     """
 
     optimizers: int = 0
@@ -279,7 +278,6 @@ class Training:
     known: bool = True
     once: int | None = None
     table: TrainingTable | None = None
-    nbytes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,8 +177,7 @@ def _trained(each: Sequence[Training]) -> Training:
     table = next((one.table for one in stepped if one.table is not None), None)
     once = min((one.once for one in stepped if one.once is not None), default=None)
     own = optimizers, steps, "", parameters, reached, not_yet, frozen, known
-    nbytes = max((one.nbytes for one in stepped), key=lambda sizes: sum(sizes.values()))
-    return Training(*own, once, table, nbytes)
+    return Training(*own, once, table)
 
 
 def _processes(names: Sequence[str], recordings: Sequence[Recording]) -> Iterator[Process]:

@@ -20,7 +20,7 @@ from urllib.parse import quote_from_bytes
 
 from gradscope.formatting import current_dir, escaped, gathered, short_path
 from gradscope.model import SCHEMA, Edit, Finding, Fix, Process, Recording, Root, Severity, Site
-from gradscope.render.memory import GroupBy, by, fit, largest, name_of
+from gradscope.render.memory import GroupBy, by, largest, name_of
 from gradscope.render.wording import (
     arose,
     failures,
@@ -84,22 +84,6 @@ def _memory(recording: Recording) -> dict[str, Any] | None:
         **sizes(graph.nbytes, graph.alone),
         **{f"by_{kind}": rows(kind) for kind in GroupBy},
         "by_device": {name: size.nbytes for name, size in devices.items()},
-        "fit": fit_data(recording),
-    }
-
-
-def fit_data(recording: Recording) -> dict[str, Any] | None:
-    """Return what a step takes by its samples; None where that is not known."""
-    if (found := fit(recording)) is None:
-        return None
-    return {
-        "samples": [samples for _, samples in found.seen],
-        "fixed_bytes": round(found.fixed),
-        "sample_bytes": round(found.each),
-        "beside": found.beside,
-        "checkpoint": found.spared and found.spared.what,
-        "checkpoint_share": found.share,
-        "nodes_run_again": found.again,
     }
 
 

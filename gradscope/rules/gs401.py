@@ -207,7 +207,7 @@ def _told(facts: OutOfMemory, lines: Sequence[tuple[Any, list[Memory]]]) -> Iter
         yield Related("created", None, gone)
 
 
-class Checkpoint(NamedTuple):
+class _Checkpoint(NamedTuple):
     """A ``module`` to run under a checkpoint, or each of the ``parts`` in it, which saves
     ``nbytes``.
     """
@@ -228,7 +228,7 @@ class Checkpoint(NamedTuple):
         return is_inside or (module == self.module and not self.parts)
 
 
-def checkpoint(saved: Sequence[Memory]) -> Checkpoint | None:
+def _best(saved: Sequence[Memory]) -> _Checkpoint | None:
     """Return what to run under checkpoints: a module, or each of those in one, that alone needs
     much of what was saved. What its first node saved stays: that is what the module was given.
     """
@@ -239,24 +239,24 @@ def checkpoint(saved: Sequence[Memory]) -> Checkpoint | None:
         for name in accumulate(one.module.split("."), "{}.{}".format):
             before[name] = so_far
             spared[name] += one.nbytes * (first.setdefault(name, one.number) != one.number)
-    parts = defaultdict[str, list[Checkpoint]](list)
+    parts = defaultdict[str, list[_Checkpoint]](list)
     for name, size in spared.items():
         if "." in name and size:
-            parts[name.rpartition(".")[0]].append(Checkpoint(size, name))
-    total, options = total_of(saved), list[Checkpoint]()
+            parts[name.rpartition(".")[0]].append(_Checkpoint(size, name))
+    total, options = total_of(saved), list[_Checkpoint]()
     for parent, of in parts.items():
         # What comes behind a module is gone when it runs again, and needs all of its memory.
         gains = (min(each.nbytes, total - before[each.module]) for each in of)
         options += [each._replace(nbytes=gain) for each, gain in zip(of, gains, strict=True)]
         gain = sum(each.nbytes for each in of) - max(of).nbytes
-        options.append(Checkpoint(gain, parent, len(of)))
+        options.append(_Checkpoint(gain, parent, len(of)))
     best = max(options, default=None)
     return best if best is not None and best.nbytes > _LEAST_SHARE * total else None
 
 
 def _checkpoint(saved: Sequence[Memory]) -> Iterator[Fix]:
     """Yield what to run under checkpoints, and what that costs."""
-    if (best := checkpoint(saved)) is not None:
+    if (best := _best(saved)) is not None:
         again = len({one.number for one in saved if best.has(one.module)})
         cost = f"about {nbytes(best.nbytes)} less, {counted(again, 'operation')} or more run again"
         what = f"run {best.what} under torch.utils.checkpoint: {cost}"

@@ -1,4 +1,4 @@
-"""What grows and what fits, on the page in a real browser: layers, marks, their table, and the slider."""
+"""What grows, on the page in a real browser: layers, marks and their table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from gradscope.model import (
     Severity,
     Site,
     Summary,
-    Training,
     Trend,
 )
 
@@ -61,7 +60,7 @@ def recording() -> Recording:
     sizes = {1: 8, 2: 16}
     return Recording(
         Header("1", "2", "3", FILE),
-        summary=Summary(backward_calls=2, training=Training(nbytes={"parameters": 512 * KIB})),
+        summary=Summary(backward_calls=2),
         calls=tuple(
             BackwardCall(
                 n, "backward", Site(FILE, 1), graph=n, saved_bytes=size * KIB, last_number=n
@@ -113,22 +112,8 @@ def test_a_layer_opens_its_finding(show: Show) -> None:
     assert "history" in report.text(".finding[open]")
 
 
-def test_the_slider_tells_what_a_step_takes_and_what_fits(show: Show) -> None:
-    report = show(recording())
-    assert report.text("#fit-told").startswith("16 samples: 528 KiB, fits in 24 GiB.")
-    report.page.locator("#fit-size").fill(str((512 + 100) * KIB / GIB))
-    assert "At most 100 fit." in report.text("#fit-told")
-    slider = report.page.locator("#fit-samples")
-    slider.fill("101")
-    assert "101 samples: 613 KiB, too much for 612 KiB." in report.text("#fit-told")
-    report.page.locator("#fit-size").fill("0.0001")
-    assert "Not one fits." in report.text("#fit-told")
-    assert report.errors == []
-
-
-def test_without_either_neither_is_shown(show: Show) -> None:
+def test_where_nothing_grows_nothing_of_it_is_shown(show: Show) -> None:
     canned = canned_recording()
     report = show(replace(canned, graphs={}))
     assert not report.page.locator("#growth-card").is_visible()
-    assert not report.page.locator("#fit-card").is_visible()
     assert report.errors == []

@@ -210,11 +210,11 @@ def test_a_run_without_a_graph_keeps_its_status_and_says_so(tmp_path: Path) -> N
         (["report", "run.gscope", "--html", "missing/page.html"], "missing/page.html"),
         (
             ["report", "run.gscope", "--memory", "--format", "json"],
-            "--memory, --fit and --trains print",
+            "--memory and --trains print",
         ),
         (
             ["report", "run.gscope", "--trains", "--format", "json"],
-            "--memory, --fit and --trains print",
+            "--memory and --trains print",
         ),
         (["draw", "run.gscope"], "--output"),
         (

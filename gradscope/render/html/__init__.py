@@ -36,7 +36,7 @@ from gradscope.model import (
 )
 from gradscope.render import theme
 from gradscope.render.html.placing import place
-from gradscope.render.machine import dumped, fit_data, keys, plain
+from gradscope.render.machine import dumped, keys, plain
 from gradscope.render.memory import Largest, Storage, by, growing, largest
 from gradscope.render.text.report import tally
 from gradscope.render.text.tables import Words
@@ -220,7 +220,6 @@ def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
             for one in recording.processes
         ],
         "growing": growing(recording),
-        "fit": fit_data(recording),
         "sites": sites.all(),
     }
 

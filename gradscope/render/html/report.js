@@ -155,7 +155,6 @@ async function start() {
   for (const link of document.querySelectorAll(".top nav a")) link.hidden = byId(link.hash.slice(1)).hidden;
   if (!nothing) startFlames();
   startGrowth();
-  startFit();
   tableToggle(byId("calls-toggle"), byId("calls-table"), showCallsTable);
   tableToggle(byId("nodes-toggle"), byId("nodes-table"), showNodesTable);
   page.onChange((what) => {

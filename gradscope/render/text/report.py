@@ -30,13 +30,11 @@ from gradscope.model import (
     Site,
 )
 from gradscope.render.memory import (
-    Fit,
     GroupBy,
     Largest,
     Size,
     Storage,
     by,
-    fit,
     growing,
     largest,
     name_of,
@@ -402,8 +400,6 @@ def _asking(findings: Sequence[Finding]) -> list[str]:
 
 
 _MOST_ROWS = 12
-_NO_SAMPLES = "no graph of a batch was recorded, so there is nothing to reckon by"
-_NOT_IN_IT = "what operations need while they run, data, libraries, an allocator's caches"
 _NOTHING = "no graph was recorded, so there is nothing to show"
 
 BarRow = tuple[str, Sequence[str], float]
@@ -443,40 +439,6 @@ def _print_growing(recording: Recording, console: Console) -> None:
     if rows:
         head = "graphs", "outputs", "nodes", "per step", "per hour"
         _print_table("growing, and kept in all", head, rows, console, growing(recording))
-
-
-def print_fit(recording: Recording, size: int, console: Console) -> None:
-    """Print how many samples fit in a size, and what that is reckoned by."""
-    found = fit(recording)
-    if found is None:
-        print_lines(console, [Text(_NO_SAMPLES)])
-        return
-    lead = Text("fit: ", style="bold")
-    print_message(lead, _fits(found, size), console)
-    seen = [f"{n:,} in backward call {one.number:,}" for one, n in found.seen]
-    of = " and ".join(seen) + ("" if seen[1:] else ", a guess from one graph: watch two sizes")
-    rows = {"graph": f"{nbytes(round(found.each))} per sample, {nbytes(round(found.fixed))} fixed"}
-    rows |= {name: nbytes(number) for name, number in found.beside.items()}
-    rows |= {"samples": of, "not in it": _NOT_IN_IT}
-    _print_rows(rows, "  ", console)
-    if found.spared is not None:
-        most = found.most(size, spares=True)
-        at = max(1, found.most(size))
-        less = nbytes(found.nbytes(at) - found.nbytes(at, spares=True))
-        again = f"runs {counted(found.again, 'node')} or more again"
-        what = f"checkpointing {found.spared.what} saves about {less} of {at:,} samples and {again}"
-        print_message(Text("help: ", style="bold green"), f"{what}; {most:,} then fit", console)
-    print_lines(console, [Text()])
-
-
-def _fits(found: Fit, size: int) -> str:
-    """Return how many samples fit in a size, in a sentence."""
-    most, room = found.most(size), nbytes(size)
-    if most < 1:
-        return f"not one sample fits in {room}: it needs {nbytes(found.nbytes(1))}"
-    taken, next_one = (nbytes(found.nbytes(most + i)) for i in range(2))
-    more = f"; {most + 1:,} would need {next_one}" if next_one != room else ""
-    return f"a batch of {most:,} fits in {room}: {taken}{more}"
 
 
 def _cells(size: Size, graph: Largest) -> tuple[str, ...]:

@@ -158,7 +158,7 @@ class _Optimizer:
         """The parameters of the parts of modules of which a call may use one and not the others."""
         self.homeless = set[int]()
         """Those of them that no variable and no module of the program leads to."""
-        self.held, self.count = set[int](), 0
+        self.held, self.count, self.has_empty = set[int](), 0, False
         self.used: dict[int, _Gradient] = {}
         """By the identity of a parameter the gradient that the last step has used."""
         self.is_idle = True
@@ -185,6 +185,7 @@ class _Optimizer:
         if count == self.count and not (self.frozen and self._is_thawed()):
             return False
         held = {id(p): p for p in _parameters(optimizer)}
+        self.has_empty = any(not group["params"] for group in optimizer.param_groups)
         new = held.keys() - (self.held - self.frozen)
         trained = {key for key in new if requires_grad(held[key])}
         self.met |= {key: (refer(held[key]), tuple(held[key].shape)) for key in new}
@@ -271,7 +272,7 @@ class _Optimizer:
             memory = None if (grad := grad_of(leaf)) is None else memory_of(grad)
             if id(leaf) in reached and memory is not None and not is_zero(memory):
                 self.added[id(leaf)] = record.site, record.site
-        self.evaluated = at, {*map(id, leaves)}
+        self.evaluated = at, self.held.intersection(map(id, leaves))
 
     def may_be_chosen(self, never: set[int]) -> set[int]:
         """Return which of these are of parts that were not chosen yet, where others were."""
@@ -688,7 +689,8 @@ class TrainingObserver(Observer):
         others = known.named(instead)[1]
         step, nbytes = site_of(known.place), sum(each.nbytes for each in unheld.values())
         of = names, others, known.steps, known.name, step, self.watch.calls, len(instead)
-        yield gs503.finding(gs503.NeverUsed(*of, is_listed, is_beside, nbytes))
+        is_emptied = is_beside and known.has_empty
+        yield gs503.finding(gs503.NeverUsed(*of, is_listed, is_beside, is_emptied, nbytes))
 
 
 def _parameters(optimizer: Any) -> list[Tensor]:

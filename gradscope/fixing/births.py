@@ -281,6 +281,9 @@ def never_used(finding: Finding, ways: Paths) -> Diagnosis | None:
         return Diagnosis(step, finding.label, (), [*fixes, *finding.fixes])
     holder = record.optimizers[number]
     fixes = reconnecting.given_to(holder, leaves, ways)
+    emptied = [each for each in finding.related if each.role == "emptied"]
+    if step is not None and emptied:
+        fixes = [*reconnecting.listed_once(step.file), *fixes]
     first = record.leaves[leaves[0]]
     made, built = ways.line_beside(first.made, holder.made), record.site(holder.made)
     if made is None or built is None or finding.site is None:
@@ -291,7 +294,7 @@ def never_used(finding: Finding, ways: Paths) -> Diagnosis | None:
         said = f"{who} was built here, and does not hold {'them' if len(leaves) > 1 else 'it'}"
         return Diagnosis(made, label, (Related("made", built, said),), fixes or finding.fixes)
     note = Related("made", made, "they are made here" if len(leaves) > 1 else "it is made here")
-    return Diagnosis(built, finding.label, (note,), [*fixes, *finding.fixes])
+    return Diagnosis(built, finding.label, (*emptied, note), [*fixes, *finding.fixes])
 
 
 def _not_read(made: Site) -> Iterator[Related]:

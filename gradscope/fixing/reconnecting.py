@@ -62,6 +62,8 @@ def fixes_of(cut: Cut, ways: Paths, roots: Iterable[int]) -> list[Fix]:
 
 _LISTS, _DICTS = (ast.List, ast.ListComp), (ast.Dict, ast.DictComp)
 _STEM = re.compile(r"[0-9_]+$|(?<=_)[a-z]$")  # the number of an attribute, or its letter
+_GIVE_ONCE = "filter", "map", "chain", "parameters"
+_MOST_LISTED = 3  # edits that are tried: most programs have one such line
 _Proposed = Iterator[tuple[str, TextEdits]]
 
 
@@ -439,3 +441,21 @@ def _reset_line(step: Site) -> str:
     owners = [n for n in given[:1] if isinstance(n, ast.Name | ast.Attribute)]
     owners = [n for n in owners if ast.unparse(n).rpartition(".")[2] not in functions]
     return f"{text_of((*owners, call.func.value)[0], step.file)}.zero_grad()"
+
+
+def listed_once(file: str) -> list[Fix]:
+    """Return what makes a list of parameters that an iterator gives once, where it is returned or
+    gets a name.
+
+        own = filter(lambda p: p.requires_grad, net.parameters())
+        print(sum(p.numel() for p in own))
+        opt = SGD([{"params": own}], 0.1)  # nothing is left
+    """
+    found = []
+    for node in ast.walk(source.tree(file)):
+        value = node.value if isinstance(node, ast.Assign | ast.Return) else None
+        is_call = isinstance(value, ast.Call) and source.called_name(value) in _GIVE_ONCE
+        if value is not None and (is_call or isinstance(value, ast.GeneratorExp)):
+            text = f"list({text_of(value, file)})"
+            found.append((f"make a list in line {value.lineno}", (instead_of(value, file, text),)))
+    return _fixes(iter(found))[:_MOST_LISTED]

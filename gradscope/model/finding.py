@@ -88,7 +88,8 @@ class Related:
     ``role`` is one of created, freed_by, next_read, held_by, modified_by, retained_by, linked_by,
     failing_node. Where no gradient arrives it is one of cut (what goes in requires grad, and what
     comes out does not), mode (what switched grad mode off, or froze), left and back (numbers or
-    arrays left torch, and were taken up again), and made (a layer, an optimizer, a value).
+    arrays left torch, and were taken up again), emptied (a group of an optimizer that holds
+    nothing), left_by (a call whose gradients were not reset) and made (a layer, a value).
     """
 
     role: str

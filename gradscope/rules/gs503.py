@@ -63,8 +63,9 @@ It is said when the watch ends, of parameters that at least three calls have rea
 reached one that an optimizer steps as well, or whose optimizer steps parameters that no gradient
 reaches. On the CPU some of their values are compared, so an update through `.data` counts as use;
 elsewhere only a replaced layer or a copy is named. Where the optimizer was given other submodules
-only, it is advice; nothing is said where it holds no parameter of a module (an attack, a style
-transfer). Reading a gradient leaves no trace: a program that reads these may suppress it.
+only, it is advice, unless a group of it is empty, as an iterator gives its parameters just once;
+nothing is said where it holds no parameter of a module (an attack, a style transfer). Reading a
+gradient leaves no trace: a program that reads these may suppress it.
 
 Gradients that are reset too early are said of an optimizer of which no step ever used one. Zeros
 are read on the CPU alone; elsewhere `zero_grad(set_to_none=False)` is not seen.
@@ -89,7 +90,8 @@ class NeverUsed(NamedTuple):
     ``instead``: the optimizer holds so many parameters that no gradient reaches, which have the
     same sizes, or are in no module of the program any more. ``is_listed``: their modules are in a
     list that is not an ``nn.ModuleList``.
-    ``is_beside``: it was given other submodules only. ``nbytes`` are those of their gradients.
+    ``is_beside``: it was given other submodules only; ``is_emptied``: with a group that holds
+    nothing. ``nbytes`` are those of their gradients.
     ``is_held``: it holds them, and at each step their gradients had been reset, by the line
     ``reset`` if that is known.
     """
@@ -103,6 +105,7 @@ class NeverUsed(NamedTuple):
     instead: int = 0
     is_listed: bool = False
     is_beside: bool = False
+    is_emptied: bool = False
     nbytes: int = 0
     is_held: bool = False
     reset: Site | None = None
@@ -123,6 +126,9 @@ def finding(facts: NeverUsed) -> Finding:
         it = f"{who} holds {counted(facts.instead, 'parameter')} that no gradient reaches"
         before = "it was probably built before these were made, or copied"
         notes.append(Related("made", None, f"{it}: {before}"))
+    if facts.is_emptied:
+        said = "a group of it holds nothing: what gave its parameters had been read to its end"
+        notes.append(Related("emptied", None, said))
     found = RULE.finding(
         f"in {counted(facts.steps, 'step')}, nothing used the gradients of {parameters}",
         site=facts.reset or facts.step,
@@ -132,13 +138,16 @@ def finding(facts: NeverUsed) -> Finding:
         bytes=facts.nbytes,
         fixes=(_fix(facts, who),),
     )
-    severity = Severity.ADVICE if facts.is_beside else RULE.severity
+    is_advice = facts.is_beside and not facts.is_emptied
+    severity = Severity.ADVICE if is_advice else RULE.severity
     return replace(found, severity=severity, parameters=facts.names, step=facts.step)
 
 
 def _fix(facts: NeverUsed, who: str) -> Fix:
     if facts.is_held:
         return Fix(FixKind.REORDER, f"reset them after {who} has stepped, or before backward")
+    if facts.is_emptied:
+        return Fix(FixKind.OTHER, f"give {who} a list: an iterator gives the parameters once")
     if facts.is_beside:
         spares = f"spares their gradients ({nbytes(facts.nbytes)}) and their part of backward"
         freeze = f"if they are not to be trained, requires_grad_(False) {spares}"

@@ -134,6 +134,57 @@ def test_what_is_thawed_at_the_module_only_is_thawed(
     assert known(finding.fix).edits[0].replacement == "net[1].requires_grad_(True)"
 
 
+READ_ONCE = """\
+import torch
+from torch import nn
+
+body, head = nn.Linear(4, 4), nn.Linear(4, 2)
+own = filter(lambda p: p.requires_grad, body.parameters())
+print(sum(p.numel() for p in own))
+optimizer = torch.optim.SGD([{"params": own}, {"params": head.parameters()}], 0.1)
+for step in range(4):
+    loss = head(body(torch.randn(8, 4))).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_an_iterator_that_was_read_becomes_a_list(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(READ_ONCE)
+    (finding,) = found(file)
+    assert (finding.code, finding.severity) == ("GS503", Severity.WARNING)
+    assert "emptied" in [each.role for each in finding.related]
+    assert known(finding.fix).proof is Proof.HELD
+    assert known(finding.fix).edits[0].line == 5
+
+
+CLOSURE = """\
+import torch
+from torch import nn
+
+net = nn.Linear(4, 1)
+x, y = torch.randn(8, 4), torch.randn(8, 1)
+optimizer = torch.optim.LBFGS(net.parameters(), 0.1, max_iter=4)
+def closure():
+    loss = nn.functional.mse_loss(net(x), y)
+    loss.backward()
+    return loss
+for step in range(4):
+    optimizer.zero_grad()
+    optimizer.step(closure)
+"""
+
+
+def test_a_closure_resets_before_it_adds(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(CLOSURE)
+    (finding,) = found(file)
+    assert (finding.code, known(finding.fix).proof) == ("GS504", Proof.HELD)
+    assert "optimizer.zero_grad()" in known(finding.fix).edits[0].replacement
+
+
 RESET_TOO_EARLY = """\
 import torch
 from torch import nn

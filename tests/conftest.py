@@ -115,6 +115,15 @@ def nothing_is_left() -> Iterator[None]:
     assert state_of_python() == python
 
 
+@pytest.fixture
+def little_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bound what each call reads of the program ahead of it, for tests of what has happened.
+
+    In a program of a few steps that reading takes most of the time, and gives them nothing.
+    """
+    monkeypatch.setattr("gradscope.program.ahead.questions.MOST_STEPS", 500)
+
+
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = pyfuncitem._fixtureinfo.argnames
     as_a_module(partial(pyfuncitem.obj, **{name: pyfuncitem.funcargs[name] for name in names}))

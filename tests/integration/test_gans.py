@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import textwrap
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.command import ran_well
 from tests.integration.test_rehearsal_run import rehearsed
+from tests.zygote import python
 
 HEAD = """
 import torch
@@ -94,5 +94,5 @@ def test_both_nets_train_as_they_should(layout: tuple[str, str, str, str], tmp_p
     file, right = tmp_path / "train.py", tmp_path / "right.py"
     file.write_text(program(*layout, right=False))
     right.write_text(program(*layout, right=True))
-    rehearsed("fix", "--yes", "--write", file, cwd=tmp_path, executable=sys.executable)
-    assert ran_well(sys.executable, file).stdout == ran_well(sys.executable, right).stdout
+    rehearsed("fix", "--yes", "--write", file, cwd=tmp_path)
+    assert ran_well(python(), file).stdout == ran_well(python(), right).stdout

@@ -67,7 +67,7 @@ def test_a_note_says_that_processes_which_were_started_log_nothing(script: Path)
     (script.parent / "start.py").write_text(start)
     note = "note: the logged metrics cover this process only, not those it started"
     for options, notes in (((), 0), (("--metrics", "train.prom"), 1)):
-        done = gradscope("run", *options, "start.py", cwd=script.parent, executable=sys.executable)
+        done = gradscope("run", *options, "start.py", cwd=script.parent)
         assert done.stderr.count(note) == notes, done.stderr
     assert not list(script.parent.glob("*.prom"))
 

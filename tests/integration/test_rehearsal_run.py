@@ -1088,7 +1088,7 @@ def test_a_gan_gets_its_pair_of_edits(tmp_path: Path) -> None:
 
 def test_a_report_of_a_crash_opens_with_the_fix_and_says_nothing_twice(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(GAN)
-    told = rehearsed("run", "train.py", cwd=tmp_path, executable=sys.executable).stderr
+    told = rehearsed("run", "train.py", cwd=tmp_path).stderr
     raised, closing = told.split("RuntimeError: ", 1)
     assert raised.count("error[GS101]") == 1
     first, *rest = closing.splitlines()[1:]

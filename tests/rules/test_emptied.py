@@ -10,6 +10,8 @@ from gradscope.model import Finding, Severity
 from tests.command import gradscope
 from tests.rules.saying import findings_of
 
+pytestmark = pytest.mark.usefixtures("little_is_read_ahead")
+
 METRIC = """
 import torch
 from torch import nn

@@ -23,6 +23,7 @@ from gradscope.rules.base import NODE_BYTES, Grown, Rule
 from tests import examples, known
 from tests.rules.saying import findings_of as found_in
 
+past = pytest.mark.usefixtures("little_is_read_ahead")
 RULES = (gs301.RULE, gs302.RULE, gs303.RULE, gs304.RULE, gs305.RULE)
 each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 CALL = BackwardCall(12, "backward", Site("train.py", 20), retain_graph=True)
@@ -89,6 +90,7 @@ KEEPING = """
 X, HIDDEN, LOGITS, NUMBER = 32 * 64 * 4, 32 * 128 * 4, 32 * 10 * 4, 4
 
 
+@past
 @pytest.mark.full(but=3)
 @pytest.mark.parametrize(
     ("own", "retain", "kept", "nodes", "tensors"),
@@ -137,6 +139,7 @@ def test_a_node_costs_what_is_said() -> None:
     assert 1 <= (used() - before) / 10_000 / NODE_BYTES < 1.5
 
 
+@past
 @pytest.mark.full(but=2)
 @pytest.mark.parametrize("kept", ["kept.append(out)", "total = total + out"])
 @pytest.mark.parametrize(("before", "watched"), [(0, 20), (60, 8), (160, 6), (160, 40)])
@@ -166,6 +169,7 @@ def test_what_was_there_before_the_watch_is_not_what_iterations_add(
     assert said.endswith(f"; each iteration adds {each} nodes, {more} in all")
 
 
+@past
 @pytest.mark.full(but=1)
 @pytest.mark.parametrize(
     "store",
@@ -212,6 +216,7 @@ LOGGED = """
     """
 
 
+@past
 @pytest.mark.full(but=2)
 @pytest.mark.parametrize(
     ("first", "store", "steps"),
@@ -242,6 +247,7 @@ def test_the_figures_at_the_end_are_the_last_ones(
     assert finding.label in str(scope)
 
 
+@past
 def test_where_the_holder_is_gone_in_the_end_the_figures_say_when_it_was_seen(
     tmp_path: Path,
 ) -> None:

@@ -12,6 +12,8 @@ from torch import nn
 import gradscope
 from gradscope.errors import GradscopeError
 
+pytestmark = pytest.mark.usefixtures("little_is_read_ahead")
+
 
 def network() -> nn.Sequential:
     torch.manual_seed(0)

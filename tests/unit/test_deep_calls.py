@@ -65,6 +65,7 @@ def _run(depth: int) -> int:
     return sum(_lines.values())
 
 
+@pytest.mark.full(but=1)
 @pytest.mark.parametrize("watching", ["hooks", "no hooks", "saved"])
 def test_a_call_costs_the_same_however_many_are_open(watching: str, tmp_path: Path) -> None:
     """Four times as many calls within each other cost four times as much, not sixteen times."""

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from gradscope.api.graphs import Holder, holders
 from gradscope.errors import GradscopeError
-from gradscope.program.reach import Limits, Walk, contexts, named_tensors
+from gradscope.program.reach import ON_DEMAND, Limits, Walk, contexts, named_tensors
 from tests import known
 from tests.command import ran
 
@@ -36,6 +36,13 @@ def names(*frames: types.FrameType) -> set[str]:
 
 def paths(found: tuple[Holder, ...]) -> set[str]:
     return {holder.path for holder in found}
+
+
+@pytest.fixture(autouse=True)
+def tests_of_others_are_not_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest's frames lead to all tests that were collected: half a million objects, one after the other."""
+    few = ON_DEMAND._replace(max_objects=20_000)
+    monkeypatch.setattr("gradscope.api.graphs.ON_DEMAND", few)
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ from tests.command import ran_well
 from tests.needs import SAVED_IS_TOLD, has
 from tests.zygote import python
 
+pytestmark = pytest.mark.usefixtures("little_is_read_ahead")
+
 HEAD = """
 import threading, torch
 from torch import nn

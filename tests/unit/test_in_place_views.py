@@ -15,6 +15,7 @@ import gradscope
 from gradscope.torch_private import next_sequence_nr
 from tests.property.functions import InPlace, InPlaceSaved, SaveInput
 
+pytestmark = pytest.mark.usefixtures("little_is_read_ahead")
 OnTensor = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -163,6 +164,7 @@ def shown_in_a_list(view: torch.Tensor) -> torch.Tensor:
     return torch._foreach_div(factors, [torch.ones(3), view])[0]
 
 
+@pytest.mark.full(but=18)
 @pytest.mark.parametrize("hooks", [True, False, None])
 @pytest.mark.parametrize("use", [multiplied, listed, shown_in_a_list])
 @pytest.mark.parametrize("view", [of_several, of_a_function, without_grad])

@@ -88,7 +88,7 @@ def test_each_public_name_has_a_page_with_its_signature(site: Path) -> None:
     assert "raise_on: str | None = None" in words(site / "python/watch.html")
     data = words(site / "python/what-they-return.html")
     assert "backward_call: int" in data
-    assert "findings What was found so far" in data
+    assert "findings The findings so far, each cause once" in data
 
 
 def test_the_menu_leads_to_every_page(site: Path) -> None:

@@ -133,6 +133,88 @@ class _Unheld:
         return self._before[1] is not None
 
 
+class _Uses:
+    """Which gradients the steps of an optimizer have used more than once, or with others."""
+
+    def __init__(self, optimizer: Callable[[], Any]) -> None:
+        self._optimizer = optimizer
+        self.used: dict[int, _Gradient] = {}
+        """By the identity of a parameter the gradient that the last step has used."""
+        self.again = Counter[int]()
+        """How many steps have used a gradient of the parameter that one before had used."""
+        self.by_calls: dict[int, int] = {}
+        """How far the version of such a gradient went from one step to the next."""
+        self.is_unread = False
+        """Whether the values of some such gradient were not read."""
+        self.added: Mixed = {}
+        """By the identity of a parameter the call that adds to its gradient what was not reset, and
+        the one that has left that: of another optimizer's loss, or itself, in the run before of the
+        closure.
+        """
+        self.evaluated: tuple[int, set[int]] = _NOWHERE
+        """Where in its step its closure was evaluated last, and which leaves that has reached."""
+        self._before: dict[int, tuple[int, int]] = {}
+        """By the identity of a parameter its gradient and the version of it, as the step began."""
+
+    def note_use(self, *, guarded: bool) -> None:
+        """Note which gradients the step that comes now has used before; some calls since the last
+        one may have been ``guarded``, of which it is not known what they have reached.
+        """
+        self._before = {}
+        for parameter in _parameters(self._optimizer()):
+            key, now = id(parameter), grad_of(parameter)
+            if now is None or type(now) not in PLAIN:
+                continue
+            self._before[key] = id(now), version_of(now)
+            used = self.used.get(key)
+            if used is None or now is not used.tensor():
+                continue
+            went = version_of(now) - used.version + used.calls
+            if used.calls and version_of(now) >= used.version:
+                self.by_calls[key] = went
+            elif not guarded or self.by_calls.get(key) != went:
+                continue
+            self.again[key] += 1
+            self.is_unread |= memory_of(now) is None
+
+    def take(self) -> None:
+        """Note the gradients that the step has used, and left as they were."""
+        self.used = {}
+        for parameter in _parameters(self._optimizer()):
+            key, grad = id(parameter), grad_of(parameter)
+            if grad is not None and self._before.get(key) == (id(grad), version_of(grad)):
+                self.used[key] = _Gradient(TensorRef(grad), version_of(grad))
+
+    def before_call(self, leaves: Iterable[Tensor]) -> None:
+        """Note that a call is about to add to the gradients of these leaves."""
+        for leaf in leaves if self.used else ():
+            used = self.used.pop(id(leaf), None)
+            if used is not None and used.is_kept(grad_of(leaf)):
+                self.used[id(leaf)] = used._replace(version=used.version + 1, calls=used.calls + 1)
+
+    def evaluate(
+        self, record: BackwardCall, leaves: Sequence[Tensor], frame: FrameType | None
+    ) -> None:
+        """Note a call of the closure's in its step, from another line of which it was evaluated
+        before, as that of LBFGS is: if nothing was reset, the call adds to what that has left.
+
+            def closure():
+                loss = mse_loss(net(x), y)  # opt.zero_grad() is missing
+                loss.backward()
+                return loss
+        """
+        step: Any = getattr(type(self._optimizer()), "step", None)
+        code = getattr(inspect.unwrap(step), "__code__", None)
+        at = next((each.f_lasti for each in frames_from(frame) if each.f_code is code), -1)
+        before, reached = self.evaluated
+        for leaf in leaves if -1 not in (at, before) and at != before else ():
+            memory = None if (grad := grad_of(leaf)) is None else memory_of(grad)
+            if id(leaf) in reached and memory is not None and not is_zero(memory):
+                self.added[id(leaf)] = record.site, record.site
+        held = {*map(id, _parameters(self._optimizer()))}
+        self.evaluated = at, held.intersection(map(id, leaves))
+
+
 class _Optimizer:
     """What is known of one optimizer and its steps; it may be gone when these are judged."""
 
@@ -159,25 +241,9 @@ class _Optimizer:
         self.homeless = set[int]()
         """Those of them that no variable and no module of the program leads to."""
         self.held, self.count, self.has_empty = set[int](), 0, False
-        self.used: dict[int, _Gradient] = {}
-        """By the identity of a parameter the gradient that the last step has used."""
+        self.uses = _Uses(self.optimizer)
         self.is_idle = True
         """Whether it has met no gradient yet that is not zero, or that cannot be read."""
-        self.again = Counter[int]()
-        """How many steps have used a gradient of the parameter that one before had used."""
-        self.by_calls: dict[int, int] = {}
-        """How far the version of such a gradient went from one step to the next."""
-        self.added: Mixed = {}
-        """By the identity of a parameter the call that adds to its gradient what was not reset, and
-        the one that has left that: of another optimizer's loss, or itself, in the run before of the
-        closure.
-        """
-        self.evaluated: tuple[int, set[int]] = _NOWHERE
-        """Where in its step its closure was evaluated last, and which leaves that has reached."""
-        self.is_unread = False
-        """Whether the values of some such gradient were not read."""
-        self._before: dict[int, tuple[int, int]] = {}
-        """By the identity of a parameter its gradient and the version of it, as the step began."""
 
     def meet(self, optimizer: Any, refer: Callable[[Tensor], TensorRef]) -> bool:
         """Note what it holds as it steps; return whether it trains others than at the last step."""
@@ -216,63 +282,6 @@ class _Optimizer:
         """Return which parameters had no gradient in so many steps, nor were reached by a call."""
         last = self.steps + 1 - steps
         return {key for key, since in self.waiting.items() if since <= last} - {*reached}
-
-    def note_use(self, *, guarded: bool) -> None:
-        """Note which gradients the step that comes now has used before; some calls since the last
-        one may have been ``guarded``, of which it is not known what they have reached.
-        """
-        self._before = {}
-        for parameter in _parameters(self.optimizer()):
-            key, now = id(parameter), grad_of(parameter)
-            if now is None or type(now) not in PLAIN:
-                continue
-            self._before[key] = id(now), version_of(now)
-            used = self.used.get(key)
-            if used is None or now is not used.tensor():
-                continue
-            went = version_of(now) - used.version + used.calls
-            if used.calls and version_of(now) >= used.version:
-                self.by_calls[key] = went
-            elif not guarded or self.by_calls.get(key) != went:
-                continue
-            self.again[key] += 1
-            self.is_unread |= memory_of(now) is None
-
-    def take(self) -> None:
-        """Note the gradients that the step has used, and left as they were."""
-        self.used = {}
-        for parameter in _parameters(self.optimizer()):
-            key, grad = id(parameter), grad_of(parameter)
-            if grad is not None and self._before.get(key) == (id(grad), version_of(grad)):
-                self.used[key] = _Gradient(TensorRef(grad), version_of(grad))
-
-    def before_call(self, leaves: Iterable[Tensor]) -> None:
-        """Note that a call is about to add to the gradients of these leaves."""
-        for leaf in leaves if self.used else ():
-            used = self.used.pop(id(leaf), None)
-            if used is not None and used.is_kept(grad_of(leaf)):
-                self.used[id(leaf)] = used._replace(version=used.version + 1, calls=used.calls + 1)
-
-    def evaluate(
-        self, record: BackwardCall, leaves: Sequence[Tensor], frame: FrameType | None
-    ) -> None:
-        """Note a call of the closure's in its step, from another line of which it was evaluated
-        before, as that of LBFGS is: if nothing was reset, the call adds to what that has left.
-
-            def closure():
-                loss = mse_loss(net(x), y)  # opt.zero_grad() is missing
-                loss.backward()
-                return loss
-        """
-        step: Any = getattr(type(self.optimizer()), "step", None)
-        code = getattr(inspect.unwrap(step), "__code__", None)
-        at = next((each.f_lasti for each in frames_from(frame) if each.f_code is code), -1)
-        before, reached = self.evaluated
-        for leaf in leaves if -1 not in (at, before) and at != before else ():
-            memory = None if (grad := grad_of(leaf)) is None else memory_of(grad)
-            if id(leaf) in reached and memory is not None and not is_zero(memory):
-                self.added[id(leaf)] = record.site, record.site
-        self.evaluated = at, self.held.intersection(map(id, leaves))
 
     def may_be_chosen(self, never: set[int]) -> set[int]:
         """Return which of these are of parts that were not chosen yet, where others were."""
@@ -338,18 +347,18 @@ class TrainingObserver(Observer):
             self._gone += [] if known is None else [known]
             known = self._optimizers[id(optimizer)] = _Optimizer(optimizer)
         known.steps += 1
-        is_new, known.evaluated, self._stepping = (
+        is_new, known.uses.evaluated, self._stepping = (
             known.meet(optimizer, self._refer),
             _NOWHERE,
             known,
         )
         guarded = self.watch.guarded != self._guarded_before
-        known.added |= self._losses.step(known.held, known.steps, guarded=guarded)
+        known.uses.added |= self._losses.step(known.held, known.steps, guarded=guarded)
         if is_new or known.steps <= _NAMED:
             self._learn(known, optimizer)
         known.wait()
         if known.steps <= _LOOKED_AT:
-            known.note_use(guarded=guarded)
+            known.uses.note_use(guarded=guarded)
 
     def stepped(self, optimizer: Any) -> None:
         """Note the gradients that an optimizer has used in its step."""
@@ -361,7 +370,7 @@ class TrainingObserver(Observer):
         guarded, self._guarded_before = self._guarded_before, self.watch.guarded
         self._losses.step(known.held, known.steps, guarded=self.watch.guarded != guarded)
         if known.steps <= _LOOKED_AT:
-            known.take()
+            known.uses.take()
         is_settled = not (known.waiting or known.is_idle or self._losses.waits)
         known.rests = _LOOKED_AT_EACH - 1 if is_settled and known.steps > _LOOKED_AT else 0
 
@@ -419,12 +428,12 @@ class TrainingObserver(Observer):
         held = set[int]().union(*(known.held for known in self._optimizers.values()))
         self._losses.before_call(call, record, leaves, held)
         if self._stepping is not None:
-            self._stepping.evaluate(record, leaves, frame)
+            self._stepping.uses.evaluate(record, leaves, frame)
         if not self._optimizers:
             return
         for known in self._optimizers.values():
             if known.steps <= _LOOKED_AT:
-                known.before_call(leaves)
+                known.uses.before_call(leaves)
         waiting = set[int]().union(*(known.waiting for known in self._optimizers.values()))
         if led_to := [self._refer(leaf) for leaf in leaves if id(leaf) in waiting]:
             self._led_to[call] = led_to
@@ -531,7 +540,7 @@ class TrainingObserver(Observer):
         self._unheld.clear()
         for known in self._all:
             known.met.clear()
-            known.used.clear()
+            known.uses.used.clear()
 
     def summary(self) -> Training:
         """Return how many parameters had gradients, and which had none on purpose (frozen ones)."""
@@ -547,6 +556,7 @@ class TrainingObserver(Observer):
             names |= {id(refs[key]): each.names[key] for key in each.names.keys() - each.frozen}
         frozen = [name for name in self._losses.frozen if name not in names.values()]
         is_longer = any(each.steps > _LOOKED_AT for each in stepped)
+        is_again = any(each.uses.again for each in stepped)
         return Training(
             len(stepped),
             min(each.steps for each in stepped),
@@ -555,7 +565,7 @@ class TrainingObserver(Observer):
             len(names.keys() - waiting),
             counts(self._not_yet, {*names.values()} - {*self._not_yet}),
             counts(frozen, {*names.values()}),
-            once=0 if any(each.again for each in stepped) else _LOOKED_AT if is_longer else None,
+            once=0 if is_again else _LOOKED_AT if is_longer else None,
         )
 
     def table(self) -> TrainingTable | None:
@@ -632,15 +642,15 @@ class TrainingObserver(Observer):
         looked_at = min(known.steps, _LOOKED_AT)
         again = {
             key: times
-            for key, times in known.again.items()
+            for key, times in known.uses.again.items()
             if times >= _FEWEST_AGAIN and 2 * times >= looked_at - 2
         }
         step, calls = site_of(known.place), self.watch.calls
-        for added, own in gathered(known.added, known.added.__getitem__).items():
+        for added, own in gathered(known.uses.added, known.uses.added.__getitem__).items():
             of = *known.named(own), len(own), looked_at, known.name, step, calls
             yield gs504.finding(gs504.NotReset(*of, *added))
-        names, others = known.named(again.keys() - known.added.keys())
-        if names and not (known.is_unread and _resets_through_data(step, self._script)):
+        names, others = known.named(again.keys() - known.uses.added.keys())
+        if names and not (known.uses.is_unread and _resets_through_data(step, self._script)):
             of = names, others, max(again.values()), looked_at, known.name, step, calls
             yield gs504.finding(gs504.NotReset(*of))
 

@@ -267,6 +267,27 @@ net = Net()
 )
 
 
+TWO_PASSES = loop(
+    f"net, tasks = torch.nn.Linear(4, 4), range(2)\n{SGD}",
+    """loss = 0
+for task in tasks:
+    loss = loss + net(torch.ones(2, 4))[:, task].square().mean()
+opt.zero_grad()
+loss.backward()
+opt.step()
+for task in tasks:
+    loss = loss + net(torch.ones(2, 4))[:, task].square().mean()
+opt.zero_grad()
+loss.backward()  # fails
+opt.step()""",
+)
+
+
+def test_what_an_iteration_has_bound_is_cut_behind_a_call(tmp_path: Path) -> None:
+    first = offered(TWO_PASSES, tmp_path, "# fails")[FixKind.DETACH][0]
+    assert "loss.backward()\n    loss = loss.detach()" in mended(first, tmp_path)
+
+
 def test_nothing_runs_again_that_writes_to_what_has_a_graph(tmp_path: Path) -> None:
     options = offered(BUFFER, tmp_path, "backward")
     assert not options[FixKind.RECOMPUTE]

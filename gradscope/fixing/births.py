@@ -201,7 +201,7 @@ def not_reached(finding: Finding, ways: Paths) -> Diagnosis | None:
     answers = [a for a in ways.of_leaves(leaves) if a.state not in (Arrival.ARRIVES, Arrival.ZERO)]
     frozen = [leaf for a in answers if a.state is Arrival.FROZEN for leaf in a.leaves]
     if frozen and finding.site is not None:  # though they are to be trained
-        fixes = [*reconnecting.thawed(frozen, ways)[:-1], *finding.fixes]
+        fixes = reconnecting.thawed(frozen, ways)[:-1] or finding.fixes
         return Diagnosis(finding.site, finding.label, finding.related, fixes)
     cut_off = [a for a in answers if a.state is Arrival.CUT]
     if cut_off:

@@ -88,7 +88,7 @@ class NotRead(NamedTuple):
     def label(self) -> str:
         """What the line does, and does not."""
         whose = f"of the module `{self.module}`" if self.module else f"`{self.attribute}`"
-        return f"sets an attribute {whose}, which {'thaws' if self.value else 'freezes'} nothing"
+        return f"sets an attribute {whose}, which {'un' * self.value}freezes nothing"
 
     @property
     def fix(self) -> Fix:
@@ -115,7 +115,7 @@ def finding(
         site=facts.site or step,
         after=after,
         label=facts.label,
-        related=[Related("made", None if facts.value else step, note)],
+        related=[Related("mode", None, note) if facts.value else Related("made", step, note)],
         fixes=(facts.fix,),
     )
     return replace(found, parameters=facts.names, step=step)

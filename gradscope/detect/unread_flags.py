@@ -29,14 +29,15 @@ def unread_flags(
     slips: list[tuple[str, bool, str]] = []
     for name, module in modules:
         value = module.__dict__.get(_FLAG)
-        own = [(names.get(id(p), f"{name}.{of}"), p) for of, p in Module.named_parameters(module)]
-        is_other = own and all(requires_grad(each) is not value for _, each in own)
-        if isinstance(value, bool) and is_other and not _reads_flag(type(module)):
-            line = _line(name, _FLAG, value, files)
-            yield NotRead(_FLAG, value, name, tuple(written for written, _ in own), line)
+        if isinstance(value, bool) and not _reads_flag(type(module)):
+            own = [*Module.named_parameters(module)]
+            if own and all(requires_grad(each) is not value for _, each in own):
+                told = tuple(names.get(id(each), f"{name}.{of}") for of, each in own)
+                yield NotRead(_FLAG, value, name, told, _line(name, _FLAG, value, files))
         slips += [
-            (slip, to, written)
-            for written, each in own
+            (slip, to, names.get(id(each), f"{name}.{of}"))
+            for of, each in module._parameters.items()
+            if each is not None
             for slip in _SLIPS
             if isinstance(to := vars(each).get(slip), bool) and requires_grad(each) is not to
         ]

@@ -195,8 +195,9 @@ class _Uses:
     def evaluate(
         self, record: BackwardCall, leaves: Sequence[Tensor], frame: FrameType | None
     ) -> None:
-        """Note a call of the closure's in its step, from another line of which it was evaluated
-        before, as that of LBFGS is: if nothing was reset, the call adds to what that has left.
+        """Note a call of the closure's in its step, which adds to ``leaves`` that it holds. If the
+        closure was evaluated before from another line of the step, as that of LBFGS is, and nothing
+        was reset, the call adds to what that has left.
 
             def closure():
                 loss = mse_loss(net(x), y)  # opt.zero_grad() is missing
@@ -211,8 +212,7 @@ class _Uses:
             memory = None if (grad := grad_of(leaf)) is None else memory_of(grad)
             if id(leaf) in reached and memory is not None and not is_zero(memory):
                 self.added[id(leaf)] = record.site, record.site
-        held = {*map(id, _parameters(self._optimizer()))}
-        self.evaluated = at, held.intersection(map(id, leaves))
+        self.evaluated = at, {*map(id, leaves)}
 
 
 class _Optimizer:
@@ -347,11 +347,8 @@ class TrainingObserver(Observer):
             self._gone += [] if known is None else [known]
             known = self._optimizers[id(optimizer)] = _Optimizer(optimizer)
         known.steps += 1
-        is_new, known.uses.evaluated, self._stepping = (
-            known.meet(optimizer, self._refer),
-            _NOWHERE,
-            known,
-        )
+        is_new = known.meet(optimizer, self._refer)
+        known.uses.evaluated, self._stepping = _NOWHERE, known
         guarded = self.watch.guarded != self._guarded_before
         known.uses.added |= self._losses.step(known.held, known.steps, guarded=guarded)
         if is_new or known.steps <= _NAMED:
@@ -427,8 +424,9 @@ class TrainingObserver(Observer):
         leaves = leaves_of(node for i, node in enumerate(look.nodes) if look.will_run(i))
         held = set[int]().union(*(known.held for known in self._optimizers.values()))
         self._losses.before_call(call, record, leaves, held)
-        if self._stepping is not None:
-            self._stepping.uses.evaluate(record, leaves, frame)
+        if (known := self._stepping) is not None:
+            own = [leaf for leaf in leaves if id(leaf) in known.held]
+            known.uses.evaluate(record, own, frame)
         if not self._optimizers:
             return
         for known in self._optimizers.values():

@@ -153,20 +153,10 @@ def _names_behind(finding: Finding, ways: Paths) -> tuple[str, ...]:
     call = _call_of(finding, ways)
     if call is None:
         return ()
-    cuts, frozen = _lost(call, ways)
+    cuts, frozen = ways.lost(call)
     leaves = {n for cut in cuts for n in cut.behind} or {*frozen}
     names = (ways.record.leaves[n].name for n in sorted(leaves))
     return tuple(name for name in names if name)
-
-
-def _lost(call: EngineUse, ways: Paths) -> tuple[Sequence[Cut], Sequence[int]]:
-    """Return what is lost on the way to a call: by cuts, or as it is frozen. Where an optimizer
-    holds what is frozen and nothing behind the cuts, these are meant: labels of a teacher.
-    """
-    cuts, frozen = ways.lost(call)
-    held = {n for n, leaf in enumerate(ways.record.leaves) if leaf.optimizer >= 0}
-    is_meant = not held.isdisjoint(frozen) and all(held.isdisjoint(cut.behind) for cut in cuts)
-    return [] if is_meant else cuts, frozen
 
 
 def without_graph(finding: Finding, ways: Paths) -> Diagnosis | None:
@@ -174,7 +164,7 @@ def without_graph(finding: Finding, ways: Paths) -> Diagnosis | None:
     call = _call_of(finding, ways)
     if call is None or finding.site is None:
         return None
-    cuts, frozen = _lost(call, ways)
+    cuts, frozen = ways.lost(call)
     notes: list[Related] = []
     if cuts:
         notes = [*_notes_of(cuts[0], ways, called=finding.site)]

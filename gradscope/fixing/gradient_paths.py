@@ -274,8 +274,15 @@ class Paths:
         return [n for n, leaf in leaves if leaf.is_parameter and not leaf.requires_grad]
 
     def lost(self, call: EngineUse) -> tuple[list[Cut], list[int]]:
-        """Return where the paths from a call's roots are cut, and the frozen leaves they reach."""
+        """Return where the paths from a call's roots are cut, and the frozen leaves they reach.
+
+        Where an optimizer holds what is frozen and nothing behind the cuts, these are meant, as
+        where a teacher gives the labels.
+        """
         cuts, frozen = self.cuts(call.roots), self.frozen_behind(call.roots)
+        held = {n for n, leaf in enumerate(self.record.leaves) if leaf.optimizer >= 0}
+        if not held.isdisjoint(frozen) and all(held.isdisjoint(cut.behind) for cut in cuts):
+            return [], frozen
         return cuts or ([] if frozen else self.left_unseen(call)), frozen
 
     def left_unseen(self, call: EngineUse) -> list[Cut]:

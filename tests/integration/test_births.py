@@ -134,6 +134,36 @@ def test_what_is_thawed_at_the_module_only_is_thawed(
     assert known(finding.fix).edits[0].replacement == "net[1].requires_grad_(True)"
 
 
+TAUGHT = """\
+import copy
+import torch
+from torch import nn
+
+net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+teacher = copy.deepcopy(net)
+for p in net.parameters():
+    p.requires_grad = False
+net[1].requires_grad = True
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(4):
+    x = torch.randn(8, 4)
+    with torch.no_grad():
+        target = teacher(x).sign()
+    loss = nn.functional.mse_loss(net(x), target)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_what_is_frozen_is_meant_and_not_the_labels_of_a_teacher(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(TAUGHT)
+    (finding,) = found(file)
+    assert (finding.code, known(finding.fix).proof) == ("GS501", Proof.HELD)
+    assert known(finding.fix).edits[0].replacement == "net[1].requires_grad_(True)"
+
+
 READ_ONCE = """\
 import torch
 from torch import nn

@@ -43,7 +43,7 @@ from gradscope.program.sites import (
     user_frame,
 )
 from gradscope.program.tensors import describe, grad_of, held_node, leaves_of
-from gradscope.program.undisturbed import Allowance, GCPaused, unprofiled, unseen
+from gradscope.program.undisturbed import GCPaused, unprofiled, unseen
 from gradscope.record.writer import AT_ONCE, Further
 from gradscope.torch_private import (
     ENGINE_CALL,
@@ -251,51 +251,55 @@ class Backward:
         state, counter = self._state, self.queue.counter
         call, budget, is_passed = None, state.budget, False
         try:
-            is_counted = bool(counter.sites) and counter.begin(args)
-        except BaseException as failure:
-            counter.cancel()
-            if not isinstance(failure, Exception) or raised_by_program(failure):
+            try:
+                is_counted = bool(counter.sites) and counter.begin(args)
+            except BaseException as failure:
+                counter.cancel()
+                if not isinstance(failure, Exception) or raised_by_program(failure):
+                    raise
+                counter.sites.clear()
+                is_counted = False
+            if not is_counted:
+                if budget is not None and state.active:
+                    is_passed = bool(budget.within or budget.before_clock or self._rests(budget))
+                if not state.active or (not is_passed and is_compiling()):
+                    return original(*args, **kwargs)
+                if budget is not None and is_passed:
+                    budget.within += 1
+                else:
+                    call = unprofiled(self._prepare)(args, kwargs)
+            try:
+                if call is not None and call.findings:
+                    self._announce(call)
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                if is_counted:
+                    call = counter.cancel() or unprofiled(self._look_late)(
+                        error, state.generations.newest, _COUNTED, args, kwargs
+                    )
+                elif budget is not None and is_passed:
+                    budget.end(is_own=state.generations.is_own)
+                    call = unprofiled(self._look_late)(error, budget.ended, _PASSED, args, kwargs)
+                if call is not None:
+                    unprofiled(self._conclude)(call, error, args)
+                self._sweep()
+                raise_postponed()
+                erase(error, _OURS)
                 raise
-            counter.sites.clear()
-            is_counted = False
-        if not is_counted:
-            if budget is not None and state.active:
-                is_passed = bool(budget.within or budget.before_clock or self._rests(budget))
-            if not state.active or (not is_passed and is_compiling()):
-                return original(*args, **kwargs)
-            if budget is not None and is_passed:
-                budget.within += 1
-            else:
-                call = unprofiled(self._prepare)(args, kwargs)
-        try:
-            if call is not None and call.findings:
-                self._announce(call)
-            result = original(*args, **kwargs)
-        except BaseException as error:
             if is_counted:
-                call = counter.cancel() or unprofiled(self._look_late)(
-                    error, state.generations.newest, _COUNTED, args, kwargs
-                )
+                call = counter.end()
+            if call is not None:
+                unprofiled(self._conclude)(call, None, args)
             elif budget is not None and is_passed:
                 budget.end(is_own=state.generations.is_own)
-                call = unprofiled(self._look_late)(error, budget.ended, _PASSED, args, kwargs)
-            if call is not None:
-                unprofiled(self._conclude)(call, error, args)
-            self._sweep()
-            raise_postponed()
-            erase(error, _OURS)
-            raise
-        if is_counted:
-            call = counter.end()
-        if call is not None:
-            unprofiled(self._conclude)(call, None, args)
-        elif budget is not None and is_passed:
-            budget.end(is_own=state.generations.is_own)
-        if not state.active:
-            self._sweep()
-        if postponed:
-            raise_postponed()
-        return result
+            if not state.active:
+                self._sweep()
+            if postponed:
+                raise_postponed()
+            return result
+        finally:
+            if counter.allowances:  # last: many programs drop the graph right after the call
+                counter.resume_gc()
 
     # calls that are not looked at
 
@@ -443,8 +447,7 @@ class Backward:
                     call, asked, roots, suspension.since, guarded=suspension.theirs_entered
                 )
                 if is_known and len(call.numbers) >= MANY:
-                    # Torch keeps a Python object for each node and tensor that was read.
-                    call.allowance = Allowance(2 * len(call.numbers))
+                    self.queue.counter.postpone_gc(len(call.numbers))
         if not is_known:
             if not call.own:
                 suspension.block()

@@ -21,7 +21,6 @@ from gradscope.hooks import carry
 from gradscope.model import BackwardCall, Finding, Graph
 from gradscope.program.sites import Place
 from gradscope.program.tensors import leaves_of
-from gradscope.program.undisturbed import Allowance
 from gradscope.torch_private import CALL
 
 # Graph structures that are remembered; the oldest is forgotten first. A loop whose graphs are never
@@ -429,7 +428,6 @@ class Call:
     peak_bytes: int = 0
     nodes_built: int = 0
     nodes_destroyed: int = 0
-    allowance: Allowance | None = None
     word: str = "backward"
     _record: BackwardCall | None = None
 
@@ -451,8 +449,6 @@ class Call:
         if self.parent is not None:
             self.parent.within += self.within
         carry(CALL, self.parent)
-        if self.allowance is not None:
-            self.allowance.end()
 
     @property
     def extra(self) -> int:

@@ -28,7 +28,6 @@ from gradscope.collect.calls import (
     Call,
     CallPattern,
     CallSite,
-    Counted,
     EngineCall,
     PatternKey,
     Reads,
@@ -95,6 +94,40 @@ _Read = tuple[set[Node], list[type], list[int], Mapping[int, int], int, int]
 depth-first order, which of them other threads have built, and how many tensors and bytes they
 saved.
 """
+
+
+def numbers_of(root: Node, kinds: Sequence[type], oldest: int) -> list[int] | None:
+    """Walk a graph as the full inspection does, and return the numbers of its nodes, 0 for leaves;
+    None if its nodes are not of these ``kinds``, or one is older than ``oldest``.
+
+    This runs at every call of a steady loop, so it has its own loop with local names.
+    """
+    numbers: list[int] = []
+    seen: set[Node] = set()
+    see, add = seen.add, numbers.append
+    stack = [root]
+    pop, push = stack.pop, stack.append
+    try:
+        for kind in kinds:
+            node = pop()
+            while node in seen:
+                node = pop()
+            see(node)
+            if type(node) is not kind:
+                return None
+            if kind is ACCUMULATE_GRAD:
+                add(0)
+                continue
+            number = node._sequence_nr()
+            if number < oldest:
+                return None
+            add(number)
+            for target, _ in reversed(node.next_functions):
+                if target is not None:
+                    push(target)
+    except IndexError:  # it has fewer nodes
+        return None
+    return numbers if seen.issuperset(stack) else None
 
 
 class Recognizer:
@@ -169,39 +202,6 @@ class Recognizer:
         that the graph is whole. They do not tell it of a Python Function.
         """
         return ACCUMULATE_GRAD is not None and _FUNCTION not in pattern.reads.values()
-
-    def numbers_of(self, root: Node, shape: Shape, oldest: int) -> list[int] | None:
-        """Walk a graph as the full inspection does, and return the numbers of its nodes, 0 for
-        leaves; None if it does not have this shape, or a node is older than ``oldest``.
-
-        This runs at every call of a steady loop, so it has its own loop with local names.
-        """
-        numbers: list[int] = []
-        seen: set[Node] = set()
-        see, add = seen.add, numbers.append
-        stack = [root]
-        pop, push = stack.pop, stack.append
-        try:
-            for kind in shape.signature.kinds:
-                node = pop()
-                while node in seen:
-                    node = pop()
-                see(node)
-                if type(node) is not kind:
-                    return None
-                if kind is ACCUMULATE_GRAD:
-                    add(0)
-                    continue
-                number = node._sequence_nr()
-                if number < oldest:
-                    return None
-                add(number)
-                for target, _ in reversed(node.next_functions):
-                    if target is not None:
-                        push(target)
-        except IndexError:  # it has fewer nodes
-            return None
-        return numbers if seen.issuperset(stack) else None
 
     def count(self, root: Node, pattern: CallPattern, oldest: int) -> Counts | None:
         """Walk a graph of unknown shape, reading only kinds and numbers; None if a node is older
@@ -589,7 +589,9 @@ class HookSuspension:
         # By kind of call: how many calls since, and the most graphs that were alive after one.
         self._alive: dict[CallPattern, tuple[int, int]] = {}
         self._counted = state.ledger.counts()
-        self._alike = self._alike_nodes = self._guarded = 0
+        self.guarded = 0
+        """How many guarded calls there were since the hooks were suspended last."""
+        self._alike = self._alike_nodes = 0
         self._awaited: tuple[CallPattern, int] | None = None
         self._wait_until = self._last_odd = 0
 
@@ -632,7 +634,7 @@ class HookSuspension:
             self.on = True
             self.since = self._generations.own_next
             self.theirs_entered = False
-            self._guarded = 0
+            self.guarded = 0
             self._alive.clear()
             self._history.toggle(self._state.calls)
 
@@ -662,7 +664,7 @@ class HookSuspension:
         """
         self._note_left(call)
         self._history.add(call)
-        self._guarded += 1
+        self.guarded += 1
         ledger, extra = self._ledger, call.built - call.fresh
         if ledger.live_bytes + call.size[1] > ledger.highest_bytes:  # its graph was alive at least
             ledger.highest_bytes = ledger.live_bytes + call.size[1]
@@ -675,16 +677,10 @@ class HookSuspension:
             self._resume()
         elif extra > call.pattern.extra * _TOLERANCE:
             self._odd(call)
-        elif self._guarded >= _RENEWED * (1 + bool(self.pending)):
+        elif self.guarded >= _RENEWED * (1 + bool(self.pending)):
             self._resume()
             self._alike = max(0, _ALIKE_WITHOUT_STEPS - _WATCHED_AGAIN)
         return False
-
-    def after_counted(self, calls: Sequence[Counted]) -> None:
-        """Take note of calls that were only counted."""
-        self._guarded += len(calls)
-        self.leaves = self.leaves or any(call.sequence_nr != call.start for call in calls)
-        self._census.destroyed += sum(len(call.numbers) - call.numbers.count(0) for call in calls)
 
     def _note_left(self, call: Call) -> None:
         """Note the nodes that a guarded call has left, and those left by others that it has run."""

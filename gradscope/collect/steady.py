@@ -25,24 +25,23 @@ from itertools import islice
 from typing import Any, Protocol
 
 import torch
-from torch.autograd.graph import Node
 
 from gradscope.collect.calls import PLAIN_BACKWARD, Call, CallPattern, CallSite, Counted, Guarded
-from gradscope.collect.hook_suspension import Counts, Recognizer
+from gradscope.collect.hook_suspension import Recognizer, numbers_of
 from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import TIMED_EACH, State
 from gradscope.program.sites import ENGINE, Place, frames_from, owner_of, user_frame
-from gradscope.program.undisturbed import Allowance, GCPaused
+from gradscope.program.undisturbed import Allowance
 from gradscope.record.writer import WRITE_EVERY
-from gradscope.torch_private import DisableTorchFunction, next_sequence_nr
+from gradscope.torch_private import DisableTorchFunction, function_modes, next_sequence_nr
 
 # Guarded calls at one line whose saved tensors are read before later calls are only counted: most
 # programs fail in the first iterations of a loop.
 _READ_FIRST = 32
-# Of the calls after those, one in this many is read. Higher: a tensor that is modified in place
-# under ``no_grad()``, which node numbers cannot show, is more often left to the engine's own error.
-# Lower: reading costs about a microsecond a node, in each call that is read.
-READ_EACH = 64
+# Of the calls after those, one in this many is read, and one each ``WRITE_EVERY`` seconds. Higher:
+# a tensor that is modified in place under ``no_grad()``, which node numbers cannot show, is more
+# often left to the engine's own error. Lower: of a step of 0.1 ms, one in 64 took 3 % more.
+READ_EACH = 256
 # Lines whose calls are counted. When there are more, all are forgotten and begin anew with
 # ``_READ_FIRST``. A program has a few; code that is made by exec() in a loop has new ones without
 # end.
@@ -78,9 +77,21 @@ class CallCounter:
         self._state = state
         # Those fields of ``Counted``, in order, that are known before the call has ended.
         self._open: tuple[Any, ...] | None = None
-        self._pending = 0  # nodes that the call which runs leaves, less those left that it runs
+        self._freed = 0  # nodes, by the call that runs
         self._promoted: Call | None = None
-        self._allowance: Allowance | None = None
+        self.allowances: list[Allowance] = []
+        """Of the calls that run now, each within the one before."""
+
+    def postpone_gc(self, nodes: int) -> None:
+        """Have the collector not count, while a call runs, the Python objects that torch keeps of
+        the nodes and tensors that are read.
+        """
+        self.allowances.append(Allowance(2 * nodes))
+
+    def resume_gc(self) -> None:
+        """Let the collector count all objects again."""
+        while self.allowances:
+            self.allowances.pop().end()
 
     def allow(self, call: Call, most: int) -> None:
         """Let up to ``most`` of the next calls be counted at the line of a guarded call."""
@@ -118,59 +129,52 @@ class CallCounter:
         site = None if frame is None else self.sites.get((id(frame.f_code), frame.f_lasti))
         if site is None or site.left <= 0 or len(args) != _POSITIONAL:
             return False
-        state, outputs = self._state, args[0]
-        generations, pattern, number = state.generations, site.pattern, state.calls + 1
+        outputs, _, keeps, creates, inputs = args
+        state, number = self._state, self._state.calls + 1
+        generations, pattern = state.generations, site.pattern
         since = 0.0 if number % TIMED_EACH else time.perf_counter()
         if (
-            (args[2] or args[3] or args[4] or len(outputs) != 1)
+            (keeps or creates or inputs or len(outputs) != 1)
             or (type(outputs[0]) is not torch.Tensor or number >= site.alarm)
             or (state.running or self._open is not None or not generations.is_own)
             or (time.perf_counter() > self.until or sys.getprofile() is not None)
         ):
             return False
-        with DisableTorchFunction():
+        if function_modes():  # a mode of the program's may not see us read an attribute
+            with DisableTorchFunction():
+                root = outputs[0].grad_fn
+        else:
             root = outputs[0].grad_fn
         if root is None:
             return False
         newest, oldest = generations.newest, max(pattern.ended, generations.last_step)
-        if site.nodes < MANY:
-            walked = self._walk(root, site, oldest)
-        else:
-            with GCPaused():
-                walked = self._walk(root, site, oldest)
-        if walked is None:
-            return False
-        shape, of_new_shape, numbers = walked
-        older: Sequence[int] = ()
+        if site.nodes >= MANY:
+            self.postpone_gc(site.nodes)
+        shape, of_new_shape = site.shape, False
+        numbers = None if shape is None else numbers_of(root, shape.signature.kinds, oldest)
+        if shape is None or numbers is None:
+            site.shape = None  # it differs from call to call, as with sequences of any length
+            walked = state.recognizer.count(root, pattern, oldest)
+            if walked is None:
+                return False
+            shape, of_new_shape, numbers = walked
+        older: list[int] = []
         if oldest < newest:
             older = [number for number in numbers if 0 < number < newest]
-            if older and state.history.ran(older, number - 1, oldest):
-                return False
-        began = next_sequence_nr()
-        fresh = len(numbers) - numbers.count(0) - len(older)
+        began, freed = next_sequence_nr(), len(numbers) - numbers.count(0)
+        fresh = freed - len(older)
         extra = began - newest - fresh
-        if extra > pattern.extra:
+        if extra > pattern.extra or (older and state.history.ran(older, number - 1, oldest)):
             return False
-        if len(numbers) >= MANY:
-            self._allowance = Allowance(2 * len(numbers))
-        self._pending = extra - len(older)
         site.left -= 1
         state.calls = number
         state.guarded += 1
         of = state.steps, site.place, pattern, shape, of_new_shape
         self._open = number, *of, array("Q", numbers), fresh, extra, began
+        self._freed = freed
         if since:
             state.cost.add(number, since)
         return True
-
-    def _walk(self, root: Node, site: CallSite, oldest: int) -> Counts | None:
-        """Count the nodes of a graph; return None if the graph must be read."""
-        if site.shape is not None:
-            numbers = self._state.recognizer.numbers_of(root, site.shape, oldest)
-            if numbers is not None:
-                return site.shape, False, numbers
-            site.shape = None  # it differs from call to call, as with sequences of any length
-        return self._state.recognizer.count(root, site.pattern, oldest)
 
     def end(self) -> Call | None:
         """End the call that the engine has run; return it if it must be recorded by itself."""
@@ -180,7 +184,13 @@ class CallCounter:
         state, ended = self._state, next_sequence_nr()
         pattern: CallPattern = opened[3]
         state.generations.newest = pattern.ended = ended
-        state.suspension.pending += self._pending
+        fresh, extra, began = opened[-3:]
+        suspension = state.suspension
+        suspension.guarded += 1
+        suspension.pending += extra + fresh - self._freed
+        if ended != began:
+            suspension.leaves = True
+        state.census.destroyed += self._freed
         state.history.counted.append(Counted._make((*opened, ended, state.elapsed())))
         return None
 
@@ -219,9 +229,6 @@ class CallCounter:
     def _close(self) -> Call | None:
         promoted = self._promoted
         self._open = self._promoted = None
-        if self._allowance is not None:
-            self._allowance.end()
-            self._allowance = None
         return promoted
 
 
@@ -286,7 +293,6 @@ class GuardedQueue:
         """Queue the calls that were counted since the last time."""
         state = self._state
         if calls := state.history.take():
-            state.suspension.after_counted(calls)
             for place, count in Counter(call.place for call in calls).items():
                 self._left[place] = self._patience(place) - count
             self._calls += calls

@@ -432,6 +432,30 @@ def test_objects_of_ours_do_not_call_the_collector(fails: bool) -> None:
     assert within[-1] == (before[0] + 2 * 802, *before[1:])
 
 
+def test_in_a_steady_loop_the_collector_comes_as_often_as_without() -> None:
+    start = nn.Parameter(torch.rand(3))
+    optimizer = torch.optim.SGD([start], lr=0.01)
+    phases: list[str] = []
+
+    def iterate(times: int) -> int:
+        phases.clear()
+        for _ in range(times):
+            chain(start, 800).backward()
+            optimizer.step()
+        return phases.count("start")
+
+    gc.callbacks.append(lambda phase, _: phases.append(phase))
+    try:
+        plainly = iterate(20)
+        with gradscope.watch() as scope:
+            iterate(200)
+            within = iterate(20)
+            assert lifting_of(scope).sites
+    finally:
+        gc.callbacks.pop()
+    assert within <= plainly + 5
+
+
 def test_a_step_is_looked_at_only_where_a_graph_may_be_alive(lifted: tuple[Loop, Scope]) -> None:
     loop, scope = lifted
     session = known(scope._session)

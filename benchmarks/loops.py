@@ -49,7 +49,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import gradscope
 
-WARM_UP = 30
+WARM_UP, AT_LEAST = 300, 30  # iterations that are not timed: they take LONG seconds at the most
 MOST, FEW = 2_000, 15  # iterations
 SHORT, LONG = 0.1, 1.0  # seconds of plain iterations, about; fewer where MOST take less
 IDLE = 0.5  # processes that run or wait to, at the most
@@ -62,7 +62,7 @@ OTHERS: Contexts = {
     "anomaly": partial(torch.autograd.set_detect_anomaly, True),
 }
 COMPARED = (nullcontext, gradscope.watch, BUDGETS["3 %"])
-PLAIN, FIRST, TORCHLENS = "plain, ms", f"first {WARM_UP}", "torchlens"
+PLAIN, FIRST, TORCHLENS = "plain, ms", "first", "torchlens"
 COLUMNS = {
     PLAIN: ".2f",
     **dict.fromkeys((SAME, "varied"), ".2f"),
@@ -99,17 +99,18 @@ def seconds(iteration: Iteration, way: str, count: int, seed: int) -> float:
     return time.process_time() - start
 
 
-def comparisons(name: str) -> Iterator[tuple[str, int, float, Contexts]]:
-    """Yield how iterations differ, how many come first, the seconds of the others, and in what
-    they run beside plain ones.
+def comparisons(name: str, each: float) -> Iterator[tuple[str, int, float, Contexts]]:
+    """Yield how iterations of ``each`` so many seconds differ, how many come first, the seconds of
+    the others, and in what they run beside plain ones.
     """
+    first = max(AT_LEAST, min(WARM_UP, int(LONG / each)))
     others = {
         which: context
         for which, context in OTHERS.items()
         if not (context is reading and name in UNDER_HOOKS)
     }
-    yield SAME, WARM_UP, SHORT, {SAME: gradscope.watch}
-    yield LOOPS[name][1][-1], WARM_UP, SHORT, {"varied": gradscope.watch}
+    yield SAME, first, SHORT, {SAME: gradscope.watch}
+    yield LOOPS[name][1][-1], first, SHORT, {"varied": gradscope.watch}
     yield SAME, 0, SHORT, others
     yield SAME, 0, LONG, BUDGETS
 
@@ -121,7 +122,7 @@ def measure(name: str, rounds: int) -> Row:
     each = seconds(iteration, SAME, 5, 0) / 5
     figures: dict[str, list[float]] = defaultdict(list)
     for number in range(rounds):
-        for way, warm_up, enough, contexts in comparisons(name):
+        for way, warm_up, enough, contexts in comparisons(name, each):
             count = min(MOST, max(2, int(enough / each)))
             turns = [PLAIN, *contexts]
             turn = number % len(turns)
@@ -325,8 +326,8 @@ run, on a machine shared with others now and then by more.
 
 - *same*: watched, every iteration like the one before. *varied*: batches or sequences of another
   size each time, or where a loop can, another number of operations. Both after {warm_up} iterations
-  that are not timed; *first {warm_up}* is what those cost more in all, in seconds: there the watch
-  looks at everything in full.
+  that are not timed (or those of {long:.0f} s, but {at_least} at least). *first* is what those cost
+  more in all, in seconds: there the watch looks at everything in full.
 - *10 %*, *3 %* and *1 %*: watched with that `budget`, from the first iteration on, for {most:,}
   iterations or about {long:g} s of plain ones. See [below](#within-a-budget).
 - *only read*: each backward graph is walked from Python before the call, every saved tensor is
@@ -374,11 +375,12 @@ A walk in C++ against torch's headers took 13 to 46 ns a node, where Python take
 would see what `CopySlices` and foreach nodes wrap, which Python cannot. It reads private members,
 and needs a build for each version of torch: gradscope has none.
 
-In a steady loop one call in 64 is read, and of the others the numbers of the nodes alone, which say
-for certain whether something of the graph was freed. An optimizer's step in the midst of a graph
-shows there as well, and so does a change in place by an operation that is differentiated. What they
-cannot show is a tensor modified under `no_grad()` that was not modified in the iterations before:
-that is found after the engine has raised, in the same words, and says so.
+In a steady loop one call in 256 (and one each tenth of a second) is read, and of the others the
+numbers of the nodes alone, which say for certain whether something of the graph was freed. A step
+in the midst of a graph that did not come in the iterations before shows there as well, and so does
+a change in place by an operation that is differentiated. What they cannot show is a tensor modified
+under `no_grad()` that was not modified in the iterations before: that is found after the engine has
+raised, in the same words, and says so.
 
 The first iterations cost most where graphs of hundreds of nodes are never alike: hooks on every
 saved tensor, a full look at every node, and a picture of the first graphs for the recording.
@@ -472,6 +474,7 @@ def page(rows: list[Row], rounds: int, busy: str) -> str:
         passed=1000 * plain * (tiny["1 %"] - 1),
         budgets=kept(rows),
         warm_up=WARM_UP,
+        at_least=AT_LEAST,
         parts=parts(),
         same=sameness(rows),
         looks=looks(),

@@ -124,6 +124,10 @@ WriteBaselineOption = Annotated[
 NoRehearsalOption = Annotated[
     bool, _option(_NO_REHEARSAL, "--no-rehearsal", envvar="GRADSCOPE_NO_REHEARSAL")
 ]
+OutputOption = Annotated[Path | None, _file("Write the report to this file.")]
+YesOption = Annotated[
+    bool, _option("Let a rehearsal write files and connect, as the program does.", "--yes")
+]
 VerboseOption = Annotated[
     bool, _option("Also list the backward calls, and all totals.", "--verbose", "-v")
 ]
@@ -145,17 +149,13 @@ def run(
     format: Annotated[Format | None, _option("Format of the report (default: text).")] = None,  # noqa: A002
     quiet: Annotated[bool, _option(_QUIET, "--quiet", "-q")] = False,
     verbose: VerboseOption = False,
-    output: Annotated[
-        Path | None, _file("Write the report to this file instead of stderr.")
-    ] = None,
+    output: OutputOption = None,
     save: Annotated[Path | None, _file("Save the recording in this file.")] = None,
     html: Annotated[Path | None, _file("Write an interactive report to this file.")] = None,
     draw: Annotated[
         Path | None, _file("Draw the graph of the worst finding, or the last: .svg .png .dot")
     ] = None,
-    metrics: Annotated[
-        Path | None, _file("Write Prometheus metrics to this file once a second.")
-    ] = None,
+    metrics: Annotated[Path | None, _file("Write Prometheus metrics here once a second.")] = None,
     stop_after: Annotated[int | None, _count("End the program after N backward calls.")] = None,
     guard: Annotated[bool, _option("Raise an error before the engine would.", "--guard")] = False,
     no_hooks: Annotated[
@@ -207,9 +207,7 @@ def report(
         list[Path], _argument("Recordings that `run --save` wrote, or their folder.", "FILE...")
     ],
     format: FormatOption = Format.TEXT,  # noqa: A002
-    output: Annotated[
-        Path | None, _file("Write the report to this file instead of stdout.")
-    ] = None,
+    output: OutputOption = None,
     html: Annotated[Path | None, _file("Write an interactive report to this file instead.")] = None,
     memory: Annotated[
         bool,
@@ -285,9 +283,7 @@ def fix(
         bool, _option("Apply the recommended or picked fix to the files if it holds.", "--write")
     ] = False,
     no_rehearsal: NoRehearsalOption = False,
-    yes: Annotated[
-        bool, _option("Let a rehearsal write files and connect, as the program does.", "--yes")
-    ] = False,
+    yes: YesOption = False,
     stop_after: Annotated[
         int | None,
         _count("Stop each run after N backward calls (default: 100, or more if needed)."),
@@ -321,9 +317,7 @@ def why(
         int | None, _count("Ask for what the backward call at line N starts from; without NAME.")
     ] = None,
     timeout: Annotated[float, _count("End after S seconds.", metavar="S")] = 120,
-    yes: Annotated[
-        bool, _option("Let the rehearsal write files and connect, as the program does.", "--yes")
-    ] = False,
+    yes: YesOption = False,
     picture: Annotated[
         Path | None, _file("Draw the picture to this .svg, .png or .dot file.", "--picture")
     ] = None,

@@ -28,7 +28,7 @@ from gradscope.collect.saving import Saving
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.snapshot import Snapshots
 from gradscope.collect.state import Overhead, State
-from gradscope.collect.steady import MANY, READ_EACH, GuardedQueue
+from gradscope.collect.steady import READ_EACH, GuardedQueue
 from gradscope.collect.walk import root_node
 from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Related, Root, Sample, Site
@@ -160,7 +160,7 @@ class CallRecorder:
         for alike in groups.values():
             first, key = alike[0], _key(alike[0])
             tensors, nbytes = map(sum, zip(*(call.size for call in alike), strict=True))
-            first.pattern.guard(first.extra, (tensors, nbytes), len(alike))
+            first.pattern.unseen.add(len(alike) * first.extra, (tensors, nbytes))
             if key not in self._rows:
                 self._rows[key] = self._sink.call(first.record, first.shape.number)
                 del alike[0]
@@ -298,8 +298,8 @@ class Backward:
                 raise_postponed()
             return result
         finally:
-            if counter.allowances:  # last: many programs drop the graph right after the call
-                counter.resume_gc()
+            while counter.allowances:  # last: many programs drop the graph right after the call
+                counter.allowances.pop().end()
 
     # calls that are not looked at
 
@@ -446,7 +446,7 @@ class Backward:
                 is_known = state.recognizer.look(
                     call, asked, roots, suspension.since, guarded=suspension.theirs_entered
                 )
-                if is_known and len(call.numbers) >= MANY:
+                if is_known:
                     self.queue.counter.postpone_gc(len(call.numbers))
         if not is_known:
             if not call.own:
@@ -558,7 +558,7 @@ class Backward:
         if call.guarded:
             self.queue.settle()
             state.suspension.after_guarded(call)
-            call.pattern.guard(call.extra, call.size)
+            call.pattern.unseen.add(call.extra, call.size)
             state.ledger.estimated_calls += 1
         elif state.looks:
             if error is None and call.own and len(state.generations.others) == 1:
@@ -604,7 +604,7 @@ class Backward:
         is_share = not call.exact and shape.returned is None and call.freed_bytes
         ledger.estimated_calls += bool(call.unhooked[0] or is_share)
         if call.unhooked[0]:
-            call.pattern.guard(call.extra, call.unhooked)
+            call.pattern.unseen.add(call.extra, call.unhooked)
         if call.exact:
             shape.returned = call.returned_bytes if call.completed else None
             if call.completed:

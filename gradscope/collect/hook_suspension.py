@@ -214,8 +214,7 @@ class Recognizer:
         if min(filter(None, numbers), default=oldest) < oldest:
             return None
         shape = self._known.get((pattern, tuple(kinds)))
-        of_new_shape = shape is None or shape.record is None
-        return shape or pattern.shape, of_new_shape, numbers
+        return shape or pattern.shape, shape is None or shape.record is None, numbers
 
     def _count_fresh(self, numbers: Sequence[int], elsewhere: Iterable[int]) -> int:
         """Count the nodes that were built since the last call."""
@@ -246,10 +245,9 @@ class Recognizer:
         """Estimates what guarded calls have saved, freed and dropped, from the watched calls. In a
         loop, all that was saved and not freed is dropped sooner or later.
         """
-        of_patterns = (each for pattern in self._patterns.values() for each in pattern.reckoned)
-        saved, saved_bytes, freed, freed_bytes, returned, *_ = map(
-            sum, zip(self._reckoned, *of_patterns, strict=True)
-        )
+        of_patterns = (pattern.reckoned for pattern in self._patterns.values())
+        sums = map(sum, zip(self._reckoned, *of_patterns, strict=True))
+        saved, saved_bytes, freed, freed_bytes, returned, *_ = sums
         dropped = saved - freed - self._census.kept_tensors
         dropped_bytes = saved_bytes - freed_bytes - self._census.kept_bytes
         kept = saved, saved_bytes, freed, freed_bytes, returned

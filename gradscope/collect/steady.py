@@ -33,7 +33,7 @@ from gradscope.collect.state import TIMED_EACH, State
 from gradscope.program.sites import ENGINE, Place, frames_from, owner_of, user_frame
 from gradscope.program.undisturbed import Allowance
 from gradscope.record.writer import WRITE_EVERY
-from gradscope.torch_private import DisableTorchFunction, function_modes, next_sequence_nr
+from gradscope.torch_private import DisableTorchFunction, next_sequence_nr
 
 # Guarded calls at one line whose saved tensors are read before later calls are only counted: most
 # programs fail in the first iterations of a loop.
@@ -49,7 +49,7 @@ _MOST_SITES = 64
 # For graphs of at least this many nodes, the garbage collector does not count the two Python
 # objects that a walk makes of each node. It sets in after 700 new objects (in Python 3.11), and
 # took up to a tenth of the time of loops whose graphs have hundreds of nodes.
-MANY = 100
+_MANY = 100
 
 _BACKWARD = torch.Tensor.backward.__code__
 _POSITIONAL = 5  # arguments of the engine that ``backward`` gives by position, ``grad`` 6
@@ -63,9 +63,11 @@ class CallCounter:
     nodes was built after the last call had ended, or is in the graph of no call since.
 
     A call is read instead, as every guarded call is, if its graph has a node that is older than the
-    last call like it, a node of a new kind, or nodes from both before and after an optimizer step.
-    One call in ``READ_EACH`` is read in any case: node numbers do not show that a tensor was
-    modified in place. A modification in between is left to the engine's own check.
+    last call like it, or a node of a new kind. So is one whose graph was built in part before an
+    optimizer's step, unless that was so in the last call that was read, after as many steps, as
+    with the generator of a GAN. One call in ``READ_EACH`` is read in any case: node numbers do not
+    show that a tensor was modified in place. A modification in between is left to the engine's own
+    check.
     """
 
     def __init__(self, state: State) -> None:
@@ -84,20 +86,16 @@ class CallCounter:
 
     def postpone_gc(self, nodes: int) -> None:
         """Have the collector not count, while a call runs, the Python objects that torch keeps of
-        the nodes and tensors that are read.
+        the nodes and tensors that are read, if these are many.
         """
-        self.allowances.append(Allowance(2 * nodes))
-
-    def resume_gc(self) -> None:
-        """Let the collector count all objects again."""
-        while self.allowances:
-            self.allowances.pop().end()
+        if nodes >= _MANY:
+            self.allowances.append(Allowance(2 * nodes))
 
     def allow(self, call: Call, most: int) -> None:
         """Let up to ``most`` of the next calls be counted at the line of a guarded call."""
         state, place, suspension = self._state, call.place, self._state.suspension
-        is_mixed = suspension.theirs_entered or bool(state.generations.others)
-        if place is None or is_mixed or not suspension.on or suspension.blocked:
+        is_sure = suspension.on and not (suspension.theirs_entered or state.generations.others)
+        if place is None or not is_sure or suspension.blocked:
             suspension.read_next()
             return
         key = id(place.code), place.offset
@@ -109,6 +107,10 @@ class CallCounter:
         site.reads += 1
         site.pattern, site.nodes = call.pattern, len(call.numbers)
         site.shape = None if call.of_new_shape else call.shape
+        last_step = state.generations.last_step
+        straddles = any(0 < number < last_step for number in call.numbers)
+        site.steps = call.steps - site.stepped if straddles else None
+        site.stepped = call.steps
         is_plain = call.plain and call.shape.signature.asked == PLAIN_BACKWARD
         is_alone = call.parent is None and not call.within and len(call.roots) == 1
         may = is_plain and is_alone and not (call.woken or call.pattern.pace or state.budget)
@@ -140,16 +142,16 @@ class CallCounter:
             or (time.perf_counter() > self.until or sys.getprofile() is not None)
         ):
             return False
-        if function_modes():  # a mode of the program's may not see us read an attribute
-            with DisableTorchFunction():
-                root = outputs[0].grad_fn
-        else:
+        with DisableTorchFunction():  # a mode of the program's may not see us read an attribute
             root = outputs[0].grad_fn
         if root is None:
             return False
-        newest, oldest = generations.newest, max(pattern.ended, generations.last_step)
-        if site.nodes >= MANY:
-            self.postpone_gc(site.nodes)
+        newest, oldest = generations.newest, pattern.ended
+        if site.steps is None:
+            oldest = max(oldest, generations.last_step)
+        elif state.steps - site.stepped != site.steps:
+            return False
+        self.postpone_gc(site.nodes)
         shape, of_new_shape = site.shape, False
         numbers = None if shape is None else numbers_of(root, shape.signature.kinds, oldest)
         if shape is None or numbers is None:
@@ -158,22 +160,20 @@ class CallCounter:
             if walked is None:
                 return False
             shape, of_new_shape, numbers = walked
-        older: list[int] = []
-        if oldest < newest:
-            older = [number for number in numbers if 0 < number < newest]
+        older = [number for number in numbers if 0 < number < newest] if oldest < newest else []
         began, freed = next_sequence_nr(), len(numbers) - numbers.count(0)
         fresh = freed - len(older)
         extra = began - newest - fresh
         if extra > pattern.extra or (older and state.history.ran(older, number - 1, oldest)):
             return False
         site.left -= 1
+        site.stepped = state.steps
         state.calls = number
         state.guarded += 1
         of = state.steps, site.place, pattern, shape, of_new_shape
         self._open = number, *of, array("Q", numbers), fresh, extra, began
         self._freed = freed
-        if since:
-            state.cost.add(number, since)
+        state.cost.add(number, since)  # of one in ``TIMED_EACH``
         return True
 
     def end(self) -> Call | None:

@@ -24,6 +24,7 @@ import gradscope
 from gradscope.api.scope import Scope
 from gradscope.collect import hook_suspension, steady
 from gradscope.collect.hook_suspension import HookSuspension
+from gradscope.collect.steady import CallCounter
 from gradscope.model import Finding, Summary
 from gradscope.record.file import load
 from gradscope.record.writer import AT_ONCE, WRITE_EVERY
@@ -485,6 +486,34 @@ def test_a_step_is_not_looked_at_once_a_call_has_run_what_others_have_left(itera
         as_a_module(iterate)
         assert lifting_of(scope).on
     assert idle[-4:] == [False, True, False, True]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_graph_that_a_step_has_come_into_is_read_if_another_step_has(
+    is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted, end = itertools.count(), CallCounter.end
+    monkeypatch.setattr(CallCounter, "end", lambda self: (next(counted), end(self))[1])
+    maker, judge = nn.Linear(3, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+    steps = [torch.optim.SGD(each.parameters(), lr=0.01).step for each in (judge, maker)]
+
+    def iterate() -> None:
+        for i in range(300):
+            made = maker(torch.randn(2, 3).requires_grad_())  # it saves the weight, for this
+            judge(made.detach()).mean().backward()
+            steps[0]()
+            if is_late and i == 290:
+                steps[1]()
+            with pytest.raises(RuntimeError) if is_late and i == 290 else nullcontext():
+                judge(made).mean().backward()
+            steps[1]()
+
+    with gradscope.watch() as scope:
+        as_a_module(iterate)
+    assert next(counted) > 400  # of 600: at both lines
+    stale = [each.label for each in scope.findings if each.code == "GS201"]
+    assert len(stale) == is_late
+    assert not any("after the error" in each for each in stale)
 
 
 def test_a_step_is_looked_at_where_a_call_has_run_only_a_part() -> None:

@@ -102,7 +102,7 @@ class _Unheld:
     def __init__(self, parameter: Tensor) -> None:
         self.parameter = TensorRef(parameter)
         self.shape, self.nbytes = tuple(parameter.shape), parameter.nbytes
-        self._before = self._state(parameter)
+        self._before = _values_of(parameter)
         self.is_unchanged = True
         """Whether its values were the same as when it was first met, each time that was checked."""
         self.name: str | None = None
@@ -110,11 +110,6 @@ class _Unheld:
         """Whether its module is in a plain list, which ``parameters()`` does not look into."""
         self.beside = self.alone = 0
         """Calls that also reached a parameter that an optimizer holds, and calls that did not."""
-
-    @staticmethod
-    def _state(parameter: Tensor) -> tuple[int, int | None]:
-        memory = memory_of(parameter)
-        return version_of(parameter), None if memory is None else checksum(memory)
 
     @property
     def calls(self) -> int:
@@ -125,12 +120,18 @@ class _Unheld:
         """Note whether its values have changed, or the program has frozen it since."""
         now = self.parameter()
         if self.is_unchanged and now is not None:
-            self.is_unchanged = requires_grad(now) and self._state(now) == self._before
+            self.is_unchanged = requires_grad(now) and _values_of(now) == self._before
 
     @property
     def is_read(self) -> bool:
         """Whether its values are compared."""
         return self._before[1] is not None
+
+
+def _values_of(parameter: Tensor) -> tuple[int, int | None]:
+    """Return a parameter's version, and a checksum of its values if they can be read."""
+    memory = memory_of(parameter)
+    return version_of(parameter), None if memory is None else checksum(memory)
 
 
 class _Uses:
@@ -234,12 +235,16 @@ class _Optimizer:
         """Those that had a gradient at no step, with the first step at which they required it."""
         self.frozen = set[int]()
         """Those that had a gradient at no step and do not require it."""
+        self.moved = set[int]()
+        """Those that a step has changed though they had no gradient."""
         self.owners: dict[int, str] = {}
         """By the identity of a parameter the name of its module."""
         self.choices: list[list[set[int]]] = []
         """The parameters of the parts of modules of which a call may use one and not the others."""
         self.homeless = set[int]()
         """Those of them that no variable and no module of the program leads to."""
+        self._before: dict[int, tuple[int, int | None]] = {}
+        """The values of those that waited as the step began."""
         self.held, self.count, self.has_empty = set[int](), 0, False
         self.uses = _Uses(self.optimizer)
         self.is_idle = True
@@ -277,6 +282,23 @@ class _Optimizer:
             del self.waiting[key]
             if grad_of(parameter) is None:
                 self.frozen.add(key)
+
+    def begin_step(self) -> None:
+        """Note the values of those that wait, in the first steps."""
+        waiting = self.waiting if self.steps <= ENOUGH_STEPS else ()
+        found = ((key, self.met[key][0]()) for key in waiting)
+        self._before = {key: _values_of(each) for key, each in found if each is not None}
+
+    def end_step(self) -> None:
+        """Wait no longer for those that the step has changed: it has another way to train them.
+
+        optimizer.step(torch.autograd.grad(loss, parameters))
+        """
+        for key in self._before.keys() & self.waiting.keys():
+            now = self.met[key][0]()
+            if now is not None and _values_of(now) != self._before[key]:
+                del self.waiting[key]
+                self.moved.add(key)
 
     def unreached(self, reached: Collection[int], steps: int = ENOUGH_STEPS) -> set[int]:
         """Return which parameters had no gradient in so many steps, nor were reached by a call."""
@@ -354,6 +376,7 @@ class TrainingObserver(Observer):
         if is_new or known.steps <= _NAMED:
             self._learn(known, optimizer)
         known.wait()
+        known.begin_step()
         if known.steps <= _LOOKED_AT:
             known.uses.note_use(guarded=guarded)
 
@@ -364,6 +387,7 @@ class TrainingObserver(Observer):
             return
         self._stepping = None
         known.wait()  # a closure, as LBFGS calls it, may have computed gradients within the step
+        known.end_step()
         guarded, self._guarded_before = self._guarded_before, self.watch.guarded
         self._losses.step(known.held, known.steps, guarded=self.watch.guarded != guarded)
         if known.steps <= _LOOKED_AT:
@@ -551,7 +575,10 @@ class TrainingObserver(Observer):
         for each in stepped:
             refs = {key: ref for key, (ref, _) in each.met.items()}
             waiting |= {id(refs[key]) for key in each.unreached(self._reached, 1)}
-            names |= {id(refs[key]): each.names[key] for key in each.names.keys() - each.frozen}
+            names |= {
+                id(refs[key]): each.names[key]
+                for key in each.names.keys() - each.frozen - each.moved
+            }
         frozen = [name for name in self._losses.frozen if name not in names.values()]
         is_longer = any(each.steps > _LOOKED_AT for each in stepped)
         is_again = any(each.uses.again for each in stepped)

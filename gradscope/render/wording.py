@@ -107,8 +107,8 @@ def _too_short(summary: Summary) -> str:
 
 def _looked_for(training: Training) -> str:
     """Return what a run was looked at for, and what was found right."""
-    if not training.known:
-        return LOOKED_FOR
+    if not training.known or (training.optimizers and not training.parameters):
+        return LOOKED_FOR  # parameters of steps that are handed their gradients are not counted
     if not training.optimizers:
         return f"no optimizer step was seen, {LOOKED_FOR}"
     of = f"`{training.name}`" if training.name else counted(training.optimizers, "optimizer")

@@ -280,6 +280,25 @@ HEALTHY = {
             for p in net.parameters():
                 p.data -= 0.1 * p.grad.data
     """,
+    "an optimizer that is handed its gradients": """
+        class Given(torch.optim.SGD):
+            @torch.no_grad()
+            def step(self, gradients):
+                for p, gradient in zip(self.param_groups[0]["params"], gradients):
+                    p -= 0.1 * gradient
+        net = Net(); opt = Given(net.parameters())
+        for i in range(12):
+            opt.step(torch.autograd.grad(F.mse_loss(net(x), y), [*net.parameters()]))
+    """,
+    "an optimizer that draws its steps, through .data": """
+        class Drawn(torch.optim.SGD):
+            def step(self):
+                for p in self.param_groups[0]["params"]:
+                    p.data += 0.01 * torch.randn(p.shape)
+        net = Net(); opt = Drawn(net.parameters())
+        for i in range(12):
+            opt.step()
+    """,
     "saliency of another net": """
         net, other = Net(), nn.Linear(4, 1); opt = torch.optim.SGD(other.parameters(), lr=0.1)
         for i in range(12):
@@ -702,6 +721,10 @@ SAID = {
     "a leaf that is given": "the only parameter of `opt` got gradients",
     "tied weights": "all 3 parameters of `opt` got gradients",
     "an optimizer in the backward": "all 4 parameters of 4 optimizers got gradients",
+    "an optimizer that is handed its gradients": LOOKED_FOR,
+    "an optimizer that draws its steps, through .data": (
+        "nothing found: too short to say whether graphs grow (3 iterations)"
+    ),
     "one step": (
         "nothing found: too short to say whether gradients are reset and every "
         "parameter is reached (3 steps of each optimizer), and whether graphs grow "

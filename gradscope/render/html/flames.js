@@ -99,9 +99,6 @@ function flameFacts(branch) {
   return facts;
 }
 
-const isWithin = (branch, whole) =>
-  branch.start >= whole.start && branch.start + branch.size <= whole.start + whole.size;
-
 /** The parts that show: those above what is zoomed to, itself, and all below it, by rows. */
 function shownFlames() {
   const shown = [];

@@ -333,16 +333,16 @@ run, on a machine shared with others now and then by more.
 - *only read*: each backward graph is walked from Python before the call, every saved tensor is
   read, and nothing else is done: no tool that reads graphs so can cost less.
 - *hooks*: `torch.autograd.graph.saved_tensors_hooks` with two functions that return what they are
-  given. *anomaly*: torch's `detect_anomaly`. Neither tells what gradscope tells.
+  given. *anomaly*: torch's `detect_anomaly`. Neither reports what gradscope reports.
 {torchlens}
 
 {same}
 
 ## Within a budget
 
-The report of a run of 200 calls and more says what share of the loop gradscope took, by its own
-clock at some of the calls and steps: less than the ratios above, as a program whose caches were
-emptied is slower as well.
+Of a run of 200 calls and more `--verbose` says what share of the loop gradscope took, by its own
+clock at some of the calls and steps, as any report does where that is much: less than the ratios
+above, as a program whose caches were emptied is slower as well.
 
 With `gradscope.watch(budget=10)` or `gradscope run --budget 10` a watch counts its own time, and
 does not look at a call that comes when 10 % of the time since its beginning are spent. What the
@@ -413,7 +413,9 @@ less, as torch has made its Python objects by then.)
 
 Torch shows a saved tensor only through a Python object, made for the purpose, that says whether
 hooks of the program's are on it; this object alone costs about as much as the walk to its node.
-Most of `snapshot` goes into some twenty questions to torch about each node and what it saved.
+Most of `snapshot` goes into some twenty questions to torch about each node and what it saved. What
+it returns are columns of numbers, about 45 bytes a node; nodes and edges are made when they are
+asked for.
 
 ## A short run
 
@@ -423,10 +425,10 @@ with torch; any option of `run` needs the parser of the command line, and that 0
 examples and test programs of 2 to 400 steps, which take 1.3 to 5 s by themselves, the median paid
 0.6 s with an option, and the most, where 400 steps run, 1.8 s.
 
-A run with a hazard is rehearsed after its end, for 10 seconds at most, and the report says for how
-long. Most of it, 2 s, is another import of torch and its compiler, by a process of which all tries
-are copies: a try of a small program takes 0.1 to 0.2 s. `gradscope fix --write` of scripts of 15 to
-28 lines takes 3.2 to 3.5 s in all.
+A run with a hazard is rehearsed after its end, for 10 seconds at most or three times what it took
+(up to 20), and the report says for how long. Most of it, 2 s, is another import of torch and its
+compiler, by a process of which all tries are copies: a try of a small program takes 0.1 to 0.2 s.
+`gradscope fix --write` of scripts of 15 to 28 lines takes 3.2 to 3.5 s in all.
 
 ## Commands
 

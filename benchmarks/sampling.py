@@ -14,10 +14,10 @@ import gradscope
 
 EVERY = 0.001  # seconds
 PARTS = {
-    "Recognizer.numbers_of": "walking the graph",
+    "numbers_of": "walking the graph",
     "CallCounter.begin": "else before the engine, where a call is counted",
     "CallCounter.end": "after the engine, where a call is counted",
-    "Backward._prepare": "reading one call in 64: each node, and what it saved",
+    "Backward._prepare": "reading one call in 256: each node, and what it saved",
     "Backward._conclude": "booking those before it, observers",
     "on_optimizer_step.<locals>.pre": "before and after the optimizer's step",
     "on_optimizer_step.<locals>.post": "before and after the optimizer's step",

@@ -298,7 +298,8 @@ class Backward:
                 raise_postponed()
             return result
         finally:
-            while counter.allowances:  # last: many programs drop the graph right after the call
+            # Last, as many programs drop the graph right after the call.
+            while counter.allowances and state.generations.is_own:
                 counter.allowances.pop().end()
 
     # calls that are not looked at

@@ -29,7 +29,7 @@ import torch
 from gradscope.collect.calls import PLAIN_BACKWARD, Call, CallPattern, CallSite, Counted, Guarded
 from gradscope.collect.hook_suspension import Recognizer, numbers_of
 from gradscope.collect.observers import MOST_UNTOLD, Observer
-from gradscope.collect.state import TIMED_EACH, State
+from gradscope.collect.state import State
 from gradscope.program.sites import ENGINE, Place, frames_from, owner_of, user_frame
 from gradscope.program.undisturbed import Allowance
 from gradscope.record.writer import WRITE_EVERY
@@ -134,12 +134,12 @@ class CallCounter:
         outputs, _, keeps, creates, inputs = args
         state, number = self._state, self._state.calls + 1
         generations, pattern = state.generations, site.pattern
-        since = 0.0 if number % TIMED_EACH else time.perf_counter()
+        since = time.perf_counter()
         if (
             (keeps or creates or inputs or len(outputs) != 1)
             or (type(outputs[0]) is not torch.Tensor or number >= site.alarm)
             or (state.running or self._open is not None or not generations.is_own)
-            or (time.perf_counter() > self.until or sys.getprofile() is not None)
+            or (since > self.until or sys.getprofile() is not None)
         ):
             return False
         with DisableTorchFunction():  # a mode of the program's may not see us read an attribute
@@ -173,7 +173,7 @@ class CallCounter:
         of = state.steps, site.place, pattern, shape, of_new_shape
         self._open = number, *of, array("Q", numbers), fresh, extra, began
         self._freed = freed
-        state.cost.add(number, since)  # of one in ``TIMED_EACH``
+        state.cost.add(number, since)
         return True
 
     def end(self) -> Call | None:

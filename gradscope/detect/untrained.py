@@ -290,9 +290,8 @@ class _Optimizer:
         self._before = {key: _values_of(each) for key, each in found if each is not None}
 
     def end_step(self) -> None:
-        """Wait no longer for those that the step has changed: it has another way to train them.
-
-        optimizer.step(torch.autograd.grad(loss, parameters))
+        """Wait no longer for those that the step has changed: it has another way to train them, as
+        one that is handed gradients, ``optimizer.step(gradients)``.
         """
         for key in self._before.keys() & self.waiting.keys():
             now = self.met[key][0]()

@@ -111,6 +111,13 @@ _BUDGET = "Keep the overhead below this share of the run time by inspecting fewe
 _IGNORE = "Suppress findings with these comma-separated codes, such as GS303,GS305; repeatable."
 _QUIET = "The same as --format brief, and the default where CI=true: a line for each finding."
 _NO_REHEARSAL = "Do not rerun the program to search for fixes."
+_NO_HOOKS = "Install no hooks; inspect graphs only at backward calls."
+_VERBOSE = "Also list the backward calls, and all totals."
+_YES = "Let a rehearsal write files and connect, as the program does."
+_DRAW = "Draw the graph of the worst finding, or the last: .svg .png .dot"
+_FAIL_ON = "Lowest severity that makes the exit status 1 (default: error)."
+_MEMORY = "Show what the largest graph saved: by module, line and operation."
+_TRAINS = "Show who trains what: modules by the losses that reach them."
 _file = partial(_option, metavar="FILE")
 _count = partial(_option, metavar="N", min=1)
 
@@ -125,12 +132,8 @@ NoRehearsalOption = Annotated[
     bool, _option(_NO_REHEARSAL, "--no-rehearsal", envvar="GRADSCOPE_NO_REHEARSAL")
 ]
 OutputOption = Annotated[Path | None, _file("Write the report to this file.")]
-YesOption = Annotated[
-    bool, _option("Let a rehearsal write files and connect, as the program does.", "--yes")
-]
-VerboseOption = Annotated[
-    bool, _option("Also list the backward calls, and all totals.", "--verbose", "-v")
-]
+YesOption = Annotated[bool, _option(_YES, "--yes")]
+VerboseOption = Annotated[bool, _option(_VERBOSE, "--verbose", "-v")]
 RecordingArgument = Annotated[Path, _argument("A recording that `run --save` wrote.")]
 
 
@@ -152,23 +155,17 @@ def run(
     output: OutputOption = None,
     save: Annotated[Path | None, _file("Save the recording in this file.")] = None,
     html: Annotated[Path | None, _file("Write an interactive report to this file.")] = None,
-    draw: Annotated[
-        Path | None, _file("Draw the graph of the worst finding, or the last: .svg .png .dot")
-    ] = None,
+    draw: Annotated[Path | None, _file(_DRAW)] = None,
     metrics: Annotated[Path | None, _file("Write Prometheus metrics here once a second.")] = None,
     stop_after: Annotated[int | None, _count("End the program after N backward calls.")] = None,
     guard: Annotated[bool, _option("Raise an error before the engine would.", "--guard")] = False,
-    no_hooks: Annotated[
-        bool, _option("Install no hooks; inspect graphs only at backward calls.", "--no-hooks")
-    ] = False,
+    no_hooks: Annotated[bool, _option(_NO_HOOKS, "--no-hooks")] = False,
     budget: Annotated[
         float | None,
         _option(_BUDGET, metavar="PERCENT", envvar="GRADSCOPE_BUDGET", min=0.01, max=100),
     ] = None,
     no_rehearsal: NoRehearsalOption = False,
-    fail_on: Annotated[
-        FailOn | None, _option("Lowest severity that makes the exit status 1 (default: error).")
-    ] = None,
+    fail_on: Annotated[FailOn | None, _option(_FAIL_ON)] = None,
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,
     write_baseline: WriteBaselineOption = None,
@@ -209,13 +206,8 @@ def report(
     format: FormatOption = Format.TEXT,  # noqa: A002
     output: OutputOption = None,
     html: Annotated[Path | None, _file("Write an interactive report to this file instead.")] = None,
-    memory: Annotated[
-        bool,
-        _option("Show what the largest graph saved: by module, line and operation.", "--memory"),
-    ] = False,
-    trains: Annotated[
-        bool, _option("Show who trains what: modules by the losses that reach them.", "--trains")
-    ] = False,
+    memory: Annotated[bool, _option(_MEMORY, "--memory")] = False,
+    trains: Annotated[bool, _option(_TRAINS, "--trains")] = False,
     verbose: VerboseOption = False,
     ignore: IgnoreOption = None,
     baseline: BaselineOption = None,

@@ -160,7 +160,7 @@ class CallRecorder:
         for alike in groups.values():
             first, key = alike[0], _key(alike[0])
             tensors, nbytes = map(sum, zip(*(call.size for call in alike), strict=True))
-            first.pattern.unseen.add(len(alike) * first.extra, (tensors, nbytes))
+            first.pattern.unseen.of(first.extra).add((tensors, nbytes), calls=len(alike))
             if key not in self._rows:
                 self._rows[key] = self._sink.call(first.record, first.shape.number)
                 del alike[0]
@@ -559,7 +559,7 @@ class Backward:
         if call.guarded:
             self.queue.settle()
             state.suspension.after_guarded(call)
-            call.pattern.unseen.add(call.extra, call.size)
+            call.pattern.unseen.of(call.extra).add(call.size)
             state.ledger.estimated_calls += 1
         elif state.looks:
             if error is None and call.own and len(state.generations.others) == 1:
@@ -605,7 +605,7 @@ class Backward:
         is_share = not call.exact and shape.returned is None and call.freed_bytes
         ledger.estimated_calls += bool(call.unhooked[0] or is_share)
         if call.unhooked[0]:
-            call.pattern.unseen.add(call.extra, call.unhooked)
+            call.pattern.unseen.of(call.extra).add(call.unhooked)
         if call.exact:
             shape.returned = call.returned_bytes if call.completed else None
             if call.completed:

@@ -120,6 +120,9 @@ COUNTS = (
 )
 """The totals of a ledger."""
 
+# Sums of counts for calls of one pattern, one sum for each number of nodes built beside the graphs.
+# If that number is never the same twice (an evaluation of random length), the nearest sum is used.
+_MOST_ACCOUNTS = 64
 # Calls of one pattern, or tensors in them, for which returned memory is measured tensor by tensor;
 # later calls are taken to return the same share. One call of a large graph has enough tensors.
 _MEASURED, _MUCH_MEASURED = 4, 1_000
@@ -133,17 +136,15 @@ Reads = tuple[tuple[str, str, str, int | None], ...]
 
 
 class Account:
-    """What the graphs of some calls saved, how many nodes were built beside these graphs, and what
-    the ledger counted meanwhile.
-    """
+    """How many calls there were, what their graphs saved, and what the ledger counted meanwhile."""
 
     def __init__(self) -> None:
-        self.extra = self.tensors = self.nbytes = 0
+        self.calls = self.tensors = self.nbytes = 0
         self.counts: Sequence[int] = (0,) * len(COUNTS)
 
-    def add(self, extra: int, size: tuple[int, int], counts: Sequence[int] = ()) -> None:
-        """Add calls with ``extra`` nodes, whose graphs saved ``size`` tensors and bytes in all."""
-        self.extra += extra
+    def add(self, size: tuple[int, int], counts: Sequence[int] = (), *, calls: int = 1) -> None:
+        """Add ``calls`` calls, whose graphs saved ``size`` tensors and bytes together."""
+        self.calls += calls
         self.tensors += size[0]
         self.nbytes += size[1]
         if counts:
@@ -152,14 +153,30 @@ class Account:
     def of_as_many(self, other: Account) -> Iterator[int]:
         """Estimate the counts for the ``other`` calls, in proportion to their tensors and bytes.
 
-        What was saved beside their graphs, such as by an evaluation, is estimated per node.
+        What was saved beside their graphs, such as by an evaluation, is estimated per call.
         """
+        calls = other.calls / self.calls
         for name, counted in zip(COUNTS, self.counts, strict=True):
             size = attrgetter("nbytes" if "bytes" in name else "tensors")
+            more = size(other) / size(self) if size(self) else calls
             beside = max(0, counted - size(self)) if "saved" in name else 0
-            per_node = beside / self.extra if self.extra else 0
-            of_graphs = (counted - beside) * size(other) / (size(self) or 1)
-            yield round(of_graphs + per_node * other.extra)
+            yield round((counted - beside) * more + beside * calls)
+
+
+class Accounts(dict[int, Account]):
+    """The accounts of calls of one pattern, by how many nodes were built beside their graphs: by an
+    evaluation, or for a different loss.
+    """
+
+    def of(self, extra: int) -> Account:
+        """Return the account for ``extra`` nodes; once there are enough accounts, the nearest."""
+        if extra not in self and len(self) < _MOST_ACCOUNTS:
+            self[extra] = Account()
+        return self.get(extra) or self.nearest(extra)
+
+    def nearest(self, extra: int) -> Account:
+        """Return the account for the number of nodes that is nearest to ``extra``."""
+        return self[min(self, key=lambda known: abs(known - extra))]
 
 
 _UNKNOWN_YET = -1  # instead of the number of nodes built beside a graph, which is never negative
@@ -188,7 +205,7 @@ class CallPattern:
         self.scale: tuple[float, float] | None = None
         """Tensors and bytes that the hooks counted, for each that the fast walk reads."""
         # Of watched calls, and of those whose saved tensors the hooks did not see.
-        self._watched, self.unseen = Account(), Account()
+        self._watched, self.unseen = Accounts(), Accounts()
         self._measured = self._measured_tensors = 0
         self._returned = (0, 0)  # bytes whose memory came back, and bytes freed
 
@@ -227,12 +244,14 @@ class CallPattern:
         self.extra = 0 if self.extra == _UNKNOWN_YET else max(self.extra, call.extra)
         if not call.unhooked[0]:
             saved = call.record.saved_tensors, call.record.saved_bytes
-            self._watched.add(call.extra, saved, counts)
+            self._watched.of(call.extra).add(saved, counts)
 
     @property
-    def reckoned(self) -> Sequence[int]:
+    def reckoned(self) -> Iterator[Iterator[int]]:
         """Estimates what the ledger would have counted with the guarded calls."""
-        return [*self._watched.of_as_many(self.unseen)]
+        for extra, account in self.unseen.items():
+            if self._watched:
+                yield self._watched.nearest(extra).of_as_many(account)
 
     def returned_by(self, shape: Shape, freed: int) -> int:
         """Return how much memory comes back when a graph of this shape is freed, in bytes."""

@@ -245,7 +245,7 @@ class Recognizer:
         """Estimates what guarded calls have saved, freed and dropped, from the watched calls. In a
         loop, all that was saved and not freed is dropped sooner or later.
         """
-        of_patterns = (pattern.reckoned for pattern in self._patterns.values())
+        of_patterns = (each for pattern in self._patterns.values() for each in pattern.reckoned)
         sums = map(sum, zip(self._reckoned, *of_patterns, strict=True))
         saved, saved_bytes, freed, freed_bytes, returned, *_ = sums
         dropped = saved - freed - self._census.kept_tensors

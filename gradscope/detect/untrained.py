@@ -574,10 +574,8 @@ class TrainingObserver(Observer):
         for each in stepped:
             refs = {key: ref for key, (ref, _) in each.met.items()}
             waiting |= {id(refs[key]) for key in each.unreached(self._reached, 1)}
-            names |= {
-                id(refs[key]): each.names[key]
-                for key in each.names.keys() - each.frozen - each.moved
-            }
+            told = each.names.keys() - each.frozen - each.moved
+            names |= {id(refs[key]): each.names[key] for key in told}
         frozen = [name for name in self._losses.frozen if name not in names.values()]
         is_longer = any(each.steps > _LOOKED_AT for each in stepped)
         is_again = any(each.uses.again for each in stepped)

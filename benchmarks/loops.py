@@ -48,6 +48,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile
 
 import gradscope
+from gradscope.collect.steady import READ_EACH
 
 WARM_UP, AT_LEAST = 300, 30  # iterations that are not timed: they take LONG seconds at the most
 MOST, FEW = 2_000, 15  # iterations
@@ -375,12 +376,12 @@ A walk in C++ against torch's headers took 13 to 46 ns a node, where Python take
 would see what `CopySlices` and foreach nodes wrap, which Python cannot. It reads private members,
 and needs a build for each version of torch: gradscope has none.
 
-In a steady loop one call in 256 (and one each tenth of a second) is read, and of the others the
-numbers of the nodes alone, which say for certain whether something of the graph was freed. A step
-in the midst of a graph that did not come in the iterations before shows there as well, and so does
-a change in place by an operation that is differentiated. What they cannot show is a tensor modified
-under `no_grad()` that was not modified in the iterations before: that is found after the engine has
-raised, in the same words, and says so.
+In a steady loop one call in {read_each} (and one each tenth of a second) is read, and of the others
+the numbers of the nodes alone, which say for certain whether something of the graph was freed. A
+step in the midst of a graph that did not come in the iterations before shows there as well, and so
+does a change in place by an operation that is differentiated. What they cannot show is a tensor
+modified under `no_grad()` that was not modified in the iterations before: that is found after the
+engine has raised, in the same words, and says so.
 
 The first iterations cost most where graphs of hundreds of nodes are never alike: hooks on every
 saved tensor, a full look at every node, and a picture of the first graphs for the recording.
@@ -477,6 +478,7 @@ def page(rows: list[Row], rounds: int, busy: str) -> str:
         budgets=kept(rows),
         warm_up=WARM_UP,
         at_least=AT_LEAST,
+        read_each=READ_EACH,
         parts=parts(),
         same=sameness(rows),
         looks=looks(),

@@ -11,13 +11,14 @@ from pathlib import Path
 from types import FrameType
 
 import gradscope
+from gradscope.collect.steady import READ_EACH
 
 EVERY = 0.001  # seconds
 PARTS = {
     "numbers_of": "walking the graph",
     "CallCounter.begin": "else before the engine, where a call is counted",
     "CallCounter.end": "after the engine, where a call is counted",
-    "Backward._prepare": "reading one call in 256: each node, and what it saved",
+    "Backward._prepare": f"reading one call in {READ_EACH}: each node, and what it saved",
     "Backward._conclude": "booking those before it, observers",
     "on_optimizer_step.<locals>.pre": "before and after the optimizer's step",
     "on_optimizer_step.<locals>.post": "before and after the optimizer's step",

@@ -131,7 +131,7 @@ WriteBaselineOption = Annotated[
 NoRehearsalOption = Annotated[
     bool, _option(_NO_REHEARSAL, "--no-rehearsal", envvar="GRADSCOPE_NO_REHEARSAL")
 ]
-OutputOption = Annotated[Path | None, _file("Write the report to this file.")]
+OutputOption = Annotated[Path | None, _file("Write the report to FILE instead of printing it.")]
 YesOption = Annotated[bool, _option(_YES, "--yes")]
 VerboseOption = Annotated[bool, _option(_VERBOSE, "--verbose", "-v")]
 RecordingArgument = Annotated[Path, _argument("A recording that `run --save` wrote.")]

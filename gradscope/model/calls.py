@@ -261,9 +261,10 @@ class Training:
     """What the optimizers that have stepped did with gradients, unless that is not ``known``.
 
     ``steps`` is how often the one has stepped that did so least, ``name`` what the only one is
-    called. They hold ``parameters`` that require grad, of which ``reached`` had a gradient at
-    some step; ``not_yet`` are those that may have one later, and ``frozen`` those in the program's
-    modules whose ``requires_grad`` is off: patterns of names, each with how many it stands for.
+    called. They hold ``parameters`` that require grad, but for those that a step changed without a
+    gradient; ``reached`` of them had a gradient at some step; ``not_yet`` are those that may have
+    one later, and ``frozen`` those in the program's modules whose ``requires_grad`` is off:
+    patterns of names, each with how many it stands for.
     None of the first ``once`` steps, or of all, used a gradient again; 0 if some did.
     ``table`` says which of them the calls of which loss train, once the watch has ended.
     """

@@ -16,7 +16,7 @@ from gradscope.collect.calls import Call, EngineCall
 from gradscope.collect.inspection import Inspection
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
-from gradscope.model import BackwardCall, Finding, Site
+from gradscope.model import Finding, Site
 from gradscope.program.names import entries_of, names_in, parameters_in
 from gradscope.program.sites import USER, classify, user_frames
 from gradscope.program.tensors import TensorRef, describe, is_zero, leaves_of, memory_of
@@ -84,17 +84,17 @@ class Materialized(Observer):
         """By the line that asks for gradients what it will not get, and the leaves before that."""
 
     def before_call(
-        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
+        self, call: Call, look: Inspection, frame: FrameType | None
     ) -> Iterator[Finding]:
         """Note the zeros that a call will give, or look for those of earlier calls."""
-        asked, place = look.asked, record.site
+        asked, place = look.asked, call.record.site
         if asked is None or look.left:
             return
         if asked.accumulates:
             leaves = leaves_of(look.nodes) if self._zeros else []
             for facts, others in self._zeros.values():
                 if any(_is_zeros(leaf, facts, others) for leaf in leaves):
-                    yield gs505.finding(facts._replace(loss=record))
+                    yield gs505.finding(facts._replace(loss=call.record))
         elif asked.create_graph and place not in self._zeros and _materializes():
             which = asked._replace(allows_unused=False).unused(look.nodes)
             there = [tensor for _, tensor in parameters_in(user_frames(frame)).values()]

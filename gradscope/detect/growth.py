@@ -153,12 +153,10 @@ class Growth(Observer):
 
     # with backward calls
 
-    def before_call(
-        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
-    ) -> None:
+    def before_call(self, call: Call, look: Inspection, frame: FrameType | None) -> None:
         """Count the iteration, and remember for a scan which nodes the call runs through."""
         run = (t.sequence_nr for i, t in enumerate(look.marks) if look.will_run(i))
-        self._begin(call, record, run, (mark.sequence_nr for mark in look.marks))
+        self._begin(call, call.record, run, (mark.sequence_nr for mark in look.marks))
 
     def _begin(
         self, call: Call, record: BackwardCall, run: Iterable[int], numbers: Iterable[int]
@@ -185,12 +183,10 @@ class Growth(Observer):
             if loop is not None and loop.due:
                 loop.numbers = met
 
-    def after_call(
-        self, call: Call, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding]:
+    def after_call(self, call: Call, frame: FrameType | None) -> Iterable[Finding]:
         """Scan the program's variables if it is time to, and report what has grown."""
         loop = self._end(call)
-        if loop is None or record.exception is not None:
+        if loop is None or call.record.exception is not None:
             return ()
         return self._scan_loop(loop, call.fresh, frame)
 

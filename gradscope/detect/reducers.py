@@ -157,9 +157,7 @@ class Reducers(Observer):
 
     # at calls
 
-    def before_call(
-        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
-    ) -> None:
+    def before_call(self, call: Call, look: Inspection, frame: FrameType | None) -> None:
         """Give GS602 to a call that will mark a parameter again."""
         reducers, above = self._met(), call.parent
         before, self._last = self._last, call.number
@@ -179,7 +177,7 @@ class Reducers(Observer):
                 each.seek_unused(look)
             again = own & (each.marked.keys() | each.unused)
             if again and each.is_told and not call.findings:
-                facts = self._twice(each, again, each.marked.get(min(again)), record)
+                facts = self._twice(each, again, each.marked.get(min(again)), call.record)
                 calls = any(is_reentrant(node) for node in look.nodes)
                 call.findings = [gs602.finding(facts._replace(is_likely=calls))]
                 self._say(call)
@@ -207,11 +205,9 @@ class Reducers(Observer):
             rank=rank_of_process(),
         )
 
-    def after_call(
-        self, call: Call, record: BackwardCall, frame: FrameType | None
-    ) -> Iterator[Finding]:
+    def after_call(self, call: Call, frame: FrameType | None) -> Iterator[Finding]:
         """Note what a call has marked; explain GS602 where it was not announced."""
-        is_outermost = call.parent is None
+        is_outermost, record = call.parent is None, call.record
         for each, own in self._running.pop(call.number, {}).items():
             listens = each.mark(own, record)
             if record.exception is not None:

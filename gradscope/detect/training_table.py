@@ -175,16 +175,14 @@ class Losses:
 
     # at calls and steps
 
-    def before_call(
-        self, call: Call, record: BackwardCall, leaves: Iterable[Tensor], held: Collection[int]
-    ) -> None:
+    def before_call(self, call: Call, leaves: Iterable[Tensor], held: Collection[int]) -> None:
         """Note the leaves to which a call is about to add a gradient."""
         number = self._numbers.get(call.place)
         if number is None:
             if len(self._records) == _MOST_LOSSES:
                 return
             number = self._numbers[call.place] = len(self._records)
-            self._records.append(record)
+            self._records.append(call.record)
             self._calls.append(0)
         self._calls[number] += 1
         followed = []

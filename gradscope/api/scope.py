@@ -33,11 +33,11 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.slots import begin_watch, foreign
 from gradscope.collect.state import Overhead, State
-from gradscope.detect import crossing, failing, hazards
-from gradscope.detect.call_arguments import Materialized
+from gradscope.detect import crossing, failing, hazards, out_of_memory
 from gradscope.detect.checkpoint_mismatch import CheckpointMismatch
 from gradscope.detect.foresight import Foresight, FreedWatch
 from gradscope.detect.growth import Growth
+from gradscope.detect.hazards import Materialized
 from gradscope.detect.inplace import InPlace
 from gradscope.detect.line_watch import LineWatch
 from gradscope.detect.reducers import Reducers
@@ -132,7 +132,7 @@ class Session:
         self.recorder, self.queue = self._backward.recorder, self._backward.queue
         self._lines = lines = LineWatch(state)
         later = FreedWatch(state, lines)
-        self._survived = hazards.CaughtOutOfMemory(self._explained_memory)
+        self._survived = out_of_memory.CaughtOutOfMemory(self._explained_memory)
         foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
         self._reducers = Reducers(state)
         others = Materialized(state), CheckpointMismatch(state), self._reducers
@@ -201,7 +201,7 @@ class Session:
         """Announce that torch will refuse to send a tensor to another process."""
         if is_held_leaf(tensor) or self._refused >= _MOST_REFUSED:
             return
-        finding = self._explaining(partial(crossing.sent, tensor, self.state, self.inspector))
+        finding = self._explaining(partial(crossing.sent, tensor, self.inspector))
         if finding is not None:
             self._refused += 1
             self.report(finding)
@@ -376,14 +376,14 @@ class Session:
         An exception that came out of a backward call was explained by that call, unless memory ran
         out: then what holds it is worth a finding of its own.
         """
-        if self.state.looks and (ran_out := hazards.out_of_memory(error)) is not None:
+        if self.state.looks and (ran_out := out_of_memory.cause_of(error)) is not None:
             self._survived.ended_it()
             return self._explained_memory(ran_out)
         if came_out_of_a_call(error):
             return None
         if gs603.ERROR in str(error):
             return self._explaining(lambda: self._reducers.explained(error))
-        copied = partial(crossing.copied, error, self.state, self.inspector)
+        copied = partial(crossing.copied, error, self.inspector)
         found = self._explaining(copied) if self.state.looks else None
         return found or hazards.explain_read(error, self.state.calls)
 
@@ -392,7 +392,7 @@ class Session:
         is_announced = self._refused and gs604.REFUSES_TO_SEND in str(error)
         if is_announced or not self.state.looks:
             return None
-        return self._explaining(partial(failing.failure, error, self.state, self.inspector))
+        return self._explaining(partial(failing.failure, error, self.inspector))
 
     def _explaining(self, explain: Callable[[], T | None]) -> T | None:
         """Return what ``explain`` returns about an error of the program; None if it fails."""
@@ -406,7 +406,7 @@ class Session:
         def explain() -> Finding:
             self.queue.settle()
             _, unused, waste = self.scopes[0].leaks
-            return hazards.explain_memory(error, unused, waste, raising)
+            return out_of_memory.explain(error, unused, waste, raising)
 
         return self._explaining(explain)
 

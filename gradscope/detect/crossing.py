@@ -19,7 +19,6 @@ import torch
 from gradscope.code import source
 from gradscope.code.statements import store_of
 from gradscope.collect.inspector import Inspector
-from gradscope.collect.state import State
 from gradscope.detect.hazards import way_of
 from gradscope.detect.node_facts import built_at
 from gradscope.detect.suspects import LAST
@@ -42,7 +41,7 @@ _NEAREST = 8  # nodes, of which the first with a known line stands for a graph
 _KEPT_BY = ("torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm")
 
 
-def copied(error: BaseException, state: State, inspector: Inspector) -> Finding | None:
+def copied(error: BaseException, inspector: Inspector) -> Finding | None:
     """Return the finding for an exception that ``copy.deepcopy`` has raised at a tensor."""
     way = way_of(error)
     if not way or way[0][0].f_code is not DEEPCOPY_TENSOR:
@@ -57,12 +56,12 @@ def copied(error: BaseException, state: State, inspector: Inspector) -> Finding 
     holders = [vars(each) for each in chain if is_a(each, torch.nn.Module)]
     hooks = [*map(type, holders[-1]["_forward_pre_hooks"].values())] if holders else []
     by = next((hook.__module__ for hook in hooks if hook.__module__ in _KEPT_BY), "")
-    facts = _facts(chain[-1], [path], _files([frame], chain), state, inspector)
+    facts = _facts(chain[-1], [path], _files([frame], chain), inspector)
     facts = facts._replace(site=place.site, by=by, is_module=is_a(chain[0], torch.nn.Module))
     return gs604.finding(facts)
 
 
-def sent(tensor: Any, state: State, inspector: Inspector) -> Finding:
+def sent(tensor: Any, inspector: Inspector) -> Finding:
     """Return the finding for a tensor with a graph, which is about to be pickled for another
     process.
     """
@@ -77,7 +76,7 @@ def sent(tensor: Any, state: State, inspector: Inspector) -> Finding:
     given = [dict(local_variables(f)).get("obj") for f in own if f.f_code.co_name in _PICKLES]
     names = {name for frame in frames for name in names_in(frame, given) if name}
     paths = sorted(walk.paths_to(tensor), key=lambda path: (path.root not in names, len(path.text)))
-    facts = _facts(tensor, paths, files := _files(frames), state, inspector)
+    facts = _facts(tensor, paths, files := _files(frames), inspector)
     if site is None and paths:
         site = _sending_line(files, paths[0].root)
     return gs604.finding(facts._replace(sent=True, site=site))
@@ -91,9 +90,9 @@ def _files(frames: Iterable[FrameType], holders: Iterable[object] = ()) -> list[
 
 
 def _facts(
-    tensor: Any, paths: Sequence[Path], files: Sequence[str], state: State, inspector: Inspector
+    tensor: Any, paths: Sequence[Path], files: Sequence[str], inspector: Inspector
 ) -> gs604.Crossing:
-    node = held_node(tensor)
+    node, state = held_node(tensor), inspector.state
     look = inspector.walk([] if node is None else [node])
     lines = (built_at(look, state.generations, i) for i in range(min(len(look.nodes), _NEAREST)))
     made = next(filter(None, lines), None)

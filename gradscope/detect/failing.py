@@ -40,7 +40,7 @@ _Refused: TypeAlias = tuple[Sequence[Related], str, str]
 """Notes, what is said of the line, and what to do."""
 
 
-def failure(error: BaseException, state: State, inspector: Inspector) -> Failure | None:
+def failure(error: BaseException, inspector: Inspector) -> Failure | None:
     """Return what is known of an exception that ends the program; None where it is none of
     autograd's, or a finding explains it.
     """
@@ -49,12 +49,12 @@ def failure(error: BaseException, state: State, inspector: Inspector) -> Failure
     engine = next((i for i, (frame, _) in enumerate(way) if frame.f_code is ENGINE_CALL), None)
     if not users or engine is None:
         return refused(error, *users[0]) if users else None
-    if state.failed is None:
+    if inspector.state.failed is None:
         return None
-    site, (number, again) = users[0][1], state.failed
+    site, (number, again) = users[0][1], inspector.state.failed
     calls = (place.site for _, place in way[engine:] if owner_of(place.code) == USER)
     call = next(calls, None)
-    notes = [*_nodes(error, way[: engine + 1], state, inspector)]
+    notes = [*_nodes(error, way[: engine + 1], inspector)]
     if site == call:
         return Failure(site, f"raised in backward call {number:,}", tuple(notes))
     notes.append(Related("failing_node", call, f"in backward call {number:,}"))
@@ -69,11 +69,11 @@ def failure(error: BaseException, state: State, inspector: Inspector) -> Failure
 # in a backward call
 
 
-def _nodes(error: BaseException, way: Way, state: State, inspector: Inspector) -> Iterator[Related]:
+def _nodes(error: BaseException, way: Way, inspector: Inspector) -> Iterator[Related]:
     """Yield what is known of the node at which the engine was when this was raised, the call of the
     engine being the last of the way.
     """
-    given: dict[str, Any] = dict(local_variables(way[-1][0]))
+    state, given = inspector.state, dict[str, Any](local_variables(way[-1][0]))
     asked = EngineCall.of(given["t_outputs"], *given["args"], **given["kwargs"])
     look = inspector.inspect(asked, asked.roots, None)
     state.names.learn_variables(user_frames(way[-1][0]))

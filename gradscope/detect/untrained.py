@@ -26,7 +26,7 @@ from gradscope.collect.calls import Call, Guarded
 from gradscope.collect.inspection import Inspection
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
-from gradscope.detect.call_arguments import script
+from gradscope.detect.hazards import script
 from gradscope.detect.training_table import ENOUGH_STEPS, Losses, Mixed
 from gradscope.detect.unread_flags import unread_flags
 from gradscope.formatting import gathered

@@ -26,6 +26,7 @@ from gradscope.collect.inspector import memory, weight
 from gradscope.collect.marks import mark_of
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.state import State
+from gradscope.formatting import reached
 from gradscope.model import BackwardCall, Holding, Site
 from gradscope.model.variable_paths import Origin, Path, Step
 from gradscope.program.reach import (
@@ -136,15 +137,8 @@ class Spans:
 
     def place(self, node: Node) -> Place | None:
         """Return the line that built a node; if that is not known, of the nearest node below it."""
-        stack, seen = [node], set[Node]()
-        while stack:
-            node = stack.pop(0)
-            mark = mark_of(node)
-            if mark is not None and mark.place is not None:
-                return mark.place
-            stack += () if node in seen else self._following(node)
-            seen.add(node)
-        return None
+        marks = filter(None, map(mark_of, reached([node], self._following)))
+        return next((mark.place for mark in marks if mark.place is not None), None)
 
     def time_of(self, number: int) -> tuple[int, int]:
         """Return when the node with this number was built, in a form that can be compared."""

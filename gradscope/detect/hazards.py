@@ -38,9 +38,8 @@ from gradscope.program.sites import (
     Place,
     classify,
     owner_of,
-    place_in,
+    place_of,
     site_of,
-    user_frame,
     user_frames,
 )
 from gradscope.program.tensors import (
@@ -109,8 +108,8 @@ def examine(evidence: Evidence) -> list[Finding]:
 
 def foresee(inspector: Inspector, asked: EngineCall, frame: FrameType) -> list[Finding]:
     """Return what a backward call made in ``frame`` would raise now; record nothing."""
-    state, user = inspector.state, user_frame(frame)
-    call = Call(state.calls, None if user is None else place_in(user), asked.keep_graph)
+    state = inspector.state
+    call = Call(state.calls, place_of(frame), asked.keep_graph)
     with DisableTorchFunction():
         roots = asked.roots
         look = inspector.inspect(asked, roots, call.place)

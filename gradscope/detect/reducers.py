@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
@@ -20,9 +19,10 @@ from gradscope.collect.marks import mark_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import reachable
+from gradscope.detect.hazards import way_of
 from gradscope.formatting import firsts
 from gradscope.model import BackwardCall, Finding, Site
-from gradscope.program.sites import USER, Place, owner_of, place_in, site_of, user_frames
+from gradscope.program.sites import USER, Place, owner_of, site_of, user_frames
 from gradscope.program.tensors import leaves_of, parameters_of, requires_grad
 from gradscope.program.variables import local_variables
 from gradscope.rules import gs602, gs603
@@ -277,12 +277,10 @@ class Reducers(Observer):
 
     def explained(self, error: BaseException) -> Finding:
         """Return GS603 for the error that a forward has raised, and that has ended the program."""
-        missing = gs603.indices_in(str(error))
-        frames = [frame for frame, _ in walk_tb(error.__traceback__)][::-1]
-        selves = {id(dict(local_variables(each)).get("self")) for each in frames}
-        places = map(place_in, frames)
-        site = next((place.site for place in places if owner_of(place.code) == USER), None)
-        self._watch.names.learn_variables(user_frames(frames[0]))
+        missing, way = gs603.indices_in(str(error)), way_of(error)
+        selves = {id(dict(local_variables(frame)).get("self")) for frame, _ in way}
+        site = next((place.site for _, place in way if owner_of(place.code) == USER), None)
+        self._watch.names.learn_variables(user_frames(way[0][0]))
         of = next((each for each in self._met() if id(each.module()) in selves), None)
         unknown = gs603.Unfinished(tuple(f"parameter {i}" for i in missing))
         facts = unknown if of is None else self._unfinished(of, missing)

@@ -350,12 +350,15 @@ class TrainingObserver(Observer):
 
     # at steps
 
+    def _known(self, optimizer: Any) -> _Optimizer | None:
+        known = self._optimizers.get(id(optimizer))
+        return known if known is not None and known.optimizer() is optimizer else None
+
     def passes(self, optimizer: Any) -> bool:
         """Count a step, and return whether it need not be inspected."""
-        known = self._optimizers.get(id(optimizer))
-        if known is None or not known.rests or known.optimizer() is not optimizer:
-            return False
-        if self._losses.waits:  # a call was inspected since: the step may use its gradients first
+        known = self._known(optimizer)
+        # If a call was inspected since, the step may use its gradients first.
+        if known is None or not known.rests or self._losses.waits:
             return False
         known.rests -= 1
         known.steps += 1
@@ -363,9 +366,10 @@ class TrainingObserver(Observer):
 
     def stepping(self, optimizer: Any) -> None:
         """Note the parameters and gradients that an optimizer is about to use."""
-        known = self._optimizers.get(id(optimizer))
-        if known is None or known.optimizer() is not optimizer:
-            self._gone += [] if known is None else [known]
+        known = self._known(optimizer)
+        if known is None:
+            if id(optimizer) in self._optimizers:
+                self._gone.append(self._optimizers[id(optimizer)])
             known = self._optimizers[id(optimizer)] = _Optimizer(optimizer)
         known.steps += 1
         is_new = known.meet(optimizer, self._refer)
@@ -381,8 +385,8 @@ class TrainingObserver(Observer):
 
     def stepped(self, optimizer: Any) -> None:
         """Note the gradients that an optimizer has used in its step."""
-        known = self._optimizers.get(id(optimizer))
-        if known is None or known.optimizer() is not optimizer:
+        known = self._known(optimizer)
+        if known is None:
             return
         self._stepping = None
         known.wait()  # a closure, as LBFGS calls it, may have computed gradients within the step

@@ -114,19 +114,17 @@ class UnusedGraphs(Observer):
 
     def at_end(self) -> Iterator[Finding]:
         """Report the line that built most for nothing, if it was often and much."""
-        if self.lost and not self.growth.told_between_calls:
-            yield from self._judge()
-
-    def _judge(self) -> Iterator[Finding]:
+        if not self.lost or self.growth.told_between_calls:
+            return
         # If no gradient reaches parameters that an optimizer steps, GS502 says so. To advise
         # no_grad() around their module would be the wrong advice then.
         unreached, reached = self.trained.modules
-        lost = {
+        often = {
             route: dropped
             for route, dropped in self.lost.items()
-            if not dropped.modules & unreached or dropped.modules & reached
+            if dropped.times >= _OFTEN_ENOUGH
+            and (not dropped.modules & unreached or dropped.modules & reached)
         }
-        often = {r: d for r, d in lost.items() if d.times >= _OFTEN_ENOUGH}
         floor = max(_FEWEST_BYTES, _SHARE * self.watch.totals["saved_bytes"])
         if sum(d.nbytes for d in often.values()) < floor:
             return

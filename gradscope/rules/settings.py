@@ -50,7 +50,7 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
+class FindingSettings:
     """What was asked for about which findings count.
 
     ``ignored`` says of each code where that was asked for; ``per_file`` has patterns with their
@@ -77,7 +77,7 @@ class Counting:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings(Counting):
+class Settings(FindingSettings):
     """What was asked for: by options, the environment and pyproject.toml, each before the next.
 
     ``budget`` is the share of the run's time that a watch may take, in percent; None for any. Then

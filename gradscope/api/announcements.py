@@ -53,9 +53,8 @@ class Announcements:
         unprofiled(self._take)(finding)
 
     def _take(self, finding: Finding) -> None:
-        causes = [known.cause for known in self.findings]
-        if finding.cause in causes:
-            place = causes.index(finding.cause)
+        place = next((i for i, f in enumerate(self.findings) if f.cause == finding.cause), None)
+        if place is not None:
             known = self.findings[place]
             newest = replace(known if finding.count else finding, suppression=known.suppression)
             self._set(place, replace(newest, count=known.count + finding.count))

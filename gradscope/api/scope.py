@@ -33,7 +33,7 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.slots import begin_watch, foreign
 from gradscope.collect.state import Overhead, State
-from gradscope.detect import crossing, failing, hazards, out_of_memory
+from gradscope.detect import failing, hazards, out_of_memory
 from gradscope.detect.checkpoint_mismatch import CheckpointMismatch
 from gradscope.detect.foresight import Foresight, FreedWatch
 from gradscope.detect.growth import Growth
@@ -201,7 +201,7 @@ class Session:
         """Announce that torch will refuse to send a tensor to another process."""
         if is_held_leaf(tensor) or self._refused >= _MOST_REFUSED:
             return
-        finding = self._explaining(partial(crossing.sent, tensor, self.inspector))
+        finding = self._explaining(partial(failing.sent, tensor, self.inspector))
         if finding is not None:
             self._refused += 1
             self.report(finding)
@@ -383,7 +383,7 @@ class Session:
             return None
         if gs603.ERROR in str(error):
             return self._explaining(lambda: self._reducers.explained(error))
-        copied = partial(crossing.copied, error, self.inspector)
+        copied = partial(failing.copied, error, self.inspector)
         found = self._explaining(copied) if self.state.looks else None
         return found or hazards.explain_read(error, self.state.calls)
 

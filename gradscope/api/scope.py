@@ -4,8 +4,8 @@ has what one watch has seen.
 ``with gradscope.watch() as scope`` enters a scope. The first scope of the process begins the
 session, which puts the hooks into torch, the engine and the optimizers; the last one to leave takes
 them out. The session collects and detects once, however many watches are nested, and hands each
-finding, call and graph to every scope. A scope counts a repeated finding, applies the user's
-settings, calls the user's callbacks, and writes its recording.
+finding, call and graph to every scope. A scope announces each finding once (``announcements``),
+calls the user's callbacks, and writes its recording.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from time import monotonic, perf_counter
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import torch
 
+from gradscope.api.announcements import Announcements, WatchOptions
 from gradscope.code.bytecode import forget_flows
 from gradscope.collect import facts
 from gradscope.collect.backward import Backward, came_out_of_a_call
@@ -32,17 +33,17 @@ from gradscope.collect.observers import Observer
 from gradscope.collect.saving import read_saved_tensors, register_hooks, unpack
 from gradscope.collect.slots import begin_watch, foreign
 from gradscope.collect.state import Overhead, State
-from gradscope.detect import crossing, failing, hazards
-from gradscope.detect.call_arguments import Materialized
+from gradscope.detect import failing, hazards, out_of_memory
 from gradscope.detect.checkpoint_mismatch import CheckpointMismatch
 from gradscope.detect.foresight import Foresight, FreedWatch
 from gradscope.detect.growth import Growth
+from gradscope.detect.hazards import Materialized
 from gradscope.detect.inplace import InPlace
 from gradscope.detect.line_watch import LineWatch
 from gradscope.detect.reducers import Reducers
 from gradscope.detect.untrained import TrainingObserver
 from gradscope.detect.unused import RetainWaste, UnusedGraphs
-from gradscope.errors import FreedGraphError, StaleSavedTensorError, StopRun
+from gradscope.errors import StopRun
 from gradscope.formatting import counted
 from gradscope.hooks import (
     DefaultHookFunctions,
@@ -68,7 +69,6 @@ from gradscope.model import (
     Outcome,
     Recording,
     Sample,
-    Severity,
     Site,
     Summary,
 )
@@ -77,11 +77,9 @@ from gradscope.program.sites import forget_codes, place_in, site_of, user_frame
 from gradscope.program.tensors import TensorRef, is_held_leaf
 from gradscope.program.undisturbed import GCPaused, TracePaused, unprofiled
 from gradscope.program.variables import turn_off
-from gradscope.record.loggers import EVERY, FIGURES, Sink
+from gradscope.record.loggers import EVERY, FIGURES
 from gradscope.record.writer import Further, RecordingWriter, begun
-from gradscope.render.wording import whole_message
 from gradscope.rules import gs603, gs604
-from gradscope.rules.settings import Suppressor
 from gradscope.torch_private import (
     SAVED_TENSORS_ARE_READABLE,
     DisableTorchFunction,
@@ -134,7 +132,7 @@ class Session:
         self.recorder, self.queue = self._backward.recorder, self._backward.queue
         self._lines = lines = LineWatch(state)
         later = FreedWatch(state, lines)
-        self._survived = hazards.CaughtOutOfMemory(self._explained_memory)
+        self._survived = out_of_memory.CaughtOutOfMemory(self._explained_memory)
         foresight = (lines, Foresight(state, later), later, InPlace(state, lines))
         self._reducers = Reducers(state)
         others = Materialized(state), CheckpointMismatch(state), self._reducers
@@ -203,7 +201,7 @@ class Session:
         """Announce that torch will refuse to send a tensor to another process."""
         if is_held_leaf(tensor) or self._refused >= _MOST_REFUSED:
             return
-        finding = self._explaining(partial(crossing.sent, tensor, self.state, self.inspector))
+        finding = self._explaining(partial(failing.sent, tensor, self.inspector))
         if finding is not None:
             self._refused += 1
             self.report(finding)
@@ -224,9 +222,7 @@ class Session:
         growth = Growth(self.state)
         unused = UnusedGraphs(self.state, growth, scope.trained)
         scope.leaks = growth, unused, RetainWaste(self.state, growth)
-        observers.add(
-            *scope.leaks, scope.trained, report=lambda finding: unprofiled(scope.report)(finding)
-        )
+        observers.add(*scope.leaks, scope.trained, report=scope.announced.report)
         self.scopes.append(scope)
         self._ask_scopes()
         self.recorder.regroup()  # no row has calls of before
@@ -363,11 +359,11 @@ class Session:
         if finding.certainty is Certainty.PREDICTED:
             self.state.foretold.append(finding)
         for scope in self.scopes:
-            unprofiled(scope.report)(finding)
+            scope.announced.report(finding)
 
     def refusal(self, finding: Finding) -> BaseException | None:
         """Return the exception to raise in the engine's place, if a watch asked for that."""
-        return next(filter(None, (scope.refusal(finding) for scope in self.scopes)), None)
+        return next(filter(None, (scope.announced.refusal(finding) for scope in self.scopes)), None)
 
     def called(self, call: Call) -> None:
         """Tell every watch that a backward call has ended."""
@@ -380,14 +376,14 @@ class Session:
         An exception that came out of a backward call was explained by that call, unless memory ran
         out: then what holds it is worth a finding of its own.
         """
-        if self.state.looks and (ran_out := hazards.out_of_memory(error)) is not None:
+        if self.state.looks and (ran_out := out_of_memory.cause_of(error)) is not None:
             self._survived.ended_it()
             return self._explained_memory(ran_out)
         if came_out_of_a_call(error):
             return None
         if gs603.ERROR in str(error):
             return self._explaining(lambda: self._reducers.explained(error))
-        copied = partial(crossing.copied, error, self.state, self.inspector)
+        copied = partial(failing.copied, error, self.inspector)
         found = self._explaining(copied) if self.state.looks else None
         return found or hazards.explain_read(error, self.state.calls)
 
@@ -396,7 +392,7 @@ class Session:
         is_announced = self._refused and gs604.REFUSES_TO_SEND in str(error)
         if is_announced or not self.state.looks:
             return None
-        return self._explaining(partial(failing.failure, error, self.state, self.inspector))
+        return self._explaining(partial(failing.failure, error, self.inspector))
 
     def _explaining(self, explain: Callable[[], T | None]) -> T | None:
         """Return what ``explain`` returns about an error of the program; None if it fails."""
@@ -410,7 +406,7 @@ class Session:
         def explain() -> Finding:
             self.queue.settle()
             _, unused, waste = self.scopes[0].leaks
-            return hazards.explain_memory(error, unused, waste, raising)
+            return out_of_memory.explain(error, unused, waste, raising)
 
         return self._explaining(explain)
 
@@ -442,23 +438,6 @@ class Session:
         )
 
 
-_ERRORS: dict[str, type[RuntimeError]] = {"GS101": FreedGraphError, "GS201": StaleSavedTensorError}
-
-
-class WatchOptions(NamedTuple):
-    """The arguments of ``gradscope.watch`` that concern what it does with findings and calls.
-
-    Without a ``suppressor`` every finding counts.
-    """
-
-    raise_on: Severity | None = None
-    stop_after: int | None = None
-    on_finding: Callable[[Finding], None] | None = None
-    on_call: Callable[[BackwardCall], None] | None = None
-    suppressor: Suppressor | None = None
-    sinks: tuple[Sink, ...] = ()
-
-
 class Scope:
     """One watch: what it has seen so far, and its recording.
 
@@ -466,32 +445,26 @@ class Scope:
     ``session`` hands it what happens; afterwards all that it has seen stays readable.
     """
 
-    def __init__(self, writer: RecordingWriter, asked: WatchOptions) -> None:
+    def __init__(self, writer: RecordingWriter, asked: WatchOptions, session: Session) -> None:
         self.writer = writer
         self._asked = asked
-        self._findings = Findings()
+        self._session: Session | None = session
+        self.announced = Announcements(writer, asked, session.state.notes)
         self.outcome: Outcome | None = None
         """How the program ended, once that is known; the watch itself may end earlier."""
         self.leaks: tuple[Growth, UnusedGraphs, RetainWaste]
         """The observers that look for leaks in the time of this watch, and report to no other."""
-        self.trained: TrainingObserver
+        self.trained = TrainingObserver(session.state, sees_steps=session.sees_steps)
         """The observer of parameters, gradients and optimizers, likewise."""
-        self._session: Session | None = None
-        self._first_call = 0
+        self._first_call = session.state.calls
         self.is_stopped = False
         self._tells = bool(asked.on_call or asked.sinks)
         self.needs_each_call = self._tells or bool(asked.stop_after or asked.raise_on)
         self._sinks, self._handed_on, self._retained = dict.fromkeys(asked.sinks), 0.0, 0
-
-    def join(self, session: Session) -> None:
-        """Begin to take what a session sees."""
-        self._session = session
-        self.trained = TrainingObserver(session.state, sees_steps=session.sees_steps)
-        self.writer.follow(
+        writer.follow(
             lambda: self.with_predictions(session.summary(), is_over=False), session.begun
         )
-        self.writer.amend(clock=session.state.clock)
-        self._first_call = session.state.calls
+        writer.amend(clock=session.state.clock)
 
     def leave(self) -> None:
         """Take no more from the session; what was seen stays."""
@@ -558,7 +531,7 @@ class Scope:
         if self._session is None:
             return None
         if (finding := self._session.explained(error)) is not None:
-            unprofiled(self.report)(finding)
+            self.announced.report(finding)
             return None
         failure = self._session.failure(error)
         if failure is not None:
@@ -569,48 +542,7 @@ class Scope:
     @property
     def findings(self) -> Findings:
         """The findings so far, each cause once, in the order in which they were met."""
-        return self._findings
-
-    def report(self, finding: Finding) -> None:
-        """Take a finding; call ``on_finding`` the first time that its cause is met, unless the
-        finding is suppressed.
-
-        A finding whose cause is known only raises the count of the first one. With a count of 0, it
-        brings the figures of the first one up to date.
-        """
-        place = next((i for i, f in enumerate(self._findings) if f.cause == finding.cause), None)
-        if place is not None:
-            known = self._findings[place]
-            newest = replace(known if finding.count else finding, suppression=known.suppression)
-            self._set(place, replace(newest, count=known.count + finding.count))
-        elif finding.count:  # else it updates a finding from before this watch began
-            judged = self._judged(finding)
-            self._findings.append(judged)
-            self._set(-1, judged)
-            for number, earlier in enumerate(self._findings):
-                if earlier.is_fulfilled_by(finding):
-                    self._set(number, replace(earlier, came_true=True))
-            if self._asked.on_finding is not None and judged.suppression is None:
-                self._asked.on_finding(judged)
-
-    def _set(self, place: int, finding: Finding) -> None:
-        """Write a finding as it is now, without its suppression: whoever reads the recording
-        applies their own settings.
-        """
-        self._findings[place] = finding
-        edits = (edit for fix in finding.fixes for edit in fix.edits)
-        for named in (finding.site, *(one.site for one in finding.related), *edits):
-            if named is not None:
-                self.writer.source(named.file)
-        self.writer.finding(replace(finding, suppression=None))
-
-    def _judged(self, finding: Finding) -> Finding:
-        """Return the finding with the reason why it does not count, if there is one."""
-        suppressor, session = self._asked.suppressor, self._session
-        if suppressor is None or session is None:
-            return finding
-        what = "judging a finding failed in gradscope, so it counts"
-        return session.state.notes.attempt(what, lambda: suppressor.judged(finding), finding)
+        return self.announced.findings
 
     def withdraw(self) -> None:
         """Withdraw the predictions that did not come true, if the program has run to its end.
@@ -623,15 +555,13 @@ class Scope:
         if raised == "KeyboardInterrupt":
             return
         reason = f"the program ended{f' with {raised}' if raised else ''} before that backward call"
-        for number, finding in enumerate(self._findings):
-            if finding.predicts_error and not finding.came_true:
-                self._set(number, replace(finding, withdrawn=reason))
+        self.announced.withdraw(reason)
 
     def with_predictions(self, summary: Summary, *, is_over: bool = True) -> Summary:
         """Return the totals with the number of predictions, how many came true, and why the program
         stopped.
         """
-        predicted = [finding for finding in self._findings if finding.predicts_error]
+        predicted = [finding for finding in self.findings if finding.predicts_error]
         came_true = sum(finding.came_true for finding in predicted)
         made = counted(self._asked.stop_after or 0, "backward call")
         stopped = f"the program was stopped after {made}, as --stop-after asked"
@@ -641,15 +571,6 @@ class Scope:
             training = replace(training, table=self.trained.table())
         summary = replace(summary, training=training, notes=notes)
         return replace(summary, predicted=len(predicted), came_true=came_true)
-
-    def refusal(self, finding: Finding) -> BaseException | None:
-        """Return the exception to raise in the engine's place, if the user asked for that."""
-        lowest = self._asked.raise_on
-        if lowest is None or finding.certainty is not Certainty.CERTAIN:
-            return None
-        if finding.severity.rank > lowest.rank or self._judged(finding).suppression:
-            return None
-        return _ERRORS.get(finding.code, RuntimeError)(f"[{finding.code}] {whole_message(finding)}")
 
     def note_rank(self) -> None:
         """Note in the recording the rank of the process in torch.distributed, if it has one."""
@@ -694,7 +615,7 @@ class Scope:
 
     def _figures(self) -> dict[str, int]:
         total = self.summary
-        found = sum(finding.counts for finding in self._findings)
+        found = sum(finding.counts for finding in self.findings)
         alive = total.nodes_alive + total.nodes_unmet
         figures = (total.backward_calls, found, total.live_bytes, alive, self._retained)
         return dict(zip(FIGURES, figures, strict=True))

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from gradscope.api.scope import Scope, Session, WatchOptions
+from gradscope.api.announcements import WatchOptions
+from gradscope.api.scope import Scope, Session
 from gradscope.collect.notes import Notes
 from gradscope.collect.tensor_tracer import FAILED, TensorTracer, followed
 from gradscope.collect.walk import MOST_NODES, StackLimit
@@ -105,7 +106,7 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             script, *argv = sys.argv or [""]
             header = Header.of_process(script, argv, self._hooks, gradscope=__version__, torch="")
         header = replace(header, torch=str(torch.__version__))
-        scope = Scope(RecordingWriter(self._save, header), self._options)
+        writer = RecordingWriter(self._save, header)
         if _session is not None and _session.process != os.getpid():
             instead = "start the watch in the child before forking, or not at all"
             raise GradscopeError(f"a watch was inherited through fork(): {instead}")
@@ -113,9 +114,9 @@ class watch(contextlib.ContextDecorator):  # noqa: N801 - used as a verb: `with 
             try:
                 _session = Session.begin(self._hooks, self._budget)
             except BaseException:
-                scope.writer.close()
+                writer.close()
                 raise
-        scope.join(_session)
+        scope = Scope(writer, self._options, _session)
         _session.enter(scope)
         notes, following = _session.state.notes, Handle()
         if self._ways:

@@ -477,7 +477,7 @@ class Backward:
         call.known = call.plain and self._state.recognizer.learn(call, look)
         budget = self._state.budget
         if budget is None or budget.left > _LEAST:
-            self._state.observers.tell(Observer.before_call, call, look, call.record, frame)
+            self._state.observers.tell(Observer.before_call, call, look, frame)
         again: Call | None = None
         for i, mark in enumerate(look.marks):
             if look.will_run(i):
@@ -578,7 +578,7 @@ class Backward:
                 self._sink.report(missed)
             is_explained = bool(call.findings or missed)
             state.failed = None if is_explained else (call.number, call.again)
-        state.observers.tell(Observer.after_call, call, record, user_frame(sys._getframe(2)))
+        state.observers.tell(Observer.after_call, call, user_frame(sys._getframe(2)))
 
     def _note_sums(self, asked: EngineCall, place: Place | None) -> None:
         """Note that the engine has built what the call has left in ``.grad``: a sum saves nothing

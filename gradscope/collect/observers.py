@@ -10,7 +10,7 @@ from gradscope.collect.calls import Call, Guarded
 from gradscope.collect.inspection import Inspection
 from gradscope.collect.marks import Packed
 from gradscope.collect.notes import Notes, raised_by_program
-from gradscope.model import BackwardCall, Finding
+from gradscope.model import Finding
 from gradscope.program.sites import Place
 from gradscope.program.undisturbed import unprofiled
 from gradscope.torch_private import DisableTorchFunction
@@ -36,9 +36,7 @@ class Observer:
 
     # points at which findings are announced
 
-    def before_call(
-        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
-    ) -> Announced:
+    def before_call(self, call: Call, look: Inspection, frame: FrameType | None) -> Announced:
         """A backward call is about to run on the nodes of ``look``; ``frame`` makes the call."""
 
     def guarded(self, calls: Sequence[Guarded], frame: FrameType | None) -> Announced:
@@ -52,7 +50,7 @@ class Observer:
         """
         return MOST_UNTOLD
 
-    def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> Announced:
+    def after_call(self, call: Call, frame: FrameType | None) -> Announced:
         """A backward call has ended that was looked at, or that has failed."""
 
     def after_step(self, optimizer: Any, place: Place | None, frame: FrameType | None) -> Announced:

@@ -41,13 +41,11 @@ class CheckpointMismatch(Observer):
             call.findings = (*call.findings, found)
             yield found
 
-    def after_call(
-        self, call: Call, record: BackwardCall, frame: FrameType | None
-    ) -> Iterator[Finding]:
+    def after_call(self, call: Call, frame: FrameType | None) -> Iterator[Finding]:
         """Tell what torch does not."""
         recomputing = self._watch.saving.recomputing
         found, recomputing.silent = recomputing.silent, []
-        yield from (gs601.finding(_facts(difference, record)) for difference in found)
+        yield from (gs601.finding(_facts(difference, call.record)) for difference in found)
 
 
 def _facts(difference: Divergence, call: BackwardCall) -> gs601.Recomputed:

@@ -1,15 +1,21 @@
-"""Locates an exception that came out of autograd and that no finding explains: the node of a
-backward call, as anomaly mode would, or the line behind what torch refuses.
+"""Explains exceptions of autograd by their frames: at which node of a backward call one was raised,
+as anomaly mode would say, which line is behind what torch refuses, and why a tensor that is copied
+or sent to another process has a graph.
 """
 
 from __future__ import annotations
 
+import ast
+import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, takewhile
+from multiprocessing.process import BaseProcess
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from gradscope.code import source, statements
@@ -20,27 +26,54 @@ from gradscope.collect.nodes import kind_of
 from gradscope.collect.state import State
 from gradscope.detect.hazards import run_order, way_of
 from gradscope.detect.node_facts import built_at
-from gradscope.model import Failure, Related, Site
-from gradscope.program.containers import is_a, is_exactly
-from gradscope.program.names import attributes_of
-from gradscope.program.reach import tensors_with_graph
-from gradscope.program.sites import USER, Place, owner_of, user_frames
-from gradscope.program.tensors import held_node, is_held_leaf, leaves_of, requires_grad
-from gradscope.program.variables import local_variables, variables
-from gradscope.torch_private import ENGINE_CALL, FUNCTION_BACKWARD, BackwardHook
+from gradscope.detect.suspects import LAST
+from gradscope.model import Failure, Finding, Related, Site
+from gradscope.model.variable_paths import Origin, Path
+from gradscope.program.containers import class_name, class_namespace, is_a, is_exactly, module_file
+from gradscope.program.names import attributes_of, names_in, variable_of
+from gradscope.program.reach import Walk, steps_down, tensors_with_graph
+from gradscope.program.sites import (
+    USER,
+    Place,
+    classify,
+    frames_from,
+    owner_of,
+    place_in,
+    user_frames,
+)
+from gradscope.program.tensors import describe, held_node, is_held_leaf, leaves_of, requires_grad
+from gradscope.program.variables import (
+    frames_of_threads,
+    is_module_level,
+    local_variables,
+    variables,
+)
+from gradscope.rules import gs604
+from gradscope.torch_private import (
+    DEEPCOPY_TENSOR,
+    ENGINE_CALL,
+    FUNCTION_BACKWARD,
+    BackwardHook,
+)
 
 _IN_PYTHON = (FunctionType, MethodType)
 _NAMED = re.compile(r"Function '?(\w+)'? ")
 """How torch's own words name the node: ``Function MulBackward0 returned an invalid gradient``."""
 _AGAIN = "call backward once for each forward pass: add the losses up first"
 _OF_AUTOGRAD = re.compile(r"grad\b|grad_fn|gradient|inference|in-?place|derivative|backward", re.I)
+_SENDS = re.compile("put|send|submit|spawn|start|apply|i?map")
+"""How what sends an object to another process begins."""
+_STARTED = BaseProcess._bootstrap.__code__  # type: ignore[attr-defined]
+_PICKLES = ("dumps", "dump")
+_NEAREST = 8  # nodes, of which the first with a known line stands for a graph
+_KEPT_BY = ("torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm")
 
 Way: TypeAlias = Sequence[tuple[FrameType, Place]]
 _Refused: TypeAlias = tuple[Sequence[Related], str, str]
 """Notes, what is said of the line, and what to do."""
 
 
-def failure(error: BaseException, state: State, inspector: Inspector) -> Failure | None:
+def failure(error: BaseException, inspector: Inspector) -> Failure | None:
     """Return what is known of an exception that ends the program; None where it is none of
     autograd's, or a finding explains it.
     """
@@ -49,12 +82,12 @@ def failure(error: BaseException, state: State, inspector: Inspector) -> Failure
     engine = next((i for i, (frame, _) in enumerate(way) if frame.f_code is ENGINE_CALL), None)
     if not users or engine is None:
         return refused(error, *users[0]) if users else None
-    if state.failed is None:
+    if inspector.state.failed is None:
         return None
-    site, (number, again) = users[0][1], state.failed
+    site, (number, again) = users[0][1], inspector.state.failed
     calls = (place.site for _, place in way[engine:] if owner_of(place.code) == USER)
     call = next(calls, None)
-    notes = [*_nodes(error, way[: engine + 1], state, inspector)]
+    notes = [*_nodes(error, way[: engine + 1], inspector)]
     if site == call:
         return Failure(site, f"raised in backward call {number:,}", tuple(notes))
     notes.append(Related("failing_node", call, f"in backward call {number:,}"))
@@ -69,11 +102,11 @@ def failure(error: BaseException, state: State, inspector: Inspector) -> Failure
 # in a backward call
 
 
-def _nodes(error: BaseException, way: Way, state: State, inspector: Inspector) -> Iterator[Related]:
+def _nodes(error: BaseException, way: Way, inspector: Inspector) -> Iterator[Related]:
     """Yield what is known of the node at which the engine was when this was raised, the call of the
     engine being the last of the way.
     """
-    given: dict[str, Any] = dict(local_variables(way[-1][0]))
+    state, given = inspector.state, dict[str, Any](local_variables(way[-1][0]))
     asked = EngineCall.of(given["t_outputs"], *given["args"], **given["kwargs"])
     look = inspector.inspect(asked, asked.roots, None)
     state.names.learn_variables(user_frames(way[-1][0]))
@@ -231,3 +264,92 @@ def _tensors(frame: FrameType, site: Site) -> Iterator[tuple[str, Tensor]]:
     pairs = [*variables(frame)]
     pairs += [each for pair in pairs if pair[0] == "self" for each in attributes_of(*pair)]
     return ((n, value) for n, value in pairs if n in wanted and is_a(value, Tensor))
+
+
+# a tensor with a graph that is copied, or sent to another process
+
+
+def copied(error: BaseException, inspector: Inspector) -> Finding | None:
+    """Return the finding for an exception that ``copy.deepcopy`` has raised at a tensor."""
+    way = way_of(error)
+    if not way or way[0][0].f_code is not DEEPCOPY_TENSOR:
+        return None
+    places = [i for i, (frame, _) in enumerate(way) if frame.f_code is copy.deepcopy.__code__]
+    chain = [dict(local_variables(way[i][0]))["x"] for i in reversed(places)]
+    users = [each for each in way[max(places, default=0) :] if owner_of(each[1].code) == USER]
+    if not users or not chain:
+        return None
+    frame, place = users[0]
+    path = _path(frame, place.site, chain)
+    holders = [vars(each) for each in chain if is_a(each, torch.nn.Module)]
+    hooks = [*map(type, holders[-1]["_forward_pre_hooks"].values())] if holders else []
+    by = next((hook.__module__ for hook in hooks if hook.__module__ in _KEPT_BY), "")
+    facts = _facts(chain[-1], [path], _files([frame], chain), inspector)
+    facts = facts._replace(site=place.site, by=by, is_module=is_a(chain[0], torch.nn.Module))
+    return gs604.finding(facts)
+
+
+def sent(tensor: Any, inspector: Inspector) -> Finding:
+    """Return the finding for a tensor with a graph, which is about to be pickled for another
+    process.
+    """
+    own = [*takewhile(lambda each: each.f_code is not _STARTED, frames_from(sys._getframe(1)))]
+    users = [each for each in own if owner_of(each.f_code) == USER]
+    site = place_in(users[0]).site if users else None
+    others = () if own[-1].f_back is not None else frames_of_threads().values()
+    frames = users or [each for other in others for each in user_frames(other)]
+    walk = Walk(LAST, wanted=tensor)
+    walk.enter_frames(frames)
+    walk.run()
+    given = [dict(local_variables(f)).get("obj") for f in own if f.f_code.co_name in _PICKLES]
+    names = {name for frame in frames for name in names_in(frame, given) if name}
+    paths = sorted(walk.paths_to(tensor), key=lambda path: (path.root not in names, len(path.text)))
+    facts = _facts(tensor, paths, files := _files(frames), inspector)
+    if site is None and paths:
+        site = _sending_line(files, paths[0].root)
+    return gs604.finding(facts._replace(sent=True, site=site))
+
+
+def _files(frames: Iterable[FrameType], holders: Iterable[object] = ()) -> list[str]:
+    """Return the user's files whose code runs in frames, or has the classes of holders."""
+    names = (str(class_namespace(type(each)).get("__module__")) for each in holders)
+    classes = (file for file in map(module_file, names) if file and classify(file) == USER)
+    return [*dict.fromkeys([*(frame.f_code.co_filename for frame in frames), *classes])]
+
+
+def _facts(
+    tensor: Any, paths: Sequence[Path], files: Sequence[str], inspector: Inspector
+) -> gs604.Crossing:
+    node, state = held_node(tensor), inspector.state
+    look = inspector.walk([] if node is None else [node])
+    lines = (built_at(look, state.generations, i) for i in range(min(len(look.nodes), _NEAREST)))
+    made = next(filter(None, lines), None)
+    # What has no line of its own was stored with what holds it: Step(state, value).
+    ways = [path.up_to(n) for path in paths[:1] for n in range(len(path.steps), 0, -1)]
+    stores = (statements.store_of((way,), files, container=way != paths[0])[0] for way in ways)
+    stored, name = next(filter(None, stores), None), paths[0].text if paths else ""
+    return gs604.Crossing(False, None, name, describe(tensor), stored, made, after=state.calls)
+
+
+def _path(frame: FrameType, site: Site, chain: list[Any]) -> Path:
+    """Return the path from what the code at a site copies, down to what it holds in the end."""
+    call, code = source.call_at(site), frame.f_code
+    if call is not None and source.called_name(call) == "deepcopy" and call.args:
+        written = ast.unparse(call.args[0])
+    else:
+        written = variable_of(frame, chain[0]) or class_name(type(chain[0]))
+    owner = "global" if is_module_level(frame) else "local"
+    origin = Origin(owner, code.co_qualname, code.co_filename, code.co_firstlineno)
+    return Path.of(origin, written, steps_down(chain))
+
+
+def _sending_line(files: Iterable[str], name: str) -> Site | None:
+    """Return the one call of the user's that can have sent what a variable leads to."""
+    found = [
+        source.of_node(node, file, function)
+        for file in files
+        for node, function, _ in source.parsed(file).nodes
+        if isinstance(node, ast.Call) and _SENDS.match(source.called_name(node))
+        if any(name in {n.split(".")[0] for n in source.dotted_names(each)} for each in node.args)
+    ]
+    return found[0] if len(found) == 1 else None

@@ -204,19 +204,19 @@ class Foresight(Observer):
         self._schedule = Schedule()
 
     def before_call(
-        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
+        self, call: Call, look: Inspection, frame: FrameType | None
     ) -> Iterable[Finding]:
         """Find, for every tensor in a variable that leads to nodes which this call will free,
         whether the code will call backward on it.
         """
-        frees = not (call.keep or record.create_graph or look.freed or look.stale)
+        frees = not (call.keep or call.record.create_graph or look.freed or look.stale)
         if frame is None or not frees:
             return ()
         due = self._schedule.is_due(_kind(call, look))
         if not due and not (call.woken and self._schedule.has_time()):
             return ()
         with self._schedule, GCPaused():
-            return self._examine(call, look, record, user_frames(frame))
+            return self._examine(call, look, user_frames(frame))
 
     def after_step(
         self, optimizer: Any, place: Place | None, frame: FrameType | None
@@ -245,9 +245,7 @@ class Foresight(Observer):
             facts = needed.facts(place.site, watch.calls, gs202.By.STEP)
             return [gs202.finding(facts)]
 
-    def _examine(
-        self, call: Call, look: Inspection, record: BackwardCall, frames: list[FrameType]
-    ) -> list[Finding]:
+    def _examine(self, call: Call, look: Inspection, frames: list[FrameType]) -> list[Finding]:
         freeing = _Freeing(look)
         if not any(freeing.frees):
             return []
@@ -263,17 +261,17 @@ class Foresight(Observer):
         self.watch.unread.update(foretold.reasons)
         found = foretold.reads
         if not found or foretold.conditions is not None:
-            self._later.expect(record, found)
+            self._later.expect(call.record, found)
         turn = self._turning.next_turn(call.place, call.number, foretold.compared)
         self.watch.alarms[call.place] = turn
         if not found:
             return []
-        facts = _shared_graph(self.watch, look, record, found)
+        facts = _shared_graph(self.watch, look, call.record, found)
         computed = _computes_retain(frames[0])
         facts = facts._replace(conditions=foretold.conditions, computed=computed)
         finding = gs102.finding(facts)
         if len(self.watch.foreseen) < _MOST_FORESEEN:
-            self.watch.foreseen[record.number] = finding
+            self.watch.foreseen[call.number] = finding
         return [finding]
 
 

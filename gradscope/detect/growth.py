@@ -153,12 +153,10 @@ class Growth(Observer):
 
     # with backward calls
 
-    def before_call(
-        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
-    ) -> None:
+    def before_call(self, call: Call, look: Inspection, frame: FrameType | None) -> None:
         """Count the iteration, and remember for a scan which nodes the call runs through."""
         run = (t.sequence_nr for i, t in enumerate(look.marks) if look.will_run(i))
-        self._begin(call, record, run, (mark.sequence_nr for mark in look.marks))
+        self._begin(call, call.record, run, (mark.sequence_nr for mark in look.marks))
 
     def _begin(
         self, call: Call, record: BackwardCall, run: Iterable[int], numbers: Iterable[int]
@@ -185,12 +183,10 @@ class Growth(Observer):
             if loop is not None and loop.due:
                 loop.numbers = met
 
-    def after_call(
-        self, call: Call, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding]:
+    def after_call(self, call: Call, frame: FrameType | None) -> Iterable[Finding]:
         """Scan the program's variables if it is time to, and report what has grown."""
         loop = self._end(call)
-        if loop is None or record.exception is not None:
+        if loop is None or call.record.exception is not None:
             return ()
         return self._scan_loop(loop, call.fresh, frame)
 
@@ -241,7 +237,7 @@ class Growth(Observer):
         alive = self.watch.census.alive - fresh  # the newest graph's size varies with its sequence
         loop.alive.append((loop.count, alive, self.watch.ledger.live_tensors))
         frames = user_frames(frame) or ([frame] if frame is not None else [])
-        scanned = self._scan(frames, loop.ticks, loop.numbers, between_calls=False)
+        scanned = self._scan(frames, loop, loop.numbers)
         loop.numbers = frozenset()
         if scanned is None:
             return ()
@@ -501,10 +497,10 @@ class Growth(Observer):
         alive = self.watch.census.alive
         loops = [e for e in self._loops.values() if e.holders or alive > e.count >= _ENOUGH_AT_ONCE]
         for loop in loops[:_MOST_LOOKS_BACK]:
-            scanned = self._scan(frames, loop.ticks, loop.numbers, between_calls=False, last=True)
+            scanned = self._scan(frames, loop, loop.numbers, last=True)
             # The function may be over by whose variables it was known, or wait while others run.
-            newest = [sightings.newest for sightings in loop.holders.values()]
-            seen = {(n.origin, n.text): each for each in newest for n in each.names}
+            newest = (sightings.newest for sightings in loop.holders.values())
+            seen = {key: suspect for suspect in newest for key in suspect.keys}
             most = loop.count + loop.before
             known = []
             for each in scanned or ():
@@ -558,7 +554,7 @@ class Growth(Observer):
             self._look_between(user_frames(frame) or [frame])
 
     def _look_between(self, frames: list[FrameType], *, last: bool = False) -> None:
-        scanned = self._scan(frames, (), frozenset(), between_calls=True, last=last)
+        scanned = self._scan(frames, None, last=last)
         if scanned is None:
             return
         found = follow(self._between, 0, scanned)
@@ -578,9 +574,7 @@ class Growth(Observer):
         newest = self.watch.generations.newest
         busiest = sorted(self._loops.values(), key=lambda each: -each.count)[:1]
         for loop in [*busiest, None] if untrained or self.watch.passes else busiest:
-            ticks = () if loop is None else loop.ticks
-            scanned = self._scan(frames, ticks, frozenset(), between_calls=not loop, last=True)
-            for suspect in scanned or ():
+            for suspect in self._scan(frames, loop, last=True) or ():
                 is_old = suspect.iterations >= _ENOUGH_AT_THE_END and min(suspect.roots) < newest
                 if loop or untrained or is_old:
                     yield _finding(_facts(self.watch, Sightings(0, suspect), loop)), suspect.roots
@@ -604,20 +598,22 @@ class Growth(Observer):
     def _scan(
         self,
         frames: Sequence[FrameType],
-        ticks: Sequence[int],
-        numbers: frozenset[int],
+        loop: CallLoop | None,
+        numbers: frozenset[int] = frozenset(),
         *,
-        between_calls: bool,
         last: bool = False,
     ) -> list[Suspect] | None:
+        """Return the holders of graphs of several iterations of a loop, or without one of graphs
+        built between calls; None if no node may be touched.
+        """
         room = self._room()
         if not room or not frames:
             return None
         started = time.thread_time()
-        spans = Spans(self.watch, ticks, room)
+        spans = Spans(self.watch, () if loop is None else loop.ticks, room)
         with TracePaused():
-            scanned = Scan(frames, spans, numbers, between_calls, last).run()
-        if scanned or between_calls:  # else all that was touched goes with the iteration
+            scanned = Scan(frames, spans, numbers, loop is None, last).run()
+        if scanned or loop is None:  # else all that was touched goes with the iteration
             self._touched += spans.touched
         self._scans += 1
         self._seconds += time.thread_time() - started

@@ -1,62 +1,60 @@
 """Makes the certain findings from the inspection of a graph: freed nodes, stale tensors, donated
-buffers.
+buffers, roots that have no graph, and inputs that no graph reaches, also if zeros take the place of
+their gradients.
 """
 
 from __future__ import annotations
 
-import heapq
 import re
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from operator import itemgetter
-from types import CodeType, FrameType
-from typing import Any
+from types import FrameType
 
 import torch
 from torch.autograd.graph import Node as AutogradNode
 
-from gradscope.code.statements import store_of
-from gradscope.collect.backward import Evidence, came_out_of_a_call
+from gradscope.code import source, statements
+from gradscope.collect.backward import Evidence
 from gradscope.collect.calls import Call, EngineCall
 from gradscope.collect.generations import OTHER
 from gradscope.collect.inspection import Inspection
-from gradscope.collect.inspector import Inspector, weight
+from gradscope.collect.inspector import Inspector
 from gradscope.collect.marks import Stale, mark_of
-from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.slots import FREED_TEXT
 from gradscope.collect.snapshot import picture
 from gradscope.collect.state import State
-from gradscope.collect.walk import MOST_NODES, Walker, reachable, targets_of
-from gradscope.detect import call_arguments, checkpoint_mismatch
+from gradscope.collect.walk import reachable
+from gradscope.detect import checkpoint_mismatch
 from gradscope.detect.node_facts import built_at, needs_saved, node_at
-from gradscope.detect.suspects import LAST
-from gradscope.detect.unused import RetainWaste, UnusedGraphs
-from gradscope.formatting import common_module, followers_last
-from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor
-from gradscope.model.variable_paths import Path
-from gradscope.program.containers import look_at
-from gradscope.program.reach import named_tensors
+from gradscope.formatting import followers_last
+from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor, Site
+from gradscope.program.names import entries_of, names_in, parameters_in
 from gradscope.program.sites import (
     USER,
     Place,
-    Route,
-    frames_from,
+    classify,
     owner_of,
-    place_in,
+    place_of,
     site_of,
-    user_frame,
     user_frames,
 )
-from gradscope.program.tensors import describe, held_node, shape_of, storage_of, version_of
-from gradscope.program.variables import local_variables, variables
-from gradscope.rules import gs101, gs104, gs201, gs303, gs305, gs401, gs501, gs505, unannounced
+from gradscope.program.tensors import (
+    TensorRef,
+    describe,
+    is_zero,
+    leaves_of,
+    memory_of,
+    shape_of,
+    storage_of,
+    version_of,
+)
+from gradscope.program.variables import variables
+from gradscope.rules import gs101, gs104, gs201, gs501, gs505, unannounced
 from gradscope.torch_private import (
-    NO_SEQUENCE_NR,
     DisableTorchFunction,
     FunctionNode,
     has_donated_buffers,
@@ -65,6 +63,9 @@ from gradscope.torch_private import (
 # Freed nodes that a finding lists, for the picture and the JSON report: the text names some, and
 # the line of the first that has one.
 _MOST_NODES_NAMED = 50
+# Inputs of one call that a finding describes: the text names four, the JSON report all.
+_MOST_INPUTS = 1_000
+_GRAD = getattr(torch.autograd.grad, "__code__", None)
 _WARNINGS = {"GS101": ("GS102", "GS103"), "GS201": ("GS202",)}
 
 
@@ -77,10 +78,10 @@ def examine(evidence: Evidence) -> list[Finding]:
     look, call = evidence.look, evidence.call
     # torch checks the roots and the inputs of a call before it runs any node.
     if look.bare:
-        return [gs501.finding(call_arguments.no_graph(evidence))]
+        return [gs501.finding(_no_graph(evidence))]
     if look.constant:
-        return [gs505.finding(call_arguments.unused(evidence, look.constant))]
-    keeps = call.keep or evidence.call.record.create_graph
+        return [gs505.finding(_unused(evidence, look.constant))]
+    keeps = call.keep or call.record.create_graph
     # A freed node is no problem if the call does not run it, or if it needs nothing that it saved:
     #
     #     (x * 2).sum().backward()  # MulBackward saved no tensor, so it can run any number of times
@@ -96,19 +97,19 @@ def examine(evidence: Evidence) -> list[Finding]:
     order = run_order(look) if wrong else []
     first = next((i for i in order if i in wrong), None)
     if first is None:  # torch misses an input only when all nodes have run
-        return [gs505.finding(call_arguments.unused(evidence, look.unused))] if look.unused else []
+        return [gs505.finding(_unused(evidence, look.unused))] if look.unused else []
     if first in needed:
         return [gs101.finding(_freed_graph(evidence, [i for i in order if i in needed]))]
     if first in stale:
         return [_as_foretold(evidence, _stale_tensor(evidence, first, stale))]
     nodes = tuple(node_at(look, evidence.graph, i) for i in order if i in donated)
-    return [gs104.finding(evidence.call.record, nodes)]
+    return [gs104.finding(call.record, nodes)]
 
 
 def foresee(inspector: Inspector, asked: EngineCall, frame: FrameType) -> list[Finding]:
     """Return what a backward call made in ``frame`` would raise now; record nothing."""
-    state, user = inspector.state, user_frame(frame)
-    call = Call(state.calls, None if user is None else place_in(user), asked.keep_graph)
+    state = inspector.state
+    call = Call(state.calls, place_of(frame), asked.keep_graph)
     with DisableTorchFunction():
         roots = asked.roots
         look = inspector.inspect(asked, roots, call.place)
@@ -256,7 +257,7 @@ def _not_given(evidence: Evidence, text: str) -> Finding | None:
         return None
     said = re.search(r"at index (\d+)", text)
     which = range(len(look.asked.inputs)) if said is None else (int(said[1]),)
-    return gs505.finding(call_arguments.unused(evidence, which)._replace(led_to=True))
+    return gs505.finding(_unused(evidence, which)._replace(led_to=True))
 
 
 def _as_predicted(foretold: Iterable[Finding], unexpected: Finding) -> Finding | None:
@@ -327,197 +328,6 @@ def _names_of(tensor: torch.Tensor, known: str | None) -> frozenset[str]:
     return frozenset(filter(None, found))
 
 
-_ALLOCATORS = re.compile(r"DefaultCPUAllocator: (can't|not enough)|backend out of memory")
-_SIZE = r"(\d[\d,.]*) ?(bytes|[KMGT]i?B)"
-# Holders of graphs that are named, those of most bytes; and errors that are followed from an error
-# to its cause. An allocator's error is found inside the error of a library that wrapped it, one or
-# two levels deep; the bound is needed because an error may be its own cause.
-_MOST_HELD, _MOST_CAUSES = 3, 10
-
-
-def out_of_memory(error: BaseException | None) -> BaseException | None:
-    """Return the error of one of torch's allocators, on any device, that this error is or was
-    caused by; None if there is none.
-    """
-    for _ in range(_MOST_CAUSES):
-        is_plain = type(error) is RuntimeError and _ALLOCATORS.search(_words(error)) is not None
-        if error is None or is_plain or isinstance(error, torch.cuda.OutOfMemoryError):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
-
-
-def explain_memory(
-    error: BaseException, unused: UnusedGraphs, waste: RetainWaste, raising: FrameType | None = None
-) -> Finding:
-    """Return the finding for an error of an allocator, from the graphs that are alive at that time.
-
-    Graphs are found from the variables of the functions that the error came through, or of the
-    frame in which it is being raised (``raising``). Nothing of them is kept.
-    """
-    watch, way = waste.watch, way_of(error)
-    in_call = came_out_of_a_call(error) if way else bool(watch.running)
-    way = way or [(frame, place_in(frame)) for frame in frames_from(raising)]
-    if watch.budget is not None:
-        watch.generations.pass_to(watch.budget.ended)
-    frames, places = [f for f, _ in way], [p for _, p in way if owner_of(p.code) == USER]
-    users = user_frames(frames[0] if frames else None)
-    starts = _starts(users, frames)
-    alive = _Alive(watch, starts, {place.code for place in places})
-    evaluates = _evaluates(frames)
-    # What was built since the last call ended, or since that before the one in which it failed.
-    times = [*map(watch.generations.as_own, alive.numbers)]
-    last = max(times, default=0) if in_call else watch.generations.own_next
-    since, _ = watch.generations.around(last)
-    newest = {i for i, time in enumerate(times) if time >= (since[0] if since else 0)}
-    routes = [] if in_call else [alive.routes[i] for i in newest & alive.routes.keys()]
-    if evaluates and not (routes or in_call or watch.passes):
-        # No pack hook has seen what was built, but the frames of the error say where that was.
-        routes = [Route((*places,), in_call=False)]
-    untrained = dict(unused.untrained({*routes}))
-    if untrained.keys() != {*routes} or not (watch.calls or evaluates):
-        untrained = {}  # backward may still be called on some of it
-    kept: list[Finding] = []
-    for found, roots in unused.growth.held_in(users, untrained=not watch.calls or bool(untrained)):
-        part = alive.take(i for i, number in enumerate(alive.numbers) if number in roots)
-        kept += [replace(found, bytes=gs401.total_of(part))] if part else []
-    needed, own = {*reachable(alive.targets, newest)}, alive.take(newest, among=newest)
-    # If memory ran out in the first pass of a model in training mode, a backward call may have been
-    # to come: that graph is not built for nothing. In evaluation mode, none would come.
-    if own and untrained and (evaluates or unused.lost.keys() >= {*routes}):
-        site = Counter(untrained[route] for route in routes).most_common(1)[0][0]
-        kept.append(gs305.finding(site, None, 0, gs401.total_of(own)))
-    ends = [(alive.index[n], path) for n, path in starts.items() if path and n in alive.index]
-    sizes = [(gs401.total_of(alive.take([i])), i, path) for i, path in ends]
-    largest = [each for each in heapq.nlargest(_MOST_HELD, sizes, key=itemgetter(0)) if each[0]]
-    for size, i, _ in () if watch.passes else largest:
-        mark, number = mark_of(alive.nodes[i]), alive.numbers[i]
-        record = waste.kept_by(watch.history.find(number) if mark is None else mark.call)
-        if record is not None and i not in needed:
-            kept.append(gs303.finding(record, 0, size))
-    files = {place.site.file for place in places}
-    others = [(path.text, store_of((path,), files)[0], size) for size, _, path in largest]
-    total = gs401.total_of(one for of_node in alive.saved.values() for one in of_node)
-    most = total if watch.suspension.on else max(total, watch.ledger.peak_bytes)
-    told = own, in_call, kept, others, total, most, watch.calls
-    failed, (asked, allocated) = site_of(next(iter(places), None)), _sizes(error)
-    return gs401.finding(gs401.OutOfMemory(failed, asked, allocated, *told))
-
-
-class CaughtOutOfMemory(Observer):
-    """Reports once that the program caught an out-of-memory error and continued."""
-
-    def __init__(self, explain: Callable[..., Finding | None]) -> None:
-        self._explain = explain
-        self._errors = 0
-        self._first: Finding | None = None
-
-    def made(self, error: BaseException) -> None:
-        """Explain an allocator's error that is about to be raised, if it is the first one.
-
-        The graphs that are alive must be inspected now: the program may free them before it goes
-        on.
-        """
-        self._errors += 1
-        if self._errors == 1:
-            self._first = self._explain(error, sys._getframe(1).f_back)
-
-    def ended_it(self) -> None:
-        """Take note that the last error ended the program or left the watch: it was not caught."""
-        if self._errors == 1:
-            self._first = None
-
-    def before_call(self, *_: Any) -> Iterator[Finding]:
-        """Report the error, now that the program has continued after it."""
-        found, self._first = self._first, None
-        if found is not None:
-            yield gs401.survived(found)
-
-    at_end = before_call
-
-
-class _Alive:
-    """The graphs that are alive when memory runs out.
-
-    It has the nodes; and for each node where its edges lead, its number (-1 for a leaf), the
-    storages that it was the first to save, and the route by which it was built. ``codes`` are the
-    functions that the error came through.
-    """
-
-    def __init__(self, watch: State, roots: Iterable[AutogradNode], codes: Set[CodeType]) -> None:
-        room_for = watch.stack_limit.room_for
-        walker = Walker(room_for(0), lambda: min(room_for(MOST_NODES), MOST_NODES))
-        self.index = walker.walk(roots)
-        watch.stack_limit.keep()  # nobody knows when these nodes will be destroyed
-        if walker.left:
-            watch.notes.add(
-                f"when memory ran out, {len(self.index):,} nodes were looked at, not all"
-            )
-        self.nodes = [*self.index]
-        self.targets = targets_of(self.nodes, self.index)
-        self.numbers = [-1 if n == NO_SEQUENCE_NR else n for n in map(watch.number_of, self.nodes)]
-        self.routes: dict[int, Route] = {}
-        self.saved = defaultdict[int, list[gs401.Memory]](list)
-        self._taken: set[int] = set()
-        first: dict[int, gs401.Memory] = {}
-        made: Sequence[Place | None] = ()
-        if watch.history.was_suspended(max(self.numbers, default=0)):
-            made = watch.recognizer.places_of(tuple(map(type, self.nodes)), None)
-        # A node that no hook has seen was made at the line of known nodes like it, if the function
-        # that has this line is running now.
-        likely = {i: place for i, place in enumerate(made) if place and place.code in codes}
-        for i in sorted(range(len(self.nodes)), key=self.numbers.__getitem__):
-            kind = kind_of(type(self.nodes[i]))
-            packs = watch.saved_by(self.nodes[i]) if kind.saves else []
-            if packs and packs[0].route:
-                self.routes[i] = packs[0].route
-            found = [(p.storage, p.nbytes, p.place, p.module, p.tensor) for p in packs] or [
-                (*weight(data), likely.get(i), None, data)
-                for _, data in held(self.nodes[i], kind)
-                if isinstance(data, torch.Tensor)
-            ]
-            for key, nbytes, place, of, tensor in found:
-                module = of[0] if of else ""
-                if (known := first.get(key)) is not None and known.module != module:
-                    known.module = common_module((known.module, module))
-                elif known is None and key and nbytes:
-                    shape = (tensor is not None and shape_of(tensor)) or (0,)
-                    what = type(self.nodes[i]).__name__, module, site_of(place), shape[0]
-                    first[key] = one = gs401.Memory(self.numbers[i], nbytes, *what)
-                    self.saved[i].append(one)
-
-    def take(self, starts: Iterable[int], among: Set[int] | None = None) -> list[gs401.Memory]:
-        """Return what the nodes below ``starts`` saved, and count each node only once, however
-        often this is called. With ``among``, count only these nodes.
-        """
-        led = reachable(self.targets, starts, cut=self._taken)
-        new = [i for i in led if among is None or i in among]
-        self._taken.update(new)
-        return [one for i in new for one in self.saved[i]]
-
-
-def _starts(
-    users: Sequence[FrameType], frames: Iterable[FrameType]
-) -> dict[AutogradNode, Path | None]:
-    """Return the nodes of the tensors that variables of the user's frames reach, with a name each;
-    and those of tensors in local variables of libraries, or in tuples and lists there, without a
-    name.
-    """
-    values: list[Any] = [value for frame in frames for _, value in local_variables(frame)]
-    values += [one for each in values if type(each) in (tuple, list) for one in each]
-    tensors = [(e, None) for e in values if issubclass(type(e), torch.Tensor) and look_at(e)[0]]
-    named = [(tensor, paths[0]) for tensor, paths in named_tensors(users, LAST)]
-    found = [(held_node(tensor), name) for tensor, name in (*tensors, *reversed(named))]
-    return {node: name for node, name in found if node is not None}
-
-
-def _evaluates(frames: Sequence[FrameType]) -> bool:
-    """Return whether the outermost module that runs is in evaluation mode (``model.eval()``)."""
-    owners = (dict(local_variables(frame)).get("self") for frame in frames[::-1])
-    modules = (vars(each) for each in owners if issubclass(type(each), torch.nn.Module))
-    return not next(modules, {}).get("training", True)
-
-
 def way_of(error: BaseException) -> list[tuple[FrameType, Place]]:
     """Return the frames that an error came through, innermost first, and the line of each."""
     way, entry = [], error.__traceback__
@@ -527,14 +337,119 @@ def way_of(error: BaseException) -> list[tuple[FrameType, Place]]:
     return way[::-1]
 
 
-def _words(error: BaseException) -> str:
-    """Return the text of an error without running ``__str__`` of a class of the program."""
-    return " ".join(each for each in error.args if type(each) is str)
+def _no_graph(evidence: Evidence) -> gs501.NoGraph:
+    """Return what is known of the roots of a call that have no graph."""
+    asked, frames = _asked(evidence), user_frames(sys._getframe(1))
+    roots = [asked.outputs[i] for i in evidence.look.bare]
+    names = names_in(frames[0], roots) if frames else [None] * len(roots)
+    site = evidence.call.record.site
+    bare = (_bare(*pair, site) for pair in zip(roots, names, strict=True))
+    return gs501.NoGraph(evidence.call.record, tuple(bare), len(asked.outputs), script())
 
 
-def _sizes(error: BaseException) -> Iterator[int]:
-    """Yield how many bytes an allocator was asked for, and how many it has given; 0 if unknown."""
-    for pattern in (rf"allocate {_SIZE}", rf"{_SIZE} is allocated by PyTorch"):
-        said = re.search(pattern, _words(error))
-        number, unit = said.groups() if said else ("0", "b")
-        yield round(float(number.replace(",", "")) * 1024.0 ** "bKMGT".index(unit[0]))
+def _bare(root: torch.Tensor, name: str | None, site: Site | None) -> gs501.Bare:
+    made = None if name is None or site is None else statements.binding(site, name)
+    return gs501.Bare(
+        name,
+        describe(root),
+        None if made is None or site is None else source.of_node(made, site.file, site.function),
+        is_inference=root.is_inference(),
+        is_discrete=not (root.is_floating_point() or root.is_complex()),
+    )
+
+
+def _unused(evidence: Evidence, which: Sequence[int]) -> gs505.Unreached:
+    """Return what is known of these inputs of a call."""
+    asked, frames = _asked(evidence), user_frames(sys._getframe(1))
+    outputs = names_in(frames[0], asked.outputs) if frames else ()
+    names, written = evidence.state.names, _written(frames[:1])
+    names.learn_variables(frames)
+    inputs = (
+        gs505.Input(
+            i,
+            written.get(id(each)),
+            names.of_tensor(each) if isinstance(each, torch.nn.Parameter) else None,
+            describe(each) if isinstance(each, torch.Tensor) else "GradientEdge",
+        )
+        for i, each in ((i, asked.inputs[i]) for i in which[:_MOST_INPUTS])
+    )
+    return gs505.Unreached(
+        evidence.call.record,
+        tuple(inputs),
+        tuple(filter(None, outputs)),
+        of=len(asked.inputs),
+        needs_grad=bool(evidence.look.constant),
+    )
+
+
+class Materialized(Observer):
+    """Announces GS505 where the zeros of ``materialize_grads=True``, of the first call at a line,
+    enter a loss that is run backward.
+    """
+
+    def __init__(self, watch: State) -> None:
+        self._watch = watch
+        self._zeros: dict[Site | None, tuple[gs505.Unreached, Sequence[TensorRef]]] = {}
+        """By the line that asks for gradients what it will not get, and the leaves before that."""
+
+    def before_call(
+        self, call: Call, look: Inspection, frame: FrameType | None
+    ) -> Iterator[Finding]:
+        """Note the zeros that a call will give, or look for those of earlier calls."""
+        asked, place = look.asked, call.record.site
+        if asked is None or look.left:
+            return
+        if asked.accumulates:
+            leaves = leaves_of(look.nodes) if self._zeros else []
+            for facts, others in self._zeros.values():
+                if any(_is_zeros(leaf, facts, others) for leaf in leaves):
+                    yield gs505.finding(facts._replace(loss=call.record))
+        elif asked.create_graph and place not in self._zeros and _materializes():
+            which = asked._replace(allows_unused=False).unused(look.nodes)
+            there = [tensor for _, tensor in parameters_in(user_frames(frame)).values()]
+            there += [each for each in asked.inputs if isinstance(each, torch.Tensor)]
+            facts = _unused(Evidence(self._watch, call, look, None), which)
+            self._zeros[place] = facts, [*map(TensorRef, there)]
+
+
+def _is_zeros(leaf: torch.Tensor, facts: gs505.Unreached, others: Sequence[TensorRef]) -> bool:
+    """Return whether a leaf is zeros for an input that nothing reaches, and none of the others."""
+    is_alike = type(leaf) is torch.Tensor and describe(leaf) in {i.label for i in facts.inputs}
+    is_new = is_alike and all(ref() is not leaf for ref in others)
+    memory = memory_of(leaf) if is_new else None
+    return memory is not None and is_zero(memory)
+
+
+def _materializes() -> bool:
+    """Return whether the innermost ``autograd.grad`` makes zeros of what the engine leaves out."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not _GRAD:
+        frame = frame.f_back
+    return frame is not None and bool(frame.f_locals.get("materialize_grads"))
+
+
+def _asked(evidence: Evidence) -> EngineCall:
+    asked = evidence.look.asked
+    assert asked is not None
+    return asked
+
+
+def _written(frames: Sequence[FrameType]) -> dict[int, str]:
+    """Return by identity how the code of a frame writes its tensors, and those in its lists and
+    dicts.
+    """
+    found: dict[int, str] = {}
+    for name, value in (pair for frame in frames for pair in variables(frame)):
+        for text, each in ((name, value), *entries_of(name, value)):
+            if issubclass(type(each), torch.Tensor):
+                found.setdefault(id(each), text)
+    return found
+
+
+def script() -> str:
+    """Return the file of the program that runs; empty where it is none that can be run again."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    is_module = getattr(main, "__spec__", None) is not None
+    is_user = isinstance(file, str) and not is_module and classify(file) == USER
+    return str(file) if is_user else ""

@@ -26,7 +26,7 @@ from gradscope.collect.notes import raised_by_program
 from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import State
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
-from gradscope.model import BackwardCall, Finding
+from gradscope.model import Finding
 from gradscope.program.ahead.questions import values_of
 from gradscope.program.containers import is_exactly
 from gradscope.program.sites import (
@@ -274,17 +274,15 @@ class LineWatch(Observer):
             self._thread.handle = None
 
     def before_call(
-        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
+        self, call: Call, look: Inspection, frame: FrameType | None
     ) -> Iterable[Finding]:
         """Turn the trace off while the engine runs."""
         self._turn_off()
         return ()
 
-    def after_call(
-        self, call: Call, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding]:
+    def after_call(self, call: Call, frame: FrameType | None) -> Iterable[Finding]:
         """Trace on if the call left graphs alive, or if an observer waits for a line."""
-        is_new = call.exact or record.exception is not None
+        is_new = call.exact or call.record.exception is not None
         self._go_on(call, frame, self._known + 1 if not is_new else 0)
         return ()
 

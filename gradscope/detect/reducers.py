@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
@@ -20,9 +19,10 @@ from gradscope.collect.marks import mark_of
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
 from gradscope.collect.walk import reachable
+from gradscope.detect.hazards import way_of
 from gradscope.formatting import firsts
 from gradscope.model import BackwardCall, Finding, Site
-from gradscope.program.sites import USER, Place, owner_of, place_in, site_of, user_frames
+from gradscope.program.sites import USER, Place, owner_of, site_of, user_frames
 from gradscope.program.tensors import leaves_of, parameters_of, requires_grad
 from gradscope.program.variables import local_variables
 from gradscope.rules import gs602, gs603
@@ -157,9 +157,7 @@ class Reducers(Observer):
 
     # at calls
 
-    def before_call(
-        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
-    ) -> None:
+    def before_call(self, call: Call, look: Inspection, frame: FrameType | None) -> None:
         """Give GS602 to a call that will mark a parameter again."""
         reducers, above = self._met(), call.parent
         before, self._last = self._last, call.number
@@ -179,7 +177,7 @@ class Reducers(Observer):
                 each.seek_unused(look)
             again = own & (each.marked.keys() | each.unused)
             if again and each.is_told and not call.findings:
-                facts = self._twice(each, again, each.marked.get(min(again)), record)
+                facts = self._twice(each, again, each.marked.get(min(again)), call.record)
                 calls = any(is_reentrant(node) for node in look.nodes)
                 call.findings = [gs602.finding(facts._replace(is_likely=calls))]
                 self._say(call)
@@ -207,11 +205,9 @@ class Reducers(Observer):
             rank=rank_of_process(),
         )
 
-    def after_call(
-        self, call: Call, record: BackwardCall, frame: FrameType | None
-    ) -> Iterator[Finding]:
+    def after_call(self, call: Call, frame: FrameType | None) -> Iterator[Finding]:
         """Note what a call has marked; explain GS602 where it was not announced."""
-        is_outermost = call.parent is None
+        is_outermost, record = call.parent is None, call.record
         for each, own in self._running.pop(call.number, {}).items():
             listens = each.mark(own, record)
             if record.exception is not None:
@@ -281,12 +277,10 @@ class Reducers(Observer):
 
     def explained(self, error: BaseException) -> Finding:
         """Return GS603 for the error that a forward has raised, and that has ended the program."""
-        missing = gs603.indices_in(str(error))
-        frames = [frame for frame, _ in walk_tb(error.__traceback__)][::-1]
-        selves = {id(dict(local_variables(each)).get("self")) for each in frames}
-        places = map(place_in, frames)
-        site = next((place.site for place in places if owner_of(place.code) == USER), None)
-        self._watch.names.learn_variables(user_frames(frames[0]))
+        missing, way = gs603.indices_in(str(error)), way_of(error)
+        selves = {id(dict(local_variables(frame)).get("self")) for frame, _ in way}
+        site = next((place.site for _, place in way if owner_of(place.code) == USER), None)
+        self._watch.names.learn_variables(user_frames(way[0][0]))
         of = next((each for each in self._met() if id(each.module()) in selves), None)
         unknown = gs603.Unfinished(tuple(f"parameter {i}" for i in missing))
         facts = unknown if of is None else self._unfinished(of, missing)

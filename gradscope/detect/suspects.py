@@ -26,6 +26,7 @@ from gradscope.collect.inspector import memory, weight
 from gradscope.collect.marks import mark_of
 from gradscope.collect.nodes import held, kind_of
 from gradscope.collect.state import State
+from gradscope.formatting import reached
 from gradscope.model import BackwardCall, Holding, Site
 from gradscope.model.variable_paths import Origin, Path, Step
 from gradscope.program.reach import (
@@ -136,15 +137,8 @@ class Spans:
 
     def place(self, node: Node) -> Place | None:
         """Return the line that built a node; if that is not known, of the nearest node below it."""
-        stack, seen = [node], set[Node]()
-        while stack:
-            node = stack.pop(0)
-            mark = mark_of(node)
-            if mark is not None and mark.place is not None:
-                return mark.place
-            stack += () if node in seen else self._following(node)
-            seen.add(node)
-        return None
+        marks = filter(None, map(mark_of, reached([node], self._following)))
+        return next((mark.place for mark in marks if mark.place is not None), None)
 
     def time_of(self, number: int) -> tuple[int, int]:
         """Return when the node with this number was built, in a form that can be compared."""
@@ -392,11 +386,8 @@ class Scan:
             cut = len(group.members) >= budget.max_items
             suspects.append(suspect._replace(is_container=True, cut=cut))
         suspects += self._chains([number for number in self.found if number not in inside])
-        files, full = self._files(), self.spans.is_full
+        files, full = _files(self.frames), self.spans.is_full
         return [each._replace(files=files, cut=each.cut or full) for each in suspects]
-
-    def _files(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(frame.f_code.co_filename for frame in self.frames))
 
     def _containers(self) -> list[_Container]:
         """Return the innermost containers that hold tensors of several iterations.
@@ -452,7 +443,7 @@ class Scan:
         numbered = {n: spans.number(found[n][1]) for n in among if lengths[n] >= _FEWEST}
         upstream = sorted(numbered, key=lambda n: spans.time_of(numbered[n]))[:_MOST_CHAINS]
         names_of = {n: tuple(p.up_to(_before_items(p)) for p in found[n][2]) for n in upstream}
-        stores = {n: store_of(names_of[n], self._files()) for n in upstream}
+        stores = {n: store_of(names_of[n], _files(self.frames)) for n in upstream}
         carriers = [stores[n][0] for n in upstream if stores[n][1]]
         upstream = [n for n in upstream if stores[n][1] or not _is_read(names_of[n][0], carriers)]
         suspects: list[Suspect] = []
@@ -475,9 +466,10 @@ class Scan:
         self, names: tuple[Path, ...], extent: Extent, iterations: int, members: Iterable[int]
     ) -> Suspect:
         """Return what holds these tensors."""
+        tensors = [self.found[number][0] for number in members]
         with DisableTorchFunction():
-            is_scalar = all(self.found[number][0].dim() == 0 for number in members)
-            device = next(str(self.found[number][0].device) for number in members)
+            is_scalar = all(tensor.dim() == 0 for tensor in tensors)
+            device = str(tensors[0].device)
         in_graph = 2 * len(extent.numbers & self.numbers) > extent.nodes
         roots = frozenset(self.spans.number(self.found[number][1]) for number in members)
         held, each = (extent.nodes, extent.nbytes), extent.each
@@ -489,6 +481,10 @@ class Scan:
         modules = dict(extent.modules.most_common(_MOST_MODULES))
         holding = Holding(0, self.spans.now, saved, outputs, nodes, modules)
         return suspect._replace(device=device, held=holding)
+
+
+def _files(frames: Iterable[FrameType]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(frame.f_code.co_filename for frame in frames))
 
 
 def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:
@@ -544,7 +540,7 @@ class UnscannedTensors:
             is_scalar = all(tensor.dim() == 0 for _, tensor, _ in found)
         iterations = len({spans.iteration(node) for *_, node in found})
         roots = frozenset(number for number, *_ in found)
-        files = tuple(dict.fromkeys(frame.f_code.co_filename for frame in frames))
+        files = _files(frames)
         told = extent.nodes, extent.nbytes, extent.each, is_scalar, extent.versions, False, roots
         return Suspect(named, iterations, *told, True, files, spans.is_full, built)
 

@@ -5,8 +5,9 @@ Nothing is read from a device, and guarded calls are only counted.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
 
@@ -57,17 +58,18 @@ Mixed: TypeAlias = dict[int, tuple[Site | None, Site | None]]
 _LATE = 10  # steps: before that, several losses may have come by in turns
 
 
+@dataclass(slots=True)
 class _Reach:
-    """What the calls at one line did for one parameter."""
+    """What the calls at one line did for one parameter.
 
-    __slots__ = ("calls", "first_step", "is_given", "is_lost")
+    ``is_given``: one gave a gradient, as a graph may reach it, and a derivative return none.
+    ``is_lost``: a gradient that one gave was reset before a step could use it.
+    """
 
-    def __init__(self) -> None:
-        self.calls = self.first_step = 0
-        self.is_given = False
-        """Whether one gave a gradient: a graph may reach it, and a derivative return none."""
-        self.is_lost = False
-        """Whether a gradient that one gave was reset before a step could use it."""
+    calls: int = 0
+    first_step: int = 0
+    is_given: bool = False
+    is_lost: bool = False
 
 
 class _Known:
@@ -80,8 +82,8 @@ class _Known:
         self.name = ""
         self.numbers = prod(shape_of(tensor) or ())
         self.was_off = not requires_grad(tensor)
-        self.reaches: dict[int, _Reach] = {}
-        self.by: dict[int, int] = {}
+        self.reaches = defaultdict[Place | None, _Reach](_Reach)
+        self.by: dict[Place | None, int] = {}
         """With the turn of each: how many steps there had been."""
         self.mixed = 0
         """How many steps used with its gradient what another optimizer's loss had left there."""
@@ -102,12 +104,12 @@ class _Known:
             not requires_grad(tensor) if tensor is not None else self.was_off
         )
 
-    def take(self, number: int, turn: int) -> None:
-        """Note that a call at line ``number`` of the table gave it a gradient, or added to it."""
-        grad, tensor, reach = self.now, self.tensor(), self.reaches[number]
+    def take(self, place: Place | None, turn: int) -> None:
+        """Note that a call at this place gave it a gradient, or added to it."""
+        grad, tensor, reach = self.now, self.tensor(), self.reaches[place]
         reach.is_given = reach.is_given or (tensor is not None and is_given(tensor))
         if grad is not None:
-            self.by[number] = turn
+            self.by[place] = turn
             self.grad, self.version = TensorRef(grad), version_of(grad)
 
     def has_kept(self, *, unread: bool, guarded: bool = False) -> bool | None:
@@ -128,8 +130,8 @@ class _Known:
 
     def lose(self) -> None:
         """Note that its gradient was reset before a step used it."""
-        for number in self.by:
-            self.reaches[number].is_lost = True
+        for place in self.by:
+            self.reaches[place].is_lost = True
         self.by.clear()
 
 
@@ -137,13 +139,13 @@ class Losses:
     """What is known of the lines that call backward, and of the parameters that they reach."""
 
     def __init__(self) -> None:
-        self._numbers: dict[Place | None, int] = {}
-        self._records: list[BackwardCall] = []
-        self._calls: list[int] = []
+        self._records: dict[Place | None, BackwardCall] = {}
+        """The first calls at these lines."""
+        self._calls = Counter[Place | None]()
         self._known: dict[int, _Known] = {}
         self._filled: dict[int, _Known] = {}
         """Those with a gradient that no step has used yet."""
-        self._open: dict[Call, tuple[int, list[_Known]]] = {}
+        self._open: dict[Call, list[_Known]] = {}
         self._turn = 0
 
     def learn(self, key: int, name: str, tensor: Tensor) -> None:
@@ -171,22 +173,17 @@ class Losses:
         if any(reach.first_step for reaches in own.values() for reach in reaches.values()):
             return {}
         met = {key: own[key] for key in own if self._known[key].grad is not None}
-        return {key: [self._records[n].site for n in by] for key, by in met.items()}
+        return {key: [self._records[at].site for at in by] for key, by in met.items()}
 
     # at calls and steps
 
-    def before_call(
-        self, call: Call, record: BackwardCall, leaves: Iterable[Tensor], held: Collection[int]
-    ) -> None:
+    def before_call(self, call: Call, leaves: Iterable[Tensor], held: Collection[int]) -> None:
         """Note the leaves to which a call is about to add a gradient."""
-        number = self._numbers.get(call.place)
-        if number is None:
+        if call.place not in self._records:
             if len(self._records) == _MOST_LOSSES:
                 return
-            number = self._numbers[call.place] = len(self._records)
-            self._records.append(record)
-            self._calls.append(0)
-        self._calls[number] += 1
+            self._records[call.place] = call.record
+        self._calls[call.place] += 1
         followed = []
         for leaf in leaves:
             key = id(leaf)
@@ -195,29 +192,23 @@ class Losses:
             known = self._of(key, leaf)
             if known.by and not known.has_kept(unread=False):
                 known.lose()
-            reach = known.reaches.get(number)
-            if reach is None:
-                reach = known.reaches[number] = _Reach()
+            reach = known.reaches[call.place]
             reach.calls += 1
             is_new = not reach.first_step and reach.calls <= _FOLLOWED
             if known.by or is_new or 0 < known.mixed < _OFTEN:
                 followed.append(known)
                 self._filled[key] = known
         if followed:
-            self._open[call] = number, followed
+            self._open[call] = followed
 
     def guarded(self, calls: Iterable[Guarded]) -> None:
         """Count calls that were not inspected."""
-        for place, count in Counter(call.place for call in calls).items():
-            number = self._numbers.get(place)
-            if number is not None:
-                self._calls[number] += count
+        self._calls.update(call.place for call in calls if call.place in self._records)
 
     def after_call(self, call: Call) -> None:
         """Note the gradients that a call has left."""
-        number, followed = self._open.pop(call, (0, ()))
-        for known in followed:
-            known.take(number, self._turn)
+        for known in self._open.pop(call, ()):
+            known.take(call.place, self._turn)
 
     @property
     def waits(self) -> bool:
@@ -235,9 +226,9 @@ class Losses:
         if not self.waits:
             return mixed
         self._turn += 1
-        for number, followed in self._open.values():  # a hook steps within the call
+        for call, followed in self._open.items():  # a hook steps within the call
             for known in followed:
-                known.take(number, self._turn)
+                known.take(call.place, self._turn)
         for key in self._filled.keys() & held if self._filled else ():
             known = self._filled.pop(key)
             kept = known.has_kept(unread=True, guarded=guarded)
@@ -246,8 +237,8 @@ class Losses:
             for reach in map(known.reaches.__getitem__, known.by if kept else ()):
                 reach.first_step = reach.first_step or steps
             newest = max(known.by.values(), default=0)
-            late = [number for number, turn in known.by.items() if turn == newest]
-            left = [number for number in known.by if number not in late]
+            late = [place for place, turn in known.by.items() if turn == newest]
+            left = [place for place in known.by if place not in late]
             if kept and left and self._is_own(late, held):
                 known.mixed += 1
                 if known.mixed >= _OFTEN:
@@ -255,10 +246,10 @@ class Losses:
             known.by.clear()
         return mixed
 
-    def _is_own(self, numbers: Collection[int], held: Collection[int]) -> bool:
+    def _is_own(self, places: Collection[Place | None], held: Collection[int]) -> bool:
         """Return whether the calls at these lines reach nothing but what an optimizer holds."""
         others = (each for key, each in self._known.items() if key not in held)
-        return not any(number in each.reaches for each in others for number in numbers)
+        return not any(place in each.reaches for each in others for place in places)
 
     # at the end
 
@@ -276,8 +267,8 @@ class Losses:
         holder = {key: number for number, (_, held) in enumerate(optimizers) for key in held}
         enough = any(each.steps >= ENOUGH_STEPS for each in told)
 
-        def cell(key: int, known: _Known, number: int) -> TrainingCell:
-            reach, by = known.reaches.get(number), holder.get(key)
+        def cell(key: int, known: _Known, place: Place | None) -> TrainingCell:
+            reach, by = known.reaches.get(place), holder.get(key)
             if reach is None or not reach.is_given:
                 state = CellState.FROZEN if known.is_frozen else CellState.NO_GRADIENT
                 return TrainingCell(state)
@@ -290,14 +281,14 @@ class Losses:
             return TrainingCell(state, by)
 
         cells = {
-            known.name: (known.numbers, [cell(key, known, n) for n in range(len(self._records))])
+            known.name: (known.numbers, [cell(key, known, place) for place in self._records])
             for key, known in self._known.items()
             if known.name
         }
         if not (cells and told and self._records):
             return None
         losses = [
-            TrainingLoss((each.roots[0].name or "") if each.roots else "", each.site, calls)
-            for each, calls in zip(self._records, self._calls, strict=True)
+            TrainingLoss((one.roots[0].name or "") if one.roots else "", one.site, self._calls[at])
+            for at, one in self._records.items()
         ]
         return TrainingTable(told, tuple(losses), table_rows(cells))

@@ -26,11 +26,11 @@ from gradscope.collect.calls import Call, Guarded
 from gradscope.collect.inspection import Inspection
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
-from gradscope.detect.call_arguments import script
+from gradscope.detect.hazards import script
 from gradscope.detect.training_table import ENOUGH_STEPS, Losses, Mixed
 from gradscope.detect.unread_flags import unread_flags
 from gradscope.formatting import gathered
-from gradscope.model import BackwardCall, Finding, Site, Training, TrainingOptimizer, TrainingTable
+from gradscope.model import Finding, Site, Training, TrainingOptimizer, TrainingTable
 from gradscope.program.containers import is_exactly
 from gradscope.program.names import name_held, names_in, parameters_in, within
 from gradscope.program.sites import Place, frames_from, place_in, site_of, user_frames
@@ -194,7 +194,7 @@ class _Uses:
                 self.used[id(leaf)] = used._replace(version=used.version + 1, calls=used.calls + 1)
 
     def evaluate(
-        self, record: BackwardCall, leaves: Sequence[Tensor], frame: FrameType | None
+        self, site: Site | None, leaves: Sequence[Tensor], frame: FrameType | None
     ) -> None:
         """Note a call of the closure's in its step, which adds to ``leaves`` that it holds. If the
         closure was evaluated before from another line of the step, as that of LBFGS is, and nothing
@@ -212,7 +212,7 @@ class _Uses:
         for leaf in leaves if -1 not in (at, before) and at != before else ():
             memory = None if (grad := grad_of(leaf)) is None else memory_of(grad)
             if id(leaf) in reached and memory is not None and not is_zero(memory):
-                self.added[id(leaf)] = record.site, record.site
+                self.added[id(leaf)] = site, site
         self.evaluated = at, {*map(id, leaves)}
 
 
@@ -350,12 +350,15 @@ class TrainingObserver(Observer):
 
     # at steps
 
+    def _known(self, optimizer: Any) -> _Optimizer | None:
+        known = self._optimizers.get(id(optimizer))
+        return known if known is not None and known.optimizer() is optimizer else None
+
     def passes(self, optimizer: Any) -> bool:
         """Count a step, and return whether it need not be inspected."""
-        known = self._optimizers.get(id(optimizer))
-        if known is None or not known.rests or known.optimizer() is not optimizer:
-            return False
-        if self._losses.waits:  # a call was inspected since: the step may use its gradients first
+        known = self._known(optimizer)
+        # If a call was inspected since, the step may use its gradients first.
+        if known is None or not known.rests or self._losses.waits:
             return False
         known.rests -= 1
         known.steps += 1
@@ -363,9 +366,10 @@ class TrainingObserver(Observer):
 
     def stepping(self, optimizer: Any) -> None:
         """Note the parameters and gradients that an optimizer is about to use."""
-        known = self._optimizers.get(id(optimizer))
-        if known is None or known.optimizer() is not optimizer:
-            self._gone += [] if known is None else [known]
+        known = self._known(optimizer)
+        if known is None:
+            if id(optimizer) in self._optimizers:
+                self._gone.append(self._optimizers[id(optimizer)])
             known = self._optimizers[id(optimizer)] = _Optimizer(optimizer)
         known.steps += 1
         is_new = known.meet(optimizer, self._refer)
@@ -381,8 +385,8 @@ class TrainingObserver(Observer):
 
     def stepped(self, optimizer: Any) -> None:
         """Note the gradients that an optimizer has used in its step."""
-        known = self._optimizers.get(id(optimizer))
-        if known is None or known.optimizer() is not optimizer:
+        known = self._known(optimizer)
+        if known is None:
             return
         self._stepping = None
         known.wait()  # a closure, as LBFGS calls it, may have computed gradients within the step
@@ -435,21 +439,19 @@ class TrainingObserver(Observer):
 
     # at calls
 
-    def before_call(
-        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
-    ) -> None:
+    def before_call(self, call: Call, look: Inspection, frame: FrameType | None) -> None:
         """Note the leaves to which the call adds a gradient."""
         asked = look.asked
         if asked is None or not asked.accumulates:
             return
         if not look.nodes:  # the root is a leaf: all that it was computed from was cut off
-            self._note_silenced(asked.outputs, record.site, frame)
+            self._note_silenced(asked.outputs, call.record.site, frame)
         leaves = leaves_of(node for i, node in enumerate(look.nodes) if look.will_run(i))
         held = set[int]().union(*(known.held for known in self._optimizers.values()))
-        self._losses.before_call(call, record, leaves, held)
+        self._losses.before_call(call, leaves, held)
         if (known := self._stepping) is not None:
             own = [leaf for leaf in leaves if id(leaf) in known.held]
-            known.uses.evaluate(record, own, frame)
+            known.uses.evaluate(call.record.site, own, frame)
         if not self._optimizers:
             return
         for known in self._optimizers.values():
@@ -523,7 +525,7 @@ class TrainingObserver(Observer):
         """Count calls that were not inspected in full."""
         self._losses.guarded(calls)
 
-    def after_call(self, call: Call, record: BackwardCall, frame: FrameType | None) -> None:
+    def after_call(self, call: Call, frame: FrameType | None) -> None:
         """Note which leaves have a gradient now: a derivative on the way may have returned none."""
         for leaf in (ref() for ref in self._led_to.pop(call, ())):
             if leaf is not None and is_given(leaf):

@@ -97,9 +97,7 @@ class UnusedGraphs(Observer):
             dropped.last = saved
             dropped.times += 1
 
-    def before_call(
-        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
-    ) -> None:
+    def before_call(self, call: Call, look: Inspection, frame: FrameType | None) -> None:
         """Note the routes on which the graph was built, and the route of the call itself."""
         self._met.update(mark.route for mark in look.marks)
         self._around.add(self.watch.saving.routes.of(frame))
@@ -116,19 +114,17 @@ class UnusedGraphs(Observer):
 
     def at_end(self) -> Iterator[Finding]:
         """Report the line that built most for nothing, if it was often and much."""
-        if self.lost and not self.growth.told_between_calls:
-            yield from self._judge()
-
-    def _judge(self) -> Iterator[Finding]:
+        if not self.lost or self.growth.told_between_calls:
+            return
         # If no gradient reaches parameters that an optimizer steps, GS502 says so. To advise
         # no_grad() around their module would be the wrong advice then.
         unreached, reached = self.trained.modules
-        lost = {
+        often = {
             route: dropped
             for route, dropped in self.lost.items()
-            if not dropped.modules & unreached or dropped.modules & reached
+            if dropped.times >= _OFTEN_ENOUGH
+            and (not dropped.modules & unreached or dropped.modules & reached)
         }
-        often = {r: d for r, d in lost.items() if d.times >= _OFTEN_ENOUGH}
         floor = max(_FEWEST_BYTES, _SHARE * self.watch.totals["saved_bytes"])
         if sum(d.nbytes for d in often.values()) < floor:
             return
@@ -288,9 +284,7 @@ class RetainWaste(Observer):
         if self._created and (kept := self._creator(number)) is not None:
             kept.nbytes += nbytes
 
-    def before_call(
-        self, call: Call, look: Inspection, record: BackwardCall, frame: FrameType | None
-    ) -> None:
+    def before_call(self, call: Call, look: Inspection, frame: FrameType | None) -> None:
         """Note which of the retained graphs are run again."""
         for i, mark in enumerate(look.marks if self._kept or self._created else ()):
             if not look.will_run(i):
@@ -300,15 +294,14 @@ class RetainWaste(Observer):
                 kept.used = True
             if self._created and (kept := self._creator(mark.sequence_nr)) is not None:
                 self._used.add(kept.record.site)
+        record = call.record
         builds = record.create_graph and record.kind == "grad" and call.parent is None
         if builds and self.watch.generations.is_own:
             self._begun[call.number] = self.watch.generations.own_next
 
-    def after_call(
-        self, call: Call, record: BackwardCall, frame: FrameType | None
-    ) -> Iterable[Finding]:
+    def after_call(self, call: Call, frame: FrameType | None) -> Iterable[Finding]:
         """Remember a call that retained its graph, or built one."""
-        first = self._begun.pop(call.number, None)
+        first, record = self._begun.pop(call.number, None), call.record
         if record.exception is not None or call.place is None:
             return ()
         if first is not None and _is_written(record, "create_graph"):

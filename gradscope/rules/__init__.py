@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -63,11 +62,12 @@ def unannounced(exception_text: str, call: BackwardCall) -> Finding | None:
         return None
     rule = by_code(code)
     please = "please report this bug, with the script or the smallest part that fails this way"
-    found = rule.finding(
+    return rule.finding(
         "the engine raised an error that gradscope had not reported",
         call,
         label=f"failed as {rule.name} does",
         related=(Related("failing_node", None, f"the engine said: {exception_text.strip()}"),),
         fixes=(Fix(FixKind.REPORT, please),),
+        certainty=Certainty.OBSERVED,
+        missed=True,
     )
-    return replace(found, certainty=Certainty.OBSERVED, missed=True)

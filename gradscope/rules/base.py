@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gradscope.formatting import counted, gathered, listed, nbytes
 from gradscope.model import TrainingCell, TrainingRow
@@ -40,35 +40,35 @@ class Rule(NamedTuple):
         *,
         site: Site | None = None,
         after: int = 0,
-        label: str = "",
         related: Iterable[Related] = (),
         nodes: Sequence[Node | str] = (),
         saved: Sequence[SavedTensor | str] = (),
         bytes: int = 0,  # noqa: A002 - the name of the field it fills
-        fixes: Sequence[Fix] = (),
-        trend: Trend | None = None,
+        fixes: Iterable[Fix] = (),
+        severity: Severity | None = None,
+        certainty: Certainty | None = None,
+        **fields: Any,
     ) -> Finding:
         """Return a finding of this rule, made at ``call``, or else after the call of number
         ``after``.
 
-        ``site`` is that of the call, if it is not given. ``bytes`` are those of the saved tensors,
-        if not given. ``fixes`` are what can be done, the better first.
+        ``site`` is that of the call, if it is not given, and severity and certainty are those of
+        the rule. ``bytes`` are those of the saved tensors, if not given. ``fixes`` are what can be
+        done, the better first; ``fields`` are others of the finding.
         """
         tensors = [each for each in saved if isinstance(each, SavedTensor)]
-        site = site or (call.site if call else None)
         return Finding(
-            *(self.code, self.name, self.severity, self.certainty, message, site, label),
+            *(self.code, self.name, severity or self.severity, certainty or self.certainty),
+            *(message, site or (call.site if call else None)),
             related=tuple(related),
             nodes=tuple(n.name if isinstance(n, Node) else n for n in nodes),
             saved=tuple(s.label if isinstance(s, SavedTensor) else s for s in saved),
             bytes=bytes or activation_bytes(tensors),
             backward_call=call.number if call else after,
-            fix=fixes[0] if fixes else None,
-            alternatives=tuple(fixes[1:]),
             graph=call.graph if call else None,
             graph_nodes=tuple(node.index for node in nodes if isinstance(node, Node)),
-            trend=trend,
-        )
+            **fields,
+        ).with_fixes((*fixes,))
 
 
 def rule(

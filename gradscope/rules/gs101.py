@@ -80,7 +80,6 @@ backward call in a hook, frees after the call has begun: no look before it can s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.formatting import counted, listed, nbytes
@@ -163,7 +162,7 @@ def finding_meanwhile(facts: FreedGraph) -> Finding:
     notes = [*built(facts.made, f"the shared part was built here: {names}")]
     notes.append(Related("freed_by", by.site, f"freed by {called(by)}, {who}, while this one ran"))
     order = "run only one of the calls at a time" if apart else "move that call out of the hook"
-    found = RULE.finding(
+    return RULE.finding(
         f"another {'thread' if apart else 'call'} freed the graph while backward ran",
         facts.call,
         site=head(facts.call, *facts.made),
@@ -171,8 +170,8 @@ def finding_meanwhile(facts: FreedGraph) -> Finding:
         related=notes,
         nodes=facts.nodes,
         fixes=(Fix(FixKind.REORDER, f"{order}, or add the losses and call backward once"),),
+        certainty=Certainty.OBSERVED,
     )
-    return replace(found, certainty=Certainty.OBSERVED)
 
 
 def finding_of_read(
@@ -195,7 +194,7 @@ def finding_of_read(
         message = f"freed by {called(freed_by)}, which ran without retain_graph=True"
         notes.append(Related("freed_by", freed_by.site, message))
     earlier = "read saved tensors before the backward call, or pass retain_graph=True to it"
-    found = RULE.finding(
+    return RULE.finding(
         "saved tensor read after it was freed",
         site=site,
         after=after,
@@ -203,8 +202,8 @@ def finding_of_read(
         related=notes,
         nodes=(node,) if node else (),
         fixes=(Fix(FixKind.REORDER, earlier),),
+        certainty=Certainty.OBSERVED,
     )
-    return replace(found, certainty=Certainty.OBSERVED)
 
 
 def _related(facts: FreedGraph, freed_bytes: int) -> Iterator[Related]:

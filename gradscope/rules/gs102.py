@@ -71,7 +71,6 @@ library's own objects), nothing is announced here, and GS101 follows when the ca
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.formatting import counted, listed, nbytes
@@ -124,7 +123,7 @@ def finding(facts: SharedGraph) -> Finding:
     saved = tuple(s for node in facts.nodes for s in node.saved)
     size = activation_bytes(saved)
     needs = "needs" if facts.conditions is None else "would need"
-    found = RULE.finding(
+    return RULE.finding(
         f"{called(facts.call)} frees a graph that a later backward call {needs}",
         facts.call,
         site=head(facts.call, facts.link, *facts.made),
@@ -133,8 +132,8 @@ def finding(facts: SharedGraph) -> Finding:
         nodes=facts.nodes,
         saved=saved,
         fixes=(_fix(facts),),
+        severity=None if facts.conditions is None else Severity.ADVICE,
     )
-    return found if facts.conditions is None else replace(found, severity=Severity.ADVICE)
 
 
 def _label(facts: SharedGraph) -> str:

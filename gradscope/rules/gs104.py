@@ -101,7 +101,7 @@ def finding(call: BackwardCall, nodes: tuple[Node, ...]) -> Finding:
         related=[Related("created", site, here) for site in calls],
         nodes=nodes,
         saved=saved,
-        fixes=tuple(_fixes(call, activation_bytes(saved))),
+        fixes=_fixes(call, activation_bytes(saved)),
     )
 
 

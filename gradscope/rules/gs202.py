@@ -93,7 +93,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -169,7 +168,7 @@ def finding(facts: StaleSoon) -> Finding:
     if facts.by is By.STEP:
         modified = counted(len(facts.tensors), "parameter")
         label = f"modified {modified} that the graph of `{facts.holder}` needs"
-    found = RULE.finding(
+    return RULE.finding(
         _MESSAGES[facts.by].format_map(_MAY if facts.conditions is not None else _WILL),
         site=facts.changed_at,
         after=facts.after,
@@ -178,9 +177,9 @@ def finding(facts: StaleSoon) -> Finding:
         nodes=facts.nodes,
         saved=facts.tensors,
         fixes=(_fix(facts, names),),
+        severity=None if facts.conditions is None else Severity.ADVICE,
+        silent=facts.by is By.DATA,
     )
-    found = replace(found, silent=facts.by is By.DATA)
-    return found if facts.conditions is None else replace(found, severity=Severity.ADVICE)
 
 
 def _operations(facts: StaleSoon) -> str:

@@ -89,7 +89,6 @@ later call has run it.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.formatting import listed
@@ -133,7 +132,7 @@ def finding(facts: KeptAlive) -> Finding:
         if facts.others:
             held += f"; this line fills {listed(f'`{each}`' for each in facts.others)}, too"
         note = Related("held_by", facts.stored, held)
-    found = RULE.finding(
+    return RULE.finding(
         message,
         facts.call,
         site=facts.stored,
@@ -143,8 +142,8 @@ def finding(facts: KeptAlive) -> Finding:
         bytes=facts.grown.total,
         trend=facts.grown.trend,
         fixes=(Fix(*_fix(facts)),),
+        severity=facts.level,
     )
-    return replace(found, severity=facts.level)
 
 
 def _fix(facts: KeptAlive) -> tuple[FixKind, str]:

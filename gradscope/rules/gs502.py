@@ -72,7 +72,6 @@ this process (FSDP), nor with `--budget` once it was spent.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.formatting import counted, short_path
@@ -110,15 +109,16 @@ def finding(facts: NotReached) -> Finding:
     label = f"has skipped {is_all} each time"
     if facts.silenced is not None:
         label = f"only silences the error: nothing behind `{facts.loss}` is trained"
-    found = RULE.finding(
+    return RULE.finding(
         f"in {counted(facts.steps, 'step')}, no gradient reached {part} of {of}",
         site=facts.silenced or facts.step,
         after=facts.after,
         label=label,
         fixes=(Fix(FixKind.OTHER, _where(facts)),),
+        severity=Severity.ADVICE if facts.silenced is None else None,
+        parameters=facts.names,
+        step=facts.step,
     )
-    severity = Severity.ADVICE if facts.silenced is None else RULE.severity
-    return replace(found, severity=severity, parameters=facts.names, step=facts.step)
 
 
 def _where(facts: NotReached) -> str:

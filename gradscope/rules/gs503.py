@@ -73,7 +73,6 @@ are read on the CPU alone; elsewhere `zero_grad(set_to_none=False)` is not seen.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.formatting import counted, nbytes
@@ -129,7 +128,7 @@ def finding(facts: NeverUsed) -> Finding:
     if facts.is_emptied:
         said = "a group of it holds nothing: what gave its parameters had been read to its end"
         notes.append(Related("emptied", None, said))
-    found = RULE.finding(
+    return RULE.finding(
         f"in {counted(facts.steps, 'step')}, nothing used the gradients of {parameters}",
         site=facts.reset or facts.step,
         after=facts.after,
@@ -137,10 +136,10 @@ def finding(facts: NeverUsed) -> Finding:
         related=notes,
         bytes=facts.nbytes,
         fixes=(_fix(facts, who),),
+        severity=Severity.ADVICE if facts.is_beside and not facts.is_emptied else None,
+        parameters=facts.names,
+        step=facts.step,
     )
-    is_advice = facts.is_beside and not facts.is_emptied
-    severity = Severity.ADVICE if is_advice else RULE.severity
-    return replace(found, severity=severity, parameters=facts.names, step=facts.step)
 
 
 def _fix(facts: NeverUsed, who: str) -> Fix:

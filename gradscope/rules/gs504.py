@@ -67,7 +67,6 @@ but what this optimizer holds; of a closure only on the CPU, and if it is run fr
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.formatting import counted
@@ -97,34 +96,30 @@ class NotReset(NamedTuple):
 def finding(facts: NotReset) -> Finding:
     """Return the finding."""
     who = f"`{facts.optimizer}`" if facts.optimizer else "an optimizer"
-    named = told(facts.names, facts.others) if facts.others else "each parameter"
-    still = "still hold" if facts.others and len(facts.names) > 1 else "still holds"
     owner = facts.optimizer or "optimizer"
-    if facts.by is not None:
-        return _added(facts, who, named, owner)
-    fix = Fix(FixKind.OTHER, f"reset what the optimizer steps: {owner}.zero_grad() once a step")
-    found = RULE.finding(
-        f"in {facts.times:,} of {counted(facts.steps, 'step')}, {who} used gradients that it had "
-        "used before",
-        site=facts.step,
-        after=facts.after,
-        label=f"{named} {still} the gradients of earlier steps",
-        fixes=(fix,),
-    )
-    return replace(found, parameters=facts.names, step=facts.step)
-
-
-def _added(facts: NotReset, who: str, named: str, owner: str) -> Finding:
-    message = f"{who} uses gradients together with what another optimizer's loss has left"
-    related = [Related("left_by", facts.left, "leaves these gradients, which nothing has reset")]
-    if facts.by == facts.left:
-        message, related = f"the closure of {who} adds to the gradients of its run before", []
-    found = RULE.finding(
+    named = told(facts.names, facts.others) if facts.others else "each parameter"
+    related = []
+    if facts.by is None:
+        of = f"{facts.times:,} of {counted(facts.steps, 'step')}"
+        message = f"in {of}, {who} used gradients that it had used before"
+        still = "still hold" if facts.others and len(facts.names) > 1 else "still holds"
+        label = f"{named} {still} the gradients of earlier steps"
+        reset = f"reset what the optimizer steps: {owner}.zero_grad() once a step"
+    else:
+        message = f"the closure of {who} adds to the gradients of its run before"
+        if facts.by != facts.left:
+            message = f"{who} uses gradients together with what another optimizer's loss has left"
+            left = "leaves these gradients, which nothing has reset"
+            related = [Related("left_by", facts.left, left)]
+        label = f"adds to the gradients of {named}, which were not reset"
+        reset = f"reset them before: {owner}.zero_grad()"
+    return RULE.finding(
         message,
-        site=facts.by,
+        site=facts.by or facts.step,
         after=facts.after,
-        label=f"adds to the gradients of {named}, which were not reset",
+        label=label,
         related=related,
-        fixes=(Fix(FixKind.OTHER, f"reset them before: {owner}.zero_grad()"),),
+        fixes=(Fix(FixKind.OTHER, reset),),
+        parameters=facts.names,
+        step=facts.step,
     )
-    return replace(found, parameters=facts.names, step=facts.step)

@@ -60,7 +60,6 @@ nothing is read from a device. Zeros that are only read or assigned are healthy.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.formatting import counted, listed
@@ -139,8 +138,13 @@ def finding(facts: Unreached) -> Finding:
     more = f", and {count - len(some)} more" if count > len(some) else ""
     note = Related("made", None, ", ".join(each.text for each in some) + more)
     named = (each.name or each.written for each in facts.inputs)
-    found = RULE.finding(message, facts.call, label=label, related=(note, *notes), fixes=fixes)
-    certainty = Certainty.OBSERVED if facts.led_to or facts.loss else RULE.certainty
-    severity = Severity.ADVICE if facts.loss else RULE.severity
-    own = tuple(filter(None, named))
-    return replace(found, severity=severity, certainty=certainty, parameters=own)
+    return RULE.finding(
+        message,
+        facts.call,
+        label=label,
+        related=(note, *notes),
+        fixes=fixes,
+        severity=Severity.ADVICE if facts.loss else None,
+        certainty=Certainty.OBSERVED if facts.led_to or facts.loss else None,
+        parameters=tuple(filter(None, named)),
+    )

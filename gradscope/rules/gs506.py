@@ -62,7 +62,6 @@ it. The opposite, `module.requires_grad = True` of what is frozen, is GS502.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.formatting import counted
@@ -110,12 +109,13 @@ def finding(
             f"no gradient reaches {parameters} meant to be trained",
             f"{named} is frozen",
         )
-    found = of.finding(
+    return of.finding(
         message,
         site=facts.site or step,
         after=after,
         label=facts.label,
         related=[Related("mode", None, note) if facts.value else Related("made", step, note)],
         fixes=(facts.fix,),
+        parameters=facts.names,
+        step=step,
     )
-    return replace(found, parameters=facts.names, step=step)

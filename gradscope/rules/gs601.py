@@ -80,7 +80,6 @@ no gradient, and is not said.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.formatting import listed
@@ -134,20 +133,18 @@ def finding(facts: Recomputed) -> Finding:
     notes += () if facts.is_reentrant else _difference(facts)
     says = "torch raised" if facts.has_raised else "torch will raise"
     label = f"runs the checkpoint again: {says}"
-    what, certainty = "something else", RULE.certainty
-    if facts.is_silent or facts.has_raised:
-        certainty = Certainty.OBSERVED
+    what = "something else"
     if facts.is_silent:
         what, label = "other values", "gradients come out wrong, without an error"
-    found = RULE.finding(
+    return RULE.finding(
         f"a checkpoint computes {what} in the backward call than in the forward pass",
         facts.call,
         label=label,
         related=(*notes, *(Related("made", None, cause) for cause, _ in causes)),
         fixes=(Fix(FixKind.OTHER, "; ".join(way for _, way in causes) or _UNKNOWN),),
+        severity=Severity.WARNING if facts.is_silent else None,
+        certainty=Certainty.OBSERVED if facts.is_silent or facts.has_raised else None,
     )
-    severity = Severity.WARNING if facts.is_silent else RULE.severity
-    return replace(found, severity=severity, certainty=certainty)
 
 
 _UNKNOWN = (

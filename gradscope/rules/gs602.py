@@ -81,7 +81,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.model import BackwardCall, Certainty, Finding, Fix, FixKind, Related, Severity, Site
@@ -132,16 +131,16 @@ def finding(facts: MarkedTwice) -> Finding:
     named = told(facts.names, facts.others) if facts.names else "a parameter"
     marked = "was marked" if facts.is_raised else "would be marked"
     raises = "it has raised" if facts.is_raised else "it will raise"
-    found = RULE.finding(
+    certainty = Certainty.PREDICTED if facts.is_likely else None
+    return RULE.finding(
         f"{named} {marked} as ready twice{on_rank(facts.rank)}",
         facts.call,
         label=f"the reducer takes one gradient of each in an iteration: {raises}",
         related=_notes(facts),
-        fixes=(*_fixes(facts),),
+        fixes=_fixes(facts),
+        certainty=Certainty.OBSERVED if facts.is_raised else certainty,
+        parameters=facts.names,
     )
-    certainty = Certainty.PREDICTED if facts.is_likely else RULE.certainty
-    certainty = Certainty.OBSERVED if facts.is_raised else certainty
-    return replace(found, certainty=certainty, parameters=facts.names)
 
 
 def _notes(facts: MarkedTwice) -> Iterator[Related]:

@@ -81,7 +81,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.formatting import counted
@@ -132,18 +131,19 @@ def finding(facts: Unfinished) -> Finding:
     else:
         message = f"no gradient came to {part} in the iteration before"
         label = f"the reducer still waits for {named}"
-    found = RULE.finding(
+    return RULE.finding(
         message + on_rank(facts.rank),
         site=facts.raised or facts.step,
         after=facts.after,
         label=label,
         related=_notes(facts),
-        fixes=(*_fixes(facts),),
+        fixes=_fixes(facts),
+        certainty=None if facts.raised is None else Certainty.OBSERVED,
+        # What a step has announced, and then was raised, is one finding.
+        count=0 if facts.raised is not None and facts.step is not None else 1,
+        parameters=facts.names,
+        step=facts.step,
     )
-    certainty = RULE.certainty if facts.raised is None else Certainty.OBSERVED
-    # What a step has announced, and then was raised, is one finding.
-    count = 0 if facts.raised is not None and facts.step is not None else 1
-    return replace(found, certainty=certainty, count=count, parameters=facts.names, step=facts.step)
 
 
 def _notes(facts: Unfinished) -> Iterator[Related]:

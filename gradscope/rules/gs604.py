@@ -68,7 +68,6 @@ sends back is told of in the worker, where it is watched.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from gradscope.model import Certainty, Finding, Fix, FixKind, Related, Severity, Site
@@ -132,12 +131,12 @@ def finding(facts: Crossing) -> Finding:
         state = "copy only parameters and buffers: load_state_dict(….state_dict()) in a new module"
         fixes += [Fix(FixKind.OTHER, state)] if facts.is_module else []
     whither = " to another process" if facts.sent else ""
-    found = RULE.finding(
+    return RULE.finding(
         f"{what} has a graph and cannot be {verb}{whither}",
         site=site,
         after=facts.after,
         label=f"torch refuses to {to} {facts.label} with a graph",
         related=related,
         fixes=fixes,
+        certainty=Certainty.CERTAIN if facts.sent else None,
     )
-    return replace(found, certainty=Certainty.CERTAIN) if facts.sent else found

@@ -123,7 +123,7 @@ def _hooks_of_modules_are_called_by_an_object_that_names_it() -> bool:
 @fact(
     "deepcopy refuses a tensor with a graph in Tensor.__deepcopy__, and names what it copies x",
     "torch_private.py",
-    "detect/crossing.py",
+    "detect/failing.py",
 )
 def _copies_are_shown_by_their_frames() -> bool:
     """Check the frames of a copy that fails."""
@@ -137,7 +137,7 @@ def _copies_are_shown_by_their_frames() -> bool:
 @fact(
     "a tensor is pickled for another process by the reducer of its class, which refuses a graph",
     "hooks.py",
-    "detect/crossing.py",
+    "detect/failing.py",
 )
 def _sent_tensors_go_through_a_reducer() -> bool:
     """Check that the reducer that is replaced is the one that is called."""

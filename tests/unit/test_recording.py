@@ -22,7 +22,8 @@ import pytest
 from canned import canned_recording, clean_recording, empty_recording, unfinished_recording
 from recorded import DONE, HEADER, SITE, call_of, chain, renumbered, rewrite
 
-from gradscope.api.scope import Scope, WatchOptions
+from gradscope.api.announcements import Announcements, WatchOptions
+from gradscope.collect.notes import Notes
 from gradscope.model import (
     Finding,
     Fix,
@@ -177,7 +178,7 @@ def test_a_finding_met_again_raises_the_count_of_the_first() -> None:
     first = canned_recording().findings[0]
     writer = RecordingWriter(None, HEADER)
     told: list[Finding] = []
-    found = Scope(writer, WatchOptions(on_finding=told.append))
+    found = Announcements(writer, WatchOptions(on_finding=told.append), Notes())
     found.report(replace(first, count=0))
     assert found.findings == []
     found.report(replace(first, count=1))

@@ -74,11 +74,11 @@ class CallCounter:
     kept its graph.
 
     A call is read instead, as every guarded call is, if it asks something else of the engine, or if
-    its graph has a node of a new kind, or one from before the last steps. So is one whose graph was built in part before an
-    optimizer's step, unless that was so in the last call that was read, after as many steps, as
-    with the generator of a GAN. One call in ``READ_EACH`` is read in any case: node numbers do not
-    show that a tensor was modified in place. A modification in between is left to the engine's own
-    check.
+    its graph has a node of a new kind, or one from before the last steps. So is one whose graph was
+    built in part before an optimizer's step, unless that was so in the last call that was read,
+    after as many steps, as with the generator of a GAN. One call in ``READ_EACH`` is read in any
+    case: node numbers do not show that a tensor was modified in place. A modification in between is
+    left to the engine's own check.
     """
 
     def __init__(self, state: State) -> None:

@@ -362,7 +362,7 @@ time, in caches that are emptied, is counted by a rough factor.
 
 A ratio has two parts. Each node costs about half a microsecond, as the graph is walked from Python,
 and torch makes a Python object for each; about a microsecond where what it saved is read (*only
-read* is that alone), as in calls with options, such as `retain_graph`. It shows where operations
+read* is that alone), as under hooks of the program's own. It shows where operations
 are so small that their forward and backward take a few microseconds, as with 1,000 scalar
 operations. And a backward call costs a fixed time whatever its graph: {fixed:.0f} µs an iteration
 of the tiny MLP here, with the step of its optimizer. That shows in loops of less than a

@@ -482,13 +482,15 @@ class CallSite:
 
     ``reads`` counts the calls that were read there since the hooks were suspended. ``left`` more
     calls may be counted before the next one is read, but none from call number ``alarm`` on.
-    ``nodes`` is the size of the last graph that was read, and ``shape`` its shape if that is known.
+    ``asked`` is what they ask of the engine (``EngineCall.kind``), ``nodes`` the size of the last
+    graph that was read, and ``shape`` its shape if that is known.
     If some of it was built before the last step of an optimizer, ``steps`` were made from the call
     before to that one; ``stepped`` before the last call in all.
     """
 
     place: Place
     pattern: CallPattern
+    asked: int = PLAIN_BACKWARD
     reads: int = 0
     left: int = 0
     shape: Shape | None = None
@@ -512,6 +514,7 @@ class Counted(NamedTuple):
     pattern: CallPattern
     shape: Shape
     of_new_shape: bool
+    keep: bool
     numbers: Sequence[int]
     fresh: int
     extra: int
@@ -528,6 +531,15 @@ class Counted(NamedTuple):
         return round(share * like.saved_tensors), round(share * like.saved_bytes)
 
     @property
+    def parent(self) -> None:
+        """It runs within no other call."""
+
+    @property
+    def began(self) -> int:
+        """When it began."""
+        return time_at(self.start, self.number - 1)
+
+    @property
     def time(self) -> int:
         """When it ended."""
         return time_at(self.sequence_nr, self.number)
@@ -540,16 +552,16 @@ class Counted(NamedTuple):
     def call(self) -> Call:
         """Return this call with everything that other guarded calls have."""
         known = {name: getattr(self, name) for name in _OF_COUNTED}
-        call = Call(keep=False, open=False, completed=True, exact=False, plain=True, **known)
+        call = Call(open=False, completed=True, exact=False, plain=True, **known)
         call.built, call.builds = self.fresh + self.extra, self.sequence_nr != self.start
         call.roots, call.started, call.guarded = (self.numbers[0],), self.ended, True
-        call.began = time_at(self.start, self.number - 1)
+        call.word = "backward" if self.shape.signature.asked & ACCUMULATES else "grad"
         return call
 
 
 _OF_COUNTED = (
-    *("number", "place", "steps", "pattern", "shape", "of_new_shape", "numbers", "fresh", "size"),
-    *("time", "sequence_nr", "ended"),
+    *("number", "place", "steps", "pattern", "shape", "of_new_shape", "keep", "numbers", "fresh"),
+    *("size", "began", "time", "sequence_nr", "ended"),
 )
 
 Guarded: TypeAlias = Call | Counted

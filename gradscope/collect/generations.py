@@ -459,8 +459,8 @@ class CallHistory:
         call.sequence_nr = self._generations.own_seen
         self._keep([call])
 
-    def ran(self, numbers: list[int], calls: int, oldest: int) -> bool:
-        """Return whether a call may have run one of the nodes with these numbers.
+    def may_have_freed(self, numbers: list[int], calls: int, oldest: int) -> bool:
+        """Return whether a call may have freed one of the nodes with these numbers.
 
         ``calls`` is the number of the newest call. Calls are searched from there back to the one
         that had ended when number ``oldest`` came, or to when the hooks were suspended.
@@ -473,7 +473,7 @@ class CallHistory:
         for call in islice(meanwhile, _MOST_MEANWHILE):
             if call.sequence_nr <= oldest:
                 return False
-            if call.number != calls or not nodes.isdisjoint(call.numbers):
+            if call.number != calls or not (call.keep or nodes.isdisjoint(call.numbers)):
                 return True
             calls -= 1
         return calls > self._toggled_at
@@ -505,7 +505,7 @@ class CallHistory:
         """Count the nodes, without leaves, that the call before has not run and kept."""
         self.gather()
         last = self._calls[-1] if self._calls else None
-        if not isinstance(last, Call) or not last.keep:
+        if last is None or not last.keep:
             return len(numbers) - numbers.count(0)
         return len({*numbers}.difference(last.numbers, (0,)))
 

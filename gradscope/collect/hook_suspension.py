@@ -86,9 +86,10 @@ those of a leaf, which has none.
 """
 
 
-# What counting the nodes of a graph gives: its shape, or the shape of a graph like it; whether its
-# own shape is new; and the numbers of its nodes in depth-first order, 0 for leaves.
-Counts = tuple[Shape, bool, list[int]]
+_Numbers = tuple[list[int], set[Node]]
+"""The numbers of the nodes of a graph in depth-first order, 0 for leaves; and its nodes."""
+_Counts = tuple[Shape, bool, _Numbers]
+"""The shape of a graph, or of a graph like it; whether its own shape is new; and its numbers."""
 _Read = tuple[set[Node], list[type], list[int], Mapping[int, int], int, int]
 """What the fast walk has read of a graph: its nodes, their kinds and sequence numbers in
 depth-first order, which of them other threads have built, and how many tensors and bytes they
@@ -96,9 +97,9 @@ saved.
 """
 
 
-def numbers_of(root: Node, kinds: Sequence[type], oldest: int) -> list[int] | None:
-    """Walk a graph as the full inspection does, and return the numbers of its nodes, 0 for leaves;
-    None if its nodes are not of these ``kinds``, or one is older than ``oldest``.
+def numbers_of(root: Node, kinds: Sequence[type], oldest: int) -> _Numbers | None:
+    """Walk a graph as the full inspection does, and return its numbers and nodes; None if they are
+    not of these ``kinds``, or one is older than ``oldest``.
 
     This runs at every call of a steady loop, so it has its own loop with local names.
     """
@@ -127,7 +128,7 @@ def numbers_of(root: Node, kinds: Sequence[type], oldest: int) -> list[int] | No
                     push(target)
     except IndexError:  # it has fewer nodes
         return None
-    return numbers if seen.issuperset(stack) else None
+    return (numbers, seen) if seen.issuperset(stack) else None
 
 
 class Recognizer:
@@ -203,18 +204,19 @@ class Recognizer:
         """
         return ACCUMULATE_GRAD is not None and _FUNCTION not in pattern.reads.values()
 
-    def count(self, root: Node, pattern: CallPattern, oldest: int) -> Counts | None:
+    def count(self, root: Node, pattern: CallPattern, oldest: int) -> _Counts | None:
         """Walk a graph of unknown shape, reading only kinds and numbers; None if a node is older
         than ``oldest``, or is of a kind that was not met before.
         """
         read = self._read([root], pattern, oldest, 0, guarded=False, unread=True)
         if read is None or pattern.shape is None or pattern.shape.record is None:
             return None
-        _, kinds, numbers, *_ = read
+        seen, kinds, numbers, *_ = read
         if min(filter(None, numbers), default=oldest) < oldest:
             return None
         shape = self._known.get((pattern, tuple(kinds)))
-        return shape or pattern.shape, shape is None or shape.record is None, numbers
+        is_new = shape is None or shape.record is None
+        return shape or pattern.shape, is_new, (numbers, seen)
 
     def _count_fresh(self, numbers: Sequence[int], elsewhere: Iterable[int]) -> int:
         """Count the nodes that were built since the last call."""
@@ -681,24 +683,27 @@ class HookSuspension:
         return False
 
     def _note_left(self, call: Call) -> None:
-        """Note the nodes that a guarded call has left, and those left by others that it has run."""
+        """Note the nodes that a guarded call has left, and those left by others that it freed."""
         newest = call.sequence_nr - call.built  # when the call before had ended
         older = [number for number in call.numbers if 0 < number < newest]
-        is_alone = call.parent is None and not call.within and self._runs_all(call)
-        if not is_alone or (older and self._history.ran(older, call.number - 1, min(older))):
+        is_alone = call.parent is None and not call.within
+        is_told = is_alone and call.completed and (call.keep or self._frees_all(call))
+        if not is_told or (
+            older and self._history.may_have_freed(older, call.number - 1, min(older))
+        ):
             self.leaves = self.leaves or self._leaves_any(call)
         else:
-            self.pending += call.built - call.fresh - len(older)
+            freed = 0 if call.keep else len(call.numbers) - call.numbers.count(0)
+            self.pending += call.built + self._generations.own_next - call.sequence_nr - freed
 
     def _leaves_any(self, call: Call) -> bool:
         """Return whether nodes may live after a call that it has not freed."""
-        return call.built > call.fresh or not self._runs_all(call)
+        return call.built > call.fresh or call.builds or not self._frees_all(call)
 
     @staticmethod
-    def _runs_all(call: Call) -> bool:
-        """Return whether a call has run and freed its whole graph, and built nothing."""
-        is_partial = call.keep or call.shape.signature.asked & INPUTS
-        return call.completed and not (is_partial or call.builds)
+    def _frees_all(call: Call) -> bool:
+        """Return whether a call has run and freed its whole graph."""
+        return call.completed and not (call.keep or call.shape.signature.asked & INPUTS)
 
     # what resumes the hooks
 

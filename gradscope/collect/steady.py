@@ -26,7 +26,16 @@ from typing import Any, Protocol
 
 import torch
 
-from gradscope.collect.calls import PLAIN_BACKWARD, Call, CallPattern, CallSite, Counted, Guarded
+from gradscope.collect.calls import (
+    INPUTS,
+    PLAIN_BACKWARD,
+    Call,
+    CallPattern,
+    CallSite,
+    Counted,
+    EngineCall,
+    Guarded,
+)
 from gradscope.collect.hook_suspension import Recognizer, numbers_of
 from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import State
@@ -52,7 +61,8 @@ _MOST_SITES = 64
 _MANY = 100
 
 _BACKWARD = torch.Tensor.backward.__code__
-_POSITIONAL = 5  # arguments of the engine that ``backward`` gives by position, ``grad`` 6
+# How many arguments ``backward`` and ``grad`` give the engine by position.
+_OF_BACKWARD, _OF_GRAD = 5, 6
 
 
 class CallCounter:
@@ -60,14 +70,15 @@ class CallCounter:
     whole.
 
     Only an earlier backward call can free a node. So nothing in a graph was freed if each of its
-    nodes was built after the last call had ended, or is in the graph of no call since.
+    nodes was built after the last call had ended, or is in the graph of no call since that has not
+    kept its graph.
 
-    A call is read instead, as every guarded call is, if its graph has a node that is older than the
-    last call like it, or a node of a new kind. So is one whose graph was built in part before an
-    optimizer's step, unless that was so in the last call that was read, after as many steps, as
-    with the generator of a GAN. One call in ``READ_EACH`` is read in any case: node numbers do not
-    show that a tensor was modified in place. A modification in between is left to the engine's own
-    check.
+    A call is read instead, as every guarded call is, if it asks something else of the engine, or if
+    its graph has a node of a new kind, or one from before the last steps. So is one whose graph was
+    built in part before an optimizer's step, unless that was so in the last call that was read,
+    after as many steps, as with the generator of a GAN. One call in ``READ_EACH`` is read in any
+    case: node numbers do not show that a tensor was modified in place. A modification in between is
+    left to the engine's own check.
     """
 
     def __init__(self, state: State) -> None:
@@ -106,14 +117,14 @@ class CallCounter:
             site = self.sites[key] = CallSite(place, call.pattern)
         site.reads += 1
         site.pattern, site.nodes = call.pattern, len(call.numbers)
+        site.asked = call.shape.signature.asked
         site.shape = None if call.of_new_shape else call.shape
         last_step = state.generations.last_step
         straddles = any(0 < number < last_step for number in call.numbers)
         site.steps = call.steps - site.stepped if straddles else None
         site.stepped = call.steps
-        is_plain = call.plain and call.shape.signature.asked == PLAIN_BACKWARD
         is_alone = call.parent is None and not call.within and len(call.roots) == 1
-        may = is_plain and is_alone and not (call.woken or call.pattern.pace or state.budget)
+        may = call.plain and is_alone and not (call.woken or call.pattern.pace or state.budget)
         may = may and self.is_allowed and Recognizer.is_countable(call.pattern)
         site.left = min(most, READ_EACH - 1) if may and site.reads >= _READ_FIRST else 0
         alarms = state.alarms.get(place, range(0))
@@ -129,14 +140,18 @@ class CallCounter:
         if frame is not None and frame.f_code is _BACKWARD:
             frame = frame.f_back
         site = None if frame is None else self.sites.get((id(frame.f_code), frame.f_lasti))
-        if site is None or site.left <= 0 or len(args) != _POSITIONAL:
+        if site is None or site.left <= 0 or not _OF_BACKWARD <= len(args) <= _OF_GRAD:
             return False
-        outputs, _, keeps, creates, inputs = args
+        outputs, _, keeps, creates, inputs, *_ = args
+        asked, kind = None, PLAIN_BACKWARD
+        if keeps or creates or inputs or len(args) == _OF_GRAD:
+            asked = EngineCall.of(*args)._replace(accumulates=len(args) == _OF_BACKWARD)
+            kind = asked.kind
         state, number = self._state, self._state.calls + 1
         generations, pattern = state.generations, site.pattern
         since = time.perf_counter()
         if (
-            (keeps or creates or inputs or len(outputs) != 1)
+            (kind != site.asked or len(outputs) != 1)
             or (type(outputs[0]) is not torch.Tensor or number >= site.alarm)
             or (state.running or self._open is not None or not generations.is_own)
             or (since > self.until or sys.getprofile() is not None)
@@ -146,33 +161,40 @@ class CallCounter:
             root = outputs[0].grad_fn
         if root is None:
             return False
-        newest, oldest = generations.newest, pattern.ended
+        newest, oldest = generations.newest, generations.oldest_of(pattern.ended)
         if site.steps is None:
             oldest = max(oldest, generations.last_step)
         elif state.steps - site.stepped != site.steps:
             return False
         self.postpone_gc(site.nodes)
         shape, of_new_shape = site.shape, False
-        numbers = None if shape is None else numbers_of(root, shape.signature.kinds, oldest)
-        if shape is None or numbers is None:
+        walked = None if shape is None else numbers_of(root, shape.signature.kinds, oldest)
+        if shape is None or walked is None:
             site.shape = None  # it differs from call to call, as with sequences of any length
-            walked = state.recognizer.count(root, pattern, oldest)
-            if walked is None:
+            counted = state.recognizer.count(root, pattern, oldest)
+            if counted is None:
                 return False
-            shape, of_new_shape, numbers = walked
+            shape, of_new_shape, walked = counted
+        numbers, nodes = walked
+        if inputs and asked is not None:
+            with DisableTorchFunction():
+                if asked.constant or asked.unused(nodes):
+                    return False
         older = [number for number in numbers if 0 < number < newest] if oldest < newest else []
-        began, freed = next_sequence_nr(), len(numbers) - numbers.count(0)
-        fresh = freed - len(older)
+        began, graph = next_sequence_nr(), len(numbers) - numbers.count(0)
+        fresh = graph - len(older)
         extra = began - newest - fresh
-        if extra > pattern.extra or (older and state.history.ran(older, number - 1, oldest)):
+        if extra > pattern.extra:
+            return False
+        if older and state.history.may_have_freed(older, number - 1, oldest):
             return False
         site.left -= 1
         site.stepped = state.steps
         state.calls = number
         state.guarded += 1
-        of = state.steps, site.place, pattern, shape, of_new_shape
+        of = state.steps, site.place, pattern, shape, of_new_shape, bool(keeps)
         self._open = number, *of, array("Q", numbers), fresh, extra, began
-        self._freed = freed
+        self._freed = 0 if keeps else graph
         state.cost.add(number, since)
         return True
 
@@ -187,8 +209,8 @@ class CallCounter:
         fresh, extra, began = opened[-3:]
         suspension = state.suspension
         suspension.guarded += 1
-        suspension.pending += extra + fresh - self._freed
-        if ended != began:
+        suspension.pending += extra + fresh + ended - began - self._freed
+        if self._freed and opened[4].signature.asked & INPUTS:  # a part of its graph
             suspension.leaves = True
         state.census.destroyed += self._freed
         state.history.counted.append(Counted._make((*opened, ended, state.elapsed())))

@@ -159,7 +159,7 @@ class Growth(Observer):
         self._begin(call, call.record, run, (mark.sequence_nr for mark in look.marks))
 
     def _begin(
-        self, call: Call, record: BackwardCall, run: Iterable[int], numbers: Iterable[int]
+        self, call: Guarded, record: BackwardCall, run: Iterable[int], numbers: Iterable[int]
     ) -> None:
         waits = record.create_graph and record.kind == "grad"
         self._creates |= record.create_graph and not waits
@@ -199,24 +199,26 @@ class Growth(Observer):
                     own.begin(each.number, each.steps - self._steps_before)
                     own.end(each)
                 continue
-            call = each.call() if isinstance(each, Counted) else each
-            if (record := call.shape.record) is not None:
-                self._begin(call, record, call.numbers, call.numbers)
-            loop = self._end(call)
+            if (record := each.shape.record) is not None:
+                self._begin(each, record, each.numbers, each.numbers)
+            loop = self._end(each)
         return () if loop is None else self._scan_loop(loop, calls[-1].fresh, frame)
 
     def patience(self, place: Place | None) -> int:
         """Return the number of calls before one is due for a scan."""
         loop = self._loops.get(place) if place is not None else None
-        waits = self._between or self._unmet or self._waits
-        return 0 if loop is None or waits else min(MOST_UNTOLD, loop.calls_until_due)
+        if loop is None or self._between or self._unmet:
+            return 0
+        if any(each.waits and each.count > each.usual for each in self._loops.values()):
+            return 0
+        return MOST_UNTOLD if loop.waits else min(MOST_UNTOLD, loop.calls_until_due)
 
     @property
     def _waits(self) -> bool:
         """Whether some calls may be steps within something larger (``CallLoop.waits``)."""
         return any(loop.waits for loop in self._loops.values())
 
-    def _end(self, call: Call) -> CallLoop | None:
+    def _end(self, call: Guarded) -> CallLoop | None:
         """End an iteration; return its loop if it is due for a scan."""
         ledger = self.watch.ledger
         self._most_packed = max(self._most_packed, ledger.saved_tensors - self._packed_before)
@@ -327,8 +329,10 @@ class Growth(Observer):
             return
         run = [self.watch.generations.time_here(number) for number in numbers]
         for place in waiting:
-            if any(map(self._loops[place].built, run)):
-                del self._loops[place]
+            loop = self._loops[place]
+            if any(map(loop.built, run)):
+                usual = max(loop.count, loop.usual)
+                self._loops[place] = CallLoop(loop.steps, waits=True, usual=usual)
 
     def _loop(self, call: Guarded, *, waits: bool = False) -> CallLoop | None:
         if call.place is None or this_thread.number != self._thread:

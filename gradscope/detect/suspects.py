@@ -616,15 +616,17 @@ class CallLoop:
     at the end.
 
     ``waits``: the calls are ``autograd.grad(create_graph=True)``. They are steps within something
-    larger, such as the inner steps of MAML, if a later call runs what they have built. ``before``
-    are the ends of iterations that are not counted here, from before it was known that an optimizer
-    steps.
+    larger, such as the inner steps of MAML, if a later call runs what they have built; they were
+    so far, in each ``usual`` iterations at most. ``before`` are the ends of iterations that are not
+    counted here, from before it was known that an optimizer steps.
     """
 
-    def __init__(self, steps: int, *, waits: bool, before: Sequence[int] = ()) -> None:
+    def __init__(
+        self, steps: int, *, waits: bool, usual: int = 0, before: Sequence[int] = ()
+    ) -> None:
         self.call = self.count = 0
         self.before = len(before)
-        self.waits = waits
+        self.waits, self.usual = waits, usual
         self.steps = steps
         self.starts = self.due = False
         self._next_due = 4  # iterations, to be scanned

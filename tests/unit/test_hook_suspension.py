@@ -25,7 +25,7 @@ from gradscope.api.scope import Scope
 from gradscope.collect import hook_suspension, steady
 from gradscope.collect.hook_suspension import HookSuspension
 from gradscope.collect.steady import CallCounter
-from gradscope.model import Finding, Summary
+from gradscope.model import Finding, Severity, Summary
 from gradscope.record.file import load
 from gradscope.record.writer import AT_ONCE, WRITE_EVERY
 from tests import as_a_module, known
@@ -514,6 +514,81 @@ def test_a_graph_that_a_step_has_come_into_is_read_if_another_step_has(
     stale = [each.label for each in scope.findings if each.code == "GS201"]
     assert len(stale) == is_late
     assert not any("after the error" in each for each in stale)
+
+
+WITH_OPTIONS = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+body = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4))
+one, two = nn.Linear(4, 1), nn.Linear(4, 1)
+opt = torch.optim.SGD([*body.parameters(), *one.parameters(), *two.parameters()], lr=0.01)
+errors = []
+for i in range(300):
+    late = i == 290
+    opt.zero_grad(set_to_none=False)
+    try:
+{iteration}
+    except RuntimeError as error:
+        errors.append(str(error))
+    opt.step()
+"""
+
+TWO_LOSSES = """
+hidden = body(torch.randn(2, 3))
+one(hidden).mean().backward(retain_graph={retain})
+{between}
+two(hidden).mean().backward()
+"""
+PENALTY = """
+x = torch.randn(2, 3, requires_grad=True)
+out = one(body(x))
+slope, = torch.autograd.grad(out.sum(), {x}, create_graph={create})
+{between}
+(out.mean() + slope.square().sum()).backward()
+"""
+INNER_STEPS = """
+{begin}
+for _ in range(3):
+    slope, = torch.autograd.grad(body(torch.randn(2, 3) * fast).mean(), fast, create_graph=True)
+    fast = fast - 0.1 * slope
+body(torch.randn(2, 3) * fast).mean().backward()
+"""
+BEGIN = "fast = body[0].weight[0]"
+
+
+@pytest.mark.parametrize(
+    ("iteration", "code"),
+    [
+        (TWO_LOSSES.format(retain=True, between=""), None),
+        (TWO_LOSSES.format(retain="not late", between=""), "GS101"),
+        (TWO_LOSSES.format(retain=True, between="if late: opt.step()"), "GS201"),
+        (PENALTY.format(x="x", create=True, between=""), None),
+        (PENALTY.format(x="x", create="not late", between=""), "GS101"),
+        (PENALTY.format(x="[x, one.weight][late]", create=True, between=""), None),
+        (PENALTY.format(x="[x, two.weight][late]", create=True, between=""), "GS505"),
+        (PENALTY.format(x="x", create=True, between="if late: opt.step()"), "GS201"),
+        (INNER_STEPS.format(begin=BEGIN), None),
+        (INNER_STEPS.format(begin=f"if not late: {BEGIN}"), "GS101"),
+    ],
+)
+def test_calls_with_options_are_counted_and_what_begins_late_is_called_first(
+    iteration: str, code: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, end = list[bool](), CallCounter.end
+
+    def note(counter: CallCounter) -> Any:
+        ended.append(counter._open is not None)
+        return end(counter)
+
+    monkeypatch.setattr(CallCounter, "end", note)
+    text = WITH_OPTIONS.format(iteration=textwrap.indent(iteration, " " * 8))
+    scope, program, _ = recognizing(text)
+    assert len(program["errors"]) == (code is not None)
+    certain = [each for each in scope.findings if each.severity is Severity.ERROR]
+    assert [each.code for each in certain] == ([] if code is None else [code])
+    assert not any("after the error" in each.label for each in certain)
+    assert sum(ended) > 300  # of 600 calls, or of 1,200
 
 
 def test_a_step_is_looked_at_where_a_call_has_run_only_a_part() -> None:

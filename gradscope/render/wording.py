@@ -25,6 +25,11 @@ SAFETIES = {
     Applicability.MACHINE_APPLICABLE: "ready to apply",
     Applicability.MAYBE_INCORRECT: "check it first",
 }
+PROOFS = {
+    Proof.UNTRIED: "not tried",
+    Proof.HELD: "tried",
+    Proof.TRAINS_OTHERWISE: "tried: it trains otherwise",
+}
 """What people read for the words that machines get."""
 LOOKED_FOR = "nothing freed or changed was needed, nothing grows"
 
@@ -175,8 +180,7 @@ def safety_of(fix: Fix) -> str:
 
 def proof_of(fix: Fix) -> str:
     """Return what became of a fix when it was tried; empty where it has no edit to be tried."""
-    words = {Proof.HELD: "tried", Proof.TRAINS_OTHERWISE: "tried: it trains otherwise"}
-    return words.get(fix.proof, "not tried") if fix.edits else ""
+    return PROOFS[fix.proof] if fix.edits else ""
 
 
 def proposed(fix: Fix) -> str:

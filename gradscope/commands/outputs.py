@@ -67,9 +67,6 @@ class SafeStream(io.TextIOBase):
         """Return whether it leads elsewhere than at first."""
         return False
 
-    def at_end(self) -> None:
-        """Take note that the program has ended: what is written now is the report."""
-
     def isatty(self) -> bool:
         """Return whether the stream is a terminal."""
         with suppress(OSError, ValueError):

@@ -223,12 +223,8 @@ function fixBox(fix, alternatives) {
     "div",
     { class: "fix" },
     el("h3", {}, "Fix", safety(fix)),
-    el("p", {}, prose(fix.message)),
-    meaning(fix),
-    editsOf(fix),
-    alternatives.length
-      ? [el("h3", { class: "instead" }, "Instead"), ...alternatives.map(alternative)]
-      : "",
+    ...inFull(fix),
+    alternatives.length ? [el("h3", { class: "instead" }, "Instead"), ...alternatives.map(alternative)] : "",
   );
 }
 
@@ -239,9 +235,12 @@ const safety = (fix) => {
   return said ? el("span", { class: "safety" }, said) : "";
 };
 
-const meaning = (fix) => [
+/** What a fix does, why, what it means, and its edits. */
+const inFull = (fix) => [
+  el("p", {}, prose(fix.message)),
   fix.reason ? el("p", { class: "why" }, "Why: ", prose(fix.reason)) : "",
   fix.effects.length ? el("ul", {}, fix.effects.map((effect) => el("li", {}, prose(effect)))) : "",
+  editsOf(fix),
 ];
 
 /** One alternative in a line; what it says in full and its edits are folded. */
@@ -252,9 +251,7 @@ function alternative(fix) {
     "details",
     {},
     el("summary", {}, el("span", {}, kind && el("b", {}, kind), safety(fix), " ", ...prose(line))),
-    el("p", {}, prose(fix.message)),
-    meaning(fix),
-    editsOf(fix),
+    ...inFull(fix),
   );
 }
 

@@ -198,14 +198,11 @@ function toggleShared() {
   if (!on) return clearSelection();
   const inside = new Set(graph.sharedNodes);
   // A group that holds both kinds is opened, so that the border between them shows.
-  for (const group of graph.groups.slice(1)) {
-    const mixed = new Set();
-    for (let node = 0; node < graph.count && mixed.size < 2; node += 1) {
-      for (let g = graph.parent[node]; g > 0; g = graph.groups[g].parent)
-        if (g === group.index) mixed.add(inside.has(node));
-    }
-    if (mixed.size === 2 && graph.sizes[group.index] <= READABLE) graph.open.add(group.index);
-  }
+  const held = graph.groups.map(() => new Set());
+  graph.parent.forEach((group, node) => {
+    for (let g = group; g > 0; g = graph.groups[g].parent) held[g].add(inside.has(node));
+  });
+  held.forEach((kinds, g) => kinds.size === 2 && graph.sizes[g] <= READABLE && graph.open.add(g));
   mark({ nodes: graph.sharedNodes, level: null });
   byId("shared").setAttribute("aria-pressed", "true");
   announce(`${counted(graph.sharedNodes.length, "node")} reached from more than one root`);

@@ -205,11 +205,11 @@ function flameKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const at = flames.focus;
   const shown = [...flames.parts.keys()];
+  const shows = (branch) => flames.parts.has(branch);
   const row = shown.filter((branch) => branch.depth === at.depth);
   const steps = {
     ArrowUp: () => at.above,
-    ArrowDown: () =>
-      at.parts.find((branch) => flames.parts.has(branch)) ?? (at.depth < flames.zoomed.depth ? shown[at.depth + 1] : null),
+    ArrowDown: () => at.parts.find(shows) ?? (at.depth < flames.zoomed.depth ? shown[at.depth + 1] : null),
     ArrowLeft: () => row[row.indexOf(at) - 1],
     ArrowRight: () => row[row.indexOf(at) + 1],
   };

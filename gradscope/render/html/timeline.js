@@ -130,9 +130,10 @@ function barPaths(x) {
     const short = times || count(call.number);
     const room = ended - started - (call.freed_bytes && call.count === 1 ? 14 : 0);
     const text = [full, short].find((words) => words && words.length * 6.4 + 8 < room);
-    if (text) texts.push(label(started + room / 2, top + 11, text, "middle", phase === "run" ? "bar-text" : `bar-text ${phase}`));
+    const kind = phase === "run" ? "bar-text" : `bar-text ${phase}`;
+    if (text) texts.push(label(started + room / 2, top + 11, text, "middle", kind));
   });
-  return [...Object.entries(paths).map(([kind, d]) => svg("path", { class: `bar ${kind}`, d })), ...texts];
+  return [...Object.entries(paths).map(([name, d]) => svg("path", { class: `bar ${name}`, d })), ...texts];
 }
 
 /** For each bar, when the next one in its lane begins. */

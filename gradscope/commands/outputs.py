@@ -18,7 +18,7 @@ from rich.text import Text
 from gradscope.errors import GradscopeError
 from gradscope.formatting import escaped
 from gradscope.model import Recording
-from gradscope.render.machine import writer
+from gradscope.render.machine import WRITERS
 from gradscope.render.pictures import DEFAULTS, Options
 from gradscope.render.text import SafeConsole, begin_line, plain, print_lines, write_text
 from gradscope.rules.settings import Format
@@ -66,9 +66,6 @@ class SafeStream(io.TextIOBase):
     def is_diverted(self) -> bool:
         """Return whether it leads elsewhere than at first."""
         return False
-
-    def at_end(self) -> None:
-        """Take note that the program has ended: what is written now is the report."""
 
     def isatty(self) -> bool:
         """Return whether the stream is a terminal."""
@@ -238,7 +235,7 @@ def printer(
         from gradscope.render.text.report import print_report
 
         return partial(print_report, verbose=verbose)
-    write = writer(format)
+    write = WRITERS[format]
     return lambda recording, console, saved: write_text(write(recording), console)
 
 

@@ -92,12 +92,13 @@ def run(target: Target, settings: Settings) -> int:
     ended = None
     stderr = ErrorStream()
     try:
-        with opened(settings.output, stderr) as stream:
-            streams = list(dict.fromkeys([cast(SafeStream, stream), stderr]))
-            is_text = settings.format is Format.TEXT
-            live = _Live(streams[0], stderr, settings.verbose) if is_text else None
+        with opened(settings.output, stderr) as output:
+            stream, is_text = cast(SafeStream, output), settings.format is Format.TEXT
+            live = _Live(stream, stderr, settings.verbose) if is_text else None
             show = live.report if live else printer(settings.format)
-            report = _Report(settings, suppressor, children, store, views, streams, live, show)
+            report = _Report(
+                settings, suppressor, children, store, views, stream, stderr, live, show
+            )
             watch = partial(plan.watch, header, save=store, log=metrics)
             start = partial(watch, on_finding=live.found if live else None, settings=suppressor)
             with standing_by(report.of_killed, report.files), children:
@@ -132,8 +133,8 @@ class _Report:
     children: Children
     store: Store | None
     views: Sequence[View]
-    streams: Sequence[SafeStream]
-    """The last one is stderr."""
+    stream: SafeStream
+    stderr: ErrorStream
     live: _Live | None
     """Only of a text."""
     show: Callable[[Recording, Console, str | None], None]
@@ -143,7 +144,7 @@ class _Report:
         """The open files that the report is made from, and goes to."""
         files = [] if self.store is None else [self.store.fileno()]
         with suppress(OSError, ValueError):
-            files.append(self.streams[0].fileno())
+            files.append(self.stream.fileno())
         return files
 
     def of_ended(self, ended: Ended) -> Recording:
@@ -155,7 +156,7 @@ class _Report:
             amend(file, recording)
         shown = self._report(recording, files, own is not None, ended.failure)
         if ended.failure is not None and (ended.scope is not None or not self.live):
-            tell(_words(ended.failure), self.streams[-1])
+            tell(_words(ended.failure), self.stderr)
         return shown
 
     def _improved(self, recording: Recording, ended: Ended) -> Recording:
@@ -163,7 +164,7 @@ class _Report:
         try:
             recording = with_edits(recording)
         except Exception as failure:  # the report comes all the same
-            tell(_words(failure), self.streams[-1])
+            tell(_words(failure), self.stderr)
         findings = self.suppressor.of_findings(recording).findings
         open_ = [each for each in findings if each.is_to_rehearse]
         # For advice alone nobody is kept waiting: `gradscope fix` looks for an edit.
@@ -173,20 +174,18 @@ class _Report:
         took = time.time() - (self.children.header.started or 0)
         # On a busy machine all takes longer than the processor is at it, by the same factor.
         busy = min(max(took / time.process_time(), 1.0), _MOST_BUSY)
-        why, fixing = "", fix_command(recording.header)
-        if took / busy > _SOON:
-            minutes = counted(round(took / 60), "minute")
-            why = f"the run takes {minutes if took > 90 else counted(round(took), 'second')}"
-        elif ended.interrupted:
-            why = "the run was interrupted"
-        elif any(finding.code == "GS401" for finding in findings):
-            why = "memory would run out again"
-        elif recording.header.rank is not None:
-            why = "the run is one of several ranks"
-        elif self.settings.stop_after is not None:
-            why = "the run ends with --stop-after"
-        if why:
-            return untried(recording, f"{why}; `{fixing}` tries")
+        minutes = counted(round(took / 60), "minute")
+        length = minutes if took > 90 else counted(round(took), "second")
+        reasons = {
+            f"the run takes {length}": took / busy > _SOON,
+            "the run was interrupted": ended.interrupted,
+            "memory would run out again": any(each.code == "GS401" for each in findings),
+            "the run is one of several ranks": recording.header.rank is not None,
+            "the run ends with --stop-after": self.settings.stop_after is not None,
+        }
+        fixing = fix_command(recording.header)
+        if why := [reason for reason, holds in reasons.items() if holds]:
+            return untried(recording, f"{why[0]}; `{fixing}` tries")
         self.children.leave()  # what is started now is ours
         progress = self.live.progress if self.live else lambda doing: None
         began = time.monotonic()
@@ -212,10 +211,10 @@ class _Report:
             own = own and replace(own, outcome=outcome)
             recording, files = self._seen(own, outcome)
             if self.live:
-                print_line(console_on(self.streams[0]), f"gradscope: {outcome.unfinished}")
+                print_line(console_on(self.stream), f"gradscope: {outcome.unfinished}")
             self._report(recording, files, own is not None, None)
         except Exception as failure:
-            tell(_words(failure), self.streams[-1])
+            tell(_words(failure), self.stderr)
 
     def _seen(self, own: Recording | None, outcome: Outcome) -> tuple[Recording, list[Path]]:
         """Return what this process and those that it started have done, and the files of that."""
@@ -250,10 +249,9 @@ class _Report:
         self, recording: Recording, files: Sequence[Path], seen: bool, failure: Exception | None
     ) -> Recording:
         recording = self.suppressor.of_findings(recording)
-        for stream in self.streams:
-            stream.at_end()
+        self.stderr.at_end()
         if self.live and not (recording.calls or seen):
-            console = console_on(self.streams[0])
+            console = console_on(self.stream)
             _print_unwatched(self.settings, console, failure, recording)
             return recording
         here = self.children.header.cwd + os.sep  # where the user types what comes next
@@ -269,14 +267,14 @@ class _Report:
                 try:
                     view.write(recording, told)
                 except GradscopeError as error:
-                    tell(f"{view.file} was not written: {error}", self.streams[-1])
+                    tell(f"{view.file} was not written: {error}", self.stderr)
         if file is not None:
             raise GradscopeError(f"stderr cannot be written any more; the report is in {file}")
         return recording
 
     def _shown(self, recording: Recording, saved: str | None) -> tuple[Path | None, Console]:
         """Print the report where it can be read; return the file that was made for it, if any."""
-        for stream in self.streams:
+        for stream in dict.fromkeys((self.stream, self.stderr)):
             console = console_on(stream)
             self.show(recording, console, saved)
             stream.flush()
@@ -284,7 +282,7 @@ class _Report:
                 return None, console
         suffix = ".txt" if self.live else f".{self.settings.format}"
         path = Path(self.children.header.cwd) / f"gradscope-report-{os.getpid()}{suffix}"
-        with opened(path, self.streams[-1]) as last:
+        with opened(path, self.stderr) as last:
             self.show(recording, console_on(last), saved)
         return path, console
 

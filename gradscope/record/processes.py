@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from glob import escape
@@ -145,19 +145,22 @@ def _names(recordings: Sequence[Recording]) -> list[str]:
 
 
 def _total(summaries: Sequence[Summary]) -> Summary:
-    def of(name: str) -> int:
+    def of(name: str) -> Any:
         values = [getattr(summary, name) for summary in summaries]
         return max(values) if name in _LARGEST else sum(values)
 
-    exact = all(summary.exact for summary in summaries)
+    joined: dict[str, Any] = {
+        "exact": all(summary.exact for summary in summaries),
+        "training": _trained([summary.training for summary in summaries]),
+        "unread": _together(summary.unread for summary in summaries),
+        "notes": tuple(dict.fromkeys(note for summary in summaries for note in summary.notes)),
+    }
+    rest = (field.name for field in fields(Summary) if field.name not in joined)
+    return Summary(**{name: of(name) for name in rest}, **joined)
 
-    notes = dict.fromkeys(note for summary in summaries for note in summary.notes)
-    unread = sum((Counter(summary.unread) for summary in summaries), Counter[str]())
-    names = {field.name for field in fields(Summary)} - {"exact", "notes", "unread", "training"}
-    known: dict[str, Any] = {name: of(name) for name in names}
-    training = _trained([summary.training for summary in summaries])
-    total = Summary(exact=exact, unread=dict(unread), notes=tuple(notes), training=training)
-    return replace(total, **known)
+
+def _together(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    return dict(sum(map(Counter, counts), Counter[str]()))
 
 
 def _trained(each: Sequence[Training]) -> Training:
@@ -165,19 +168,17 @@ def _trained(each: Sequence[Training]) -> Training:
     stepped = [one for one in each if one.optimizers]
     if not stepped:
         return each[0]
-    optimizers, parameters, reached = (
-        sum(getattr(one, name) for one in stepped)
-        for name in ("optimizers", "parameters", "reached")
+    return Training(
+        optimizers=sum(one.optimizers for one in stepped),
+        steps=min(one.steps for one in stepped),
+        parameters=sum(one.parameters for one in stepped),
+        reached=sum(one.reached for one in stepped),
+        not_yet=_together(one.not_yet for one in stepped),
+        frozen=_together(one.frozen for one in stepped),
+        known=all(one.known for one in each),
+        once=min((one.once for one in stepped if one.once is not None), default=None),
+        table=next((one.table for one in stepped if one.table is not None), None),
     )
-    not_yet, frozen = (
-        dict(sum((Counter(getattr(one, name)) for one in stepped), Counter[str]()))
-        for name in ("not_yet", "frozen")
-    )
-    steps, known = min(one.steps for one in stepped), all(one.known for one in each)
-    table = next((one.table for one in stepped if one.table is not None), None)
-    once = min((one.once for one in stepped if one.once is not None), default=None)
-    own = optimizers, steps, "", parameters, reached, not_yet, frozen, known
-    return Training(*own, once, table)
 
 
 def _processes(names: Sequence[str], recordings: Sequence[Recording]) -> Iterator[Process]:

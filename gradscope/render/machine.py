@@ -308,11 +308,10 @@ def _line(site: Site | None, said: str) -> str:
     return f"{escaped(place + said)}\n"
 
 
-def writer(form: Format) -> Callable[[Recording], str]:
-    """Return what writes a recording in a format but ``text``."""
-    return {
-        Format.JSON: to_json,
-        Format.SARIF: to_sarif,
-        Format.GITHUB: to_github,
-        Format.BRIEF: to_brief,
-    }[form]
+WRITERS: Mapping[Format, Callable[[Recording], str]] = {
+    Format.JSON: to_json,
+    Format.SARIF: to_sarif,
+    Format.GITHUB: to_github,
+    Format.BRIEF: to_brief,
+}
+"""Each returns a recording in its format; ``text`` is for people."""

@@ -25,6 +25,11 @@ SAFETIES = {
     Applicability.MACHINE_APPLICABLE: "ready to apply",
     Applicability.MAYBE_INCORRECT: "check it first",
 }
+PROOFS = {
+    Proof.UNTRIED: "not tried",
+    Proof.HELD: "tried",
+    Proof.TRAINS_OTHERWISE: "tried: it trains otherwise",
+}
 """What people read for the words that machines get."""
 LOOKED_FOR = "nothing freed or changed was needed, nothing grows"
 
@@ -79,13 +84,12 @@ def nothing_found(recording: Recording, calls: str) -> tuple[str, str, bool]:
         failed = [call for call in recording.calls if call.exception]
         came = failed and raised.endswith((failed[-1].exception or "").strip())
         by = f" in backward call {failed[-1].last_number:,}" if came else ""
-        if any(one.failure for one in outcomes):
-            lead = f"the script ended with {raised.split(':')[0].split('.')[-1]}{by}"
-            made = recording.summary.backward_calls
-            rest = f"nothing else was found in {calls}" if made else "no backward call was made"
-            return lead, f"; {rest}", False
-        lead = f"no finding explains {raised.split(':')[0].split('.')[-1]}{by}"
-        return lead, f"; nothing was found in {calls}", False
+        error = f"{raised.split(':')[0].split('.')[-1]}{by}"
+        if not any(one.failure for one in outcomes):
+            return f"no finding explains {error}", f"; nothing was found in {calls}", False
+        made = recording.summary.backward_calls
+        rest = f"nothing else was found in {calls}" if made else "no backward call was made"
+        return f"the script ended with {error}", f"; {rest}", False
     if not all(one.finished and not one.exit_status for one in outcomes):
         return "nothing found", f" in {calls}, until the run ended", False
     if unclear := _too_short(recording.summary):
@@ -175,8 +179,7 @@ def safety_of(fix: Fix) -> str:
 
 def proof_of(fix: Fix) -> str:
     """Return what became of a fix when it was tried; empty where it has no edit to be tried."""
-    words = {Proof.HELD: "tried", Proof.TRAINS_OTHERWISE: "tried: it trains otherwise"}
-    return words.get(fix.proof, "not tried") if fix.edits else ""
+    return PROOFS[fix.proof] if fix.edits else ""
 
 
 def proposed(fix: Fix) -> str:

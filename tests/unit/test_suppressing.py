@@ -19,7 +19,7 @@ from gradscope.model import (
     Site,
     Summary,
 )
-from gradscope.render.machine import writer
+from gradscope.render.machine import WRITERS
 from gradscope.render.printing import report_text
 from gradscope.rules.settings import (
     DEFAULTS,
@@ -207,15 +207,15 @@ def test_every_format_shows_what_is_suppressed_as_such(recording: Recording) -> 
     assert "1 error, 1 suppressed in 4 backward calls" in text
     assert "GS303]: " not in text
     assert "explain GS101" in text
-    found = json.loads(writer(Format.JSON)(judged))["findings"]
+    found = json.loads(WRITERS[Format.JSON](judged))["findings"]
     why = "by `# gradscope: ignore[GS303, GS101]`"
     assert [one["suppression"] for one in found] == [{"kind": "inSource", "reason": why}, None]
-    results = json.loads(writer(Format.SARIF)(judged))["runs"][0]["results"]
+    results = json.loads(WRITERS[Format.SARIF](judged))["runs"][0]["results"]
     assert results[0]["suppressions"] == [
         {"kind": "inSource", "justification": f"suppressed {why}"}
     ]
     assert "suppressions" not in results[1]
-    assert writer(Format.GITHUB)(judged).count("::error") == 1
+    assert WRITERS[Format.GITHUB](judged).count("::error") == 1
     everything = Suppressor(DEFAULTS.overridden(ignore=["GS101"])).of_findings(recording)
     assert "no finding, 2 suppressed in 4 backward calls" in report_text(everything)
     assert not any(map(FailOn.ADVICE.includes, everything.findings))

@@ -40,7 +40,7 @@ from gradscope.render.machine import dumped, keys, plain
 from gradscope.render.memory import Largest, Storage, by, growing, largest
 from gradscope.render.text.report import tally
 from gradscope.render.text.tables import Words
-from gradscope.render.wording import failures, nothing_found
+from gradscope.render.wording import PROOFS, SAFETIES, failures, nothing_found
 
 LAST = ("canvas.js", "report.js")
 """Scripts that use others at once: a class of another file, and all that makes the page."""
@@ -103,10 +103,12 @@ def _all_looks() -> dict[str, theme.Style]:
 
 
 def _looks() -> dict[str, Any]:
-    """Return words, symbols and line styles of the states; the style sheet has their colours."""
+    """Return words, symbols and line styles of the states, and the words for fixes; the style sheet
+    has the colours.
+    """
     told, styles = ("word", "symbol", "dash", "meaning"), _all_looks().items()
     looks = {key: {name: getattr(look, name) for name in told} for key, look in styles}
-    return {"looks": looks, "nodeStates": [state.value for state in NodeState]}
+    return {"looks": looks, "nodeStates": list(NodeState), "safeties": SAFETIES, "proofs": PROOFS}
 
 
 def _state_colours() -> str:
@@ -143,8 +145,6 @@ MAX_LARGEST = 25  # saved tensors of the largest graph that are listed, those of
 MAX_LINE = 240  # characters of a source line: generated code has lines of thousands
 CONTEXT_LINES = 2  # above and below a line that is shown
 
-Json = Any
-"""What the json module takes; Python's types cannot express it."""
 
 _LEFT_OUT = {
     Header: {"cwd", "code"},
@@ -173,7 +173,7 @@ class Sites:
         """Return line ``number`` (1-based) of ``file``; empty where it is not known."""
         return line_at(_split(self._sources.get(file, "")), number)[:MAX_LINE]
 
-    def plain(self, value: Any) -> Json:
+    def plain(self, value: Any) -> Any:
         """Return a value of the model as the page reads it: its sites as numbers."""
         return plain(value, _LEFT_OUT, self._shown)
 
@@ -186,7 +186,7 @@ class Sites:
                 return {**asdict(value), "before": before}
         return value
 
-    def all(self) -> list[Json]:
+    def all(self) -> list[Any]:
         """Return the sites in the order of their numbers, each with the lines around it."""
         return [{**asdict(site), "lines": self._near(site)} for site in self._numbers]
 
@@ -198,7 +198,7 @@ class Sites:
         return lines if any(text for _, text in lines) else []
 
 
-def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
+def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Any]:
     """Return everything but the graphs; ``embedded`` names those that the page brings along."""
     sites = Sites(recording.sources, CONTEXT_LINES)
     graph = largest(recording)
@@ -224,7 +224,7 @@ def page_data(recording: Recording, embedded: Iterable[int]) -> dict[str, Json]:
     }
 
 
-def _trains(recording: Recording, sites: Sites) -> dict[str, Json] | None:
+def _trains(recording: Recording, sites: Sites) -> dict[str, Any] | None:
     """Return who trains what, in words."""
     table = recording.summary.training.table
     if table is None:
@@ -244,7 +244,7 @@ def _trains(recording: Recording, sites: Sites) -> dict[str, Json] | None:
     return {**about, "rows": rows, "calls": calls}
 
 
-def _track(name: str, own: Recording, sites: Sites) -> dict[str, Json]:
+def _track(name: str, own: Recording, sites: Sites) -> dict[str, Any]:
     """Return the timeline of one process."""
     return {
         "name": name,
@@ -284,7 +284,7 @@ def verdict(recording: Recording) -> dict[str, str]:
     return {"level": level, "headline": nothing[:1].upper() + nothing[1:], "detail": detail}
 
 
-def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Json]:
+def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Any]:
     """Return one graph by columns."""
     sites = Sites(sources, 0)
     return {
@@ -299,7 +299,7 @@ def graph_data(graph: Graph, sources: dict[str, str]) -> dict[str, Json]:
     }
 
 
-def _columns(kind: type, things: Sequence[Any], sites: Sites) -> dict[str, list[Json]]:
+def _columns(kind: type, things: Sequence[Any], sites: Sites) -> dict[str, list[Any]]:
     """Return each field's values, which pack better than objects: equal ones follow each other."""
     return {
         key: [sites.plain(getattr(one, name)) for one in things]
@@ -307,7 +307,7 @@ def _columns(kind: type, things: Sequence[Any], sites: Sites) -> dict[str, list[
     }
 
 
-def flames(graph: Largest, sites: Sites) -> dict[str, Json]:
+def flames(graph: Largest, sites: Sites) -> dict[str, Any]:
     """Return what the largest graph saved, of which the page makes trees and tables."""
 
     def key(one: Storage) -> tuple[str, str, tuple[int, ...], str]:
@@ -326,7 +326,7 @@ def flames(graph: Largest, sites: Sites) -> dict[str, Json]:
     }
 
 
-def _heaviest(graph: Largest, sites: Sites) -> list[Json]:
+def _heaviest(graph: Largest, sites: Sites) -> list[Any]:
     """Return the saved tensors of the largest graph that weigh most."""
     heaviest = sorted(graph.saved, key=lambda one: -one.tensor.nbytes)
     return [
@@ -396,10 +396,8 @@ def lifetimes(recording: Recording) -> tuple[Bar, ...]:
             ended = _folded_until(recording, row, end)
         elif call.retained_bytes:
             kept = _kept_until(recording, row, end)
-        if call.graph is not None and call.graph in lane_of:
-            built, lane = call.started, lane_of[call.graph]
-        else:
-            built = call.started
+        built, lane = call.started, lane_of.get(call.graph)
+        if lane is None or call.graph is None:
             if call.count == 1 and call.parent is None:  # built since the call before ended
                 before = bisect_right(ends, built)
                 built = ends[before - 1] if before else 0.0

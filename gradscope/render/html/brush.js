@@ -1,22 +1,18 @@
 // Follows the pointer and the keyboard over the timeline; a brush selects calls.
 
 function listenToTimeline(drawing) {
-  const at = (event) => {
-    const box = drawing.getBoundingClientRect();
-    return [event.clientX - box.left, event.clientY - box.top];
-  };
-  const brush = () => byId("timeline-brush");
+  const brush = byId("timeline-brush");
   drawing.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
-    timeline.drag = at(event)[0];
+    [timeline.drag] = pointIn(drawing, event);
     if (event.pointerType === "mouse") drawing.setPointerCapture(event.pointerId);
   });
   drawing.addEventListener("pointermove", (event) => {
-    const [px, py] = at(event);
+    const [px, py] = pointIn(drawing, event);
     if (timeline.drag !== null && Math.abs(px - timeline.drag) > 4) {
-      brush().setAttribute("x", Math.min(px, timeline.drag));
-      brush().setAttribute("width", Math.abs(px - timeline.drag));
-      brush().setAttribute("visibility", "visible");
+      brush.setAttribute("x", Math.min(px, timeline.drag));
+      brush.setAttribute("width", Math.abs(px - timeline.drag));
+      brush.setAttribute("visibility", "visible");
       tip.hide();
       return;
     }
@@ -39,10 +35,10 @@ function listenToTimeline(drawing) {
     );
   });
   drawing.addEventListener("pointerup", (event) => {
-    const [px, py] = at(event);
+    const [px, py] = pointIn(drawing, event);
     const from = timeline.drag;
     timeline.drag = null;
-    brush().setAttribute("visibility", "hidden");
+    brush.setAttribute("visibility", "hidden");
     if (from === null) return;
     if (Math.abs(px - from) > 4) {
       const { x } = timeline.scale;
@@ -54,7 +50,7 @@ function listenToTimeline(drawing) {
   });
   drawing.addEventListener("pointercancel", () => {
     timeline.drag = null;
-    brush().setAttribute("visibility", "hidden");
+    brush.setAttribute("visibility", "hidden");
   });
   drawing.addEventListener("pointerleave", () => tip.hide());
   drawing.addEventListener("keydown", (event) => {
@@ -88,12 +84,11 @@ function brushCalls(rows, chosen = rows[0]) {
   page.brushed = rows;
   const note = byId("brush-note");
   note.hidden = false;
+  const calls = rows.reduce((sum, call) => sum + call.count, 0);
+  const freed = rows.reduce((sum, call) => sum + call.freed_bytes * call.count, 0);
   note.replaceChildren(
-    `${counted(
-      rows.reduce((sum, call) => sum + call.count, 0),
-      "call",
-    )} selected, ${bytes(rows.reduce((sum, call) => sum + call.freed_bytes * call.count, 0))} freed. `,
-    el("button", { type: "button", onclick: () => (clearBrush(), byId("timeline-svg").focus()) }, "Clear"),
+    `${counted(calls, "call")} selected, ${bytes(freed)} freed. `,
+    button("Clear", () => (clearBrush(), byId("timeline-svg").focus())),
   );
   page.changed({ brush: true });
   page.selectCall(chosen);
@@ -127,12 +122,4 @@ function rowAt(px, py) {
   return best;
 }
 
-function sampleAt(time) {
-  const { samples } = page.track;
-  let found = null;
-  for (const sample of samples) {
-    if (sample[0] > time) break;
-    found = sample;
-  }
-  return found;
-}
+const sampleAt = (time) => page.track.samples.findLast((sample) => sample[0] <= time);

@@ -26,10 +26,7 @@ class GraphCanvas extends GraphPainter {
       ? new Set(this.marks.nodes.filter((node) => node < graph.count).map((node) => graph.boxNumbers[node]))
       : null;
     this.near = new Set();
-    this.selectedBox =
-      this.selected === null
-        ? -1
-        : (this.graph.boxOf.get(this.selected) ?? (this.selected >= 0 ? graph.boxNumbers[this.selected] : -1));
+    this.selectedBox = graph.boxOf.get(this.selected) ?? graph.boxNumbers[this.selected] ?? -1;
     for (const edge of this.scene.edges) {
       edge.near = edge.from === this.selectedBox || edge.to === this.selectedBox;
       if (edge.near) this.near.add(edge.from).add(edge.to);

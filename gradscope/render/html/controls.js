@@ -1,8 +1,7 @@
 // The toolbar, the pointer and the keyboard around the canvas.
 
 function buildToolbar() {
-  const button = (id, text, title, onclick, extra = {}) =>
-    el("button", { type: "button", id, title, onclick, ...extra }, text);
+  const tool = (id, text, title, onclick, more = {}) => button(text, onclick, { id, title, ...more });
   const relayout = (change) => () => {
     change(stage.graph);
     stage.canvas.selected = null;
@@ -33,24 +32,14 @@ function buildToolbar() {
     el("div", { class: "search" }, field, el("kbd", { "aria-hidden": "true" }, "/")),
     el("span", { id: "search-note", class: "note", "aria-live": "polite" }),
     el("span", { class: "grow" }),
-    button("shared", "Shared part", "", toggleShared, { "aria-pressed": "false" }),
-    button(
-      "open-all",
-      "Open all",
-      "Open every module group",
-      relayout((graph) => graph.openAll()),
-    ),
-    button(
-      "close-all",
-      "Close all",
-      "Close every module group",
-      relayout((graph) => graph.closeAll()),
-    ),
+    tool("shared", "Shared part", "", toggleShared, { "aria-pressed": "false" }),
+    tool("open-all", "Open all", "Open every module group", relayout((graph) => graph.openAll())),
+    tool("close-all", "Close all", "Close every module group", relayout((graph) => graph.closeAll())),
   );
   byId("graph-zoom").append(
-    button("zoom-in", "+", "Zoom in (+)", () => stage.canvas.zoom(1.3), { "aria-label": "Zoom in" }),
-    button("zoom-out", "−", "Zoom out (−)", () => stage.canvas.zoom(1 / 1.3), { "aria-label": "Zoom out" }),
-    button("fit", "Fit", "Fit the whole graph (0)", () => stage.canvas.fit()),
+    tool("zoom-in", "+", "Zoom in (+)", () => stage.canvas.zoom(1.3), { "aria-label": "Zoom in" }),
+    tool("zoom-out", "−", "Zoom out (−)", () => stage.canvas.zoom(1 / 1.3), { "aria-label": "Zoom out" }),
+    tool("fit", "Fit", "Fit the whole graph (0)", () => stage.canvas.fit()),
   );
   const key = (state) => {
     const shape = svg("path", { "fill-rule": "evenodd" });
@@ -65,10 +54,7 @@ function buildToolbar() {
 function listenToCanvas() {
   const { canvas: view } = stage;
   const { canvas } = view;
-  const at = (event) => {
-    const box = canvas.getBoundingClientRect();
-    return [event.clientX - box.left, event.clientY - box.top];
-  };
+  const at = (event) => pointIn(canvas, event);
   canvas.addEventListener("pointerdown", (event) => {
     canvas.setPointerCapture(event.pointerId);
     stage.pointers.set(event.pointerId, at(event));
@@ -172,16 +158,7 @@ function hover(event, px, py) {
     event.clientX,
     event.clientY,
     el("div", {}, el("b", {}, graph.titleOf(item)), " ", stateTag(graph.stateOf(item))),
-    ...saved
-      .slice(0, 4)
-      .map((tensor) =>
-        el(
-          "div",
-          {},
-          el("code", {}, `${tensor.name ? `${tensor.name} ` : ""}${tensor.kind}`),
-          ` ${bytes(tensor.bytes)}`,
-        ),
-      ),
+    ...saved.slice(0, 4).map((tensor) => el("div", {}, el("code", {}, tensor.label), ` ${bytes(tensor.nbytes)}`)),
     saved.length > 4 ? el("div", { class: "muted" }, `and ${saved.length - 4} more`) : "",
     site ? el("div", { class: "muted" }, site.place, site.text ? el("code", {}, ` ${site.text.trim()}`) : "") : "",
   );

@@ -2,28 +2,21 @@
 
 const byId = (id) => document.getElementById(id);
 
-/** An element; text children become text nodes, so no string of the program is ever read as markup. */
-function el(tag, properties = {}, ...children) {
-  const element = document.createElement(tag);
+/** An element filled; text children become text nodes, so no string of the program is ever read as markup. */
+function filled(element, properties, children) {
   for (const [name, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
-    if (name === "class") element.className = value;
-    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else element.setAttribute(name, value === true ? "" : value);
   }
   element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
   return element;
 }
 
-/** An SVG element. */
-function svg(tag, attributes = {}, ...children) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined) element.setAttribute(name, value);
-  }
-  element.append(...children);
-  return element;
-}
+const el = (tag, properties = {}, ...children) => filled(document.createElement(tag), properties, children);
+
+const SVG = "http://www.w3.org/2000/svg";
+const svg = (tag, properties = {}, ...children) => filled(document.createElementNS(SVG, tag), properties, children);
 
 const digits = new Intl.NumberFormat("en-US");
 const count = (number) => digits.format(number);
@@ -50,6 +43,44 @@ function seconds(duration) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+const button = (text, onclick, more = {}) => el("button", { type: "button", onclick, ...more }, text);
+const linkButton = (text, onclick) => button(text, onclick, { class: "link" });
+
+/** Fill a box with buttons of which one is pressed; `choices` are [value, text, title]. */
+function segmented(box, choices, chosen, choose) {
+  const press = (value) =>
+    choices.forEach(([each], index) => box.children[index].setAttribute("aria-pressed", String(each === value)));
+  box.append(...choices.map(([value, text, title]) => button(text, () => (press(value), choose(value)), { title })));
+  press(chosen);
+}
+
+const MOST_ITEMS = 12;
+
+/** The first of many items as a list, and how many more there are. */
+function shortList(items, itemOf, kind = "plain") {
+  const more = items.length - MOST_ITEMS;
+  return el(
+    "ul",
+    { class: kind },
+    [...items].slice(0, MOST_ITEMS).map((item) => el("li", {}, itemOf(item))),
+    more > 0 ? el("li", { class: "muted" }, `and ${count(more)} more`) : "",
+  );
+}
+
+/** Names with values; a pair without a value is left out, and each stands in a box of its own in a `wide` list. */
+function facts(pairs, wide = false) {
+  const told = pairs.filter((pair) => pair && pair[1] !== null && pair[1] !== "");
+  const items = told.map(([name, ...value]) => [el("dt", {}, name), el("dd", {}, ...value)]);
+  if (wide) return el("dl", { class: "facts wide" }, items.map((item) => el("div", {}, item)));
+  return el("dl", { class: "facts" }, items.flat());
+}
+
+/** Where the pointer is within an element. */
+function pointIn(element, event) {
+  const box = element.getBoundingClientRect();
+  return [event.clientX - box.left, event.clientY - box.top];
+}
+
 /** A sentence in which what stands between backticks is code. */
 const prose = (text) => text.split("`").map((part, index) => (index % 2 ? el("code", {}, part) : part));
 
@@ -69,25 +100,17 @@ const shortFile = (file) => (file.startsWith(page.folder) ? file.slice(page.fold
 function siteOf(number, sites = page.data.sites) {
   const site = sites[number];
   if (!site) return null;
-  const { file, line, column, end_line: endLine, end_column: endColumn, function: func, cell, lines } = site;
+  const { line, column, cell, lines } = site;
+  const file = shortFile(site.file);
   const place = cell ? `Cell ${cell}, line ${line}` : `${file.split(/[\\/]/).pop()}:${line}`;
-  return {
-    file: shortFile(file),
-    line,
-    column,
-    endLine,
-    endColumn,
-    func,
-    lines,
-    text: lines.find(([at]) => at === line)?.[1] ?? "",
-    place,
-    where: cell ? place : `${shortFile(file)}:${line}:${column}`,
-  };
+  const text = lines.find(([at]) => at === line)?.[1] ?? "";
+  return { ...site, file, text, place, where: cell ? place : `${file}:${line}:${column}` };
 }
 
 function callOf(row, index) {
   const call = { ...row, row: index, site: siteOf(row.location) };
-  call.title = call.count > 1 ? `Calls ${count(call.number)}–${count(call.last_number)}` : `Call ${count(call.number)}`;
+  call.numbers = call.count > 1 ? `${count(call.number)}–${count(call.last_number)}` : count(call.number);
+  call.title = `${call.count > 1 ? "Calls" : "Call"} ${call.numbers}`;
   call.verb = call.kind === "grad" ? "autograd.grad()" : call.kind.includes("(") ? call.kind : `${call.kind}()`;
   return call;
 }
@@ -151,26 +174,26 @@ function refill(box, ...content) {
   if (held) ([...box.querySelectorAll("button, [tabindex]")].find(alike) ?? box).focus({ preventScroll: true });
 }
 
+const chip = (text) => el("code", { class: "chip" }, text);
+const icon = (state) => el("i", { "aria-hidden": "true" }, look(state).symbol);
+const badge = (state, word) => el("span", { class: `badge state-${state}` }, icon(state), word);
+
 /** Symbol and word of a state: never colour alone. */
 function stateTag(state) {
-  const { symbol, word, meaning } = look(state);
-  return el(
-    "span",
-    { class: `state state-${state}`, title: meaning },
-    el("i", { "aria-hidden": "true" }, symbol),
-    word,
-  );
+  const { word, meaning } = look(state);
+  return el("span", { class: `state state-${state}`, title: meaning }, icon(state), word);
 }
 
 function siteLink(site) {
-  return el("span", { class: "place", title: `${site.where} in ${site.func}` }, site.place);
+  return el("span", { class: "place", title: `${site.where} in ${site.function}` }, site.place);
 }
 
 /** One line of source, the concerned columns marked. */
 function markedLine(text, site) {
-  const last = site.endLine > site.line || site.endColumn <= site.column ? text.trimEnd().length : site.endColumn - 1;
+  const { line, column, end_line: endLine, end_column: end } = site;
+  const last = endLine > line || end <= column ? text.trimEnd().length : end - 1;
   const letters = [...text];
-  const from = Math.min(site.column - 1, letters.length);
+  const from = Math.min(column - 1, letters.length);
   const to = Math.max(from, Math.min(last, letters.length));
   return [
     letters.slice(0, from).join(""),
@@ -184,22 +207,21 @@ function indentOf(lines) {
   return Math.min(...lines.filter((text) => text.trim()).map((text) => text.search(/\S/)));
 }
 
+const sourceRow = (number, here, code) =>
+  el("span", { class: here ? "row here" : "row" }, el("i", {}, String(number)), el("code", {}, code));
+
+const figure = (head, rows) =>
+  el("figure", { class: "snippet" }, el("figcaption", {}, head), rows.length ? el("pre", { tabindex: "0" }, rows) : "");
+
 /** The lines around a site; without source the place alone. */
 function snippet(site) {
-  const head = el("figcaption", {}, el("b", {}, site.where), ` in ${site.func}`);
   const indent = indentOf(site.lines.map(([, text]) => text));
+  const shown = { ...site, column: site.column - indent, end_column: site.end_column - indent };
   const rows = site.lines.map(([number, text]) => {
-    const here = number === site.line;
-    const shown = { ...site, column: site.column - indent, endColumn: site.endColumn - indent };
-    const code = text.slice(indent);
-    return el(
-      "span",
-      { class: here ? "row here" : "row" },
-      el("i", {}, String(number)),
-      el("code", {}, here ? markedLine(code, shown) : code),
-    );
+    const [here, code] = [number === site.line, text.slice(indent)];
+    return sourceRow(number, here, here ? markedLine(code, shown) : code);
   });
-  return el("figure", { class: "snippet" }, head, rows.length ? el("pre", { tabindex: "0" }, rows) : "");
+  return figure([el("b", {}, site.where), ` in ${site.function}`], rows);
 }
 
 const tip = {

@@ -10,147 +10,73 @@ function showDetails(item) {
   box.scrollTop = 0;
 }
 
-const facts = (...pairs) =>
-  el(
-    "dl",
-    { class: "facts" },
-    pairs
-      .filter((pair) => pair && pair[1] !== null && pair[1] !== "")
-      .flatMap(([name, ...value]) => [el("dt", {}, name), el("dd", {}, ...value)]),
-  );
+/** A link to a node, with its state. */
+const nodeItem = (graph, node) => [
+  linkButton(graph.titleOf(node), () => selectNode(node, true)),
+  " ",
+  stateTag(graph.stateOf(node)),
+];
+
+/** How many nodes of a group there are, what they hold, and in which states they are. */
+function sumFacts({ nodes, bytes: size, states }) {
+  const found = page.theme.nodeStates.filter((state) => states[state]);
+  const items = found.map((state) => el("li", {}, stateTag(state), ` ${count(states[state])}`));
+  return [
+    ["Nodes", count(nodes)],
+    ["Saved", bytes(size)],
+    ["States", el("ul", { class: "plain" }, items)],
+  ];
+}
 
 function graphDetails(graph, marks) {
-  const whole = graph.groups[0];
-  const states = page.theme.nodeStates.filter((state) => whole.states[state]);
   const leaves = graph.node.variable_label.filter((label) => label !== null).length;
+  const root = ({ node, name, label: kind }) => {
+    const link = linkButton(name || graph.nameOf(node), () => selectNode(node, true));
+    return el("li", {}, link, kind ? ` ${kind}` : "");
+  };
   return [
     marks && marks.text ? el("p", { class: `marks level-${marks.level}` }, el("b", {}, prose(marks.text))) : "",
     marks ? el("h3", {}, "Marked") : "",
-    marks
-      ? el(
-          "ul",
-          { class: "plain marked" },
-          marks.nodes.slice(0, 12).map((node) =>
-            el(
-              "li",
-              {},
-              linkButton(graph.titleOf(node), () => selectNode(node, true)),
-              " ",
-              stateTag(graph.stateOf(node)),
-            ),
-          ),
-          marks.nodes.length > 12 ? el("li", { class: "muted" }, `and ${count(marks.nodes.length - 12)} more`) : "",
-        )
-      : "",
+    marks ? shortList(marks.nodes, (node) => nodeItem(graph, node), "plain marked") : "",
     el("h3", {}, "This graph"),
-    facts(
-      ["Nodes", count(graph.count)],
-      ["Saved", bytes(whole.bytes)],
-      [
-        "States",
-        el(
-          "ul",
-          { class: "plain" },
-          states.map((state) => el("li", {}, stateTag(state), ` ${count(whole.states[state])}`)),
-        ),
-      ],
+    facts([
+      ...sumFacts(graph.groups[0]),
       leaves ? ["Leaves", `${count(leaves)}, where gradients arrive`] : null,
-      [
-        "Roots",
-        el(
-          "ul",
-          { class: "plain" },
-          graph.roots.map(({ node, name, label: kind }) =>
-            el(
-              "li",
-              {},
-              linkButton(name || graph.nameOf(node), () => selectNode(node, true)),
-              kind ? ` ${kind}` : "",
-            ),
-          ),
-        ),
-      ],
+      ["Roots", el("ul", { class: "plain" }, graph.roots.map(root))],
       graph.sharedNodes && graph.sharedNodes.length
         ? ["Shared", `${counted(graph.sharedNodes.length, "node")} reached from more than one root`]
         : null,
-    ),
+    ]),
     el("p", { class: "hint" }, "Select a node to see what it saved, and which line made it. Gradients flow downwards."),
   ].filter(Boolean);
 }
 
 function groupDetails(graph, group) {
-  const open = graph.open.has(group.index);
+  const words = graph.open.has(group.index) ? "Close the group" : "Open the group";
   return [
     el("h3", {}, group.label),
-    facts(
+    facts([
       group.module_class ? ["Module", group.module_class] : null,
       group.path ? ["Path", el("code", {}, group.path)] : null,
-      ["Nodes", count(group.nodes)],
-      ["Saved", bytes(group.bytes)],
-      [
-        "States",
-        el(
-          "ul",
-          { class: "plain" },
-          page.theme.nodeStates
-            .filter((state) => group.states[state])
-            .map((state) => el("li", {}, stateTag(state), ` ${count(group.states[state])}`)),
-        ),
-      ],
-    ),
-    el(
-      "div",
-      { class: "actions" },
-      el(
-        "button",
-        { type: "button", onclick: () => toggleGroup(group.index) },
-        open ? "Close the group" : "Open the group",
-      ),
-    ),
+      ...sumFacts(group),
+    ]),
+    el("div", { class: "actions" }, button(words, () => toggleGroup(group.index))),
   ];
 }
 
 function nodeDetails(graph, node) {
   const state = graph.stateOf(node);
   const site = graph.siteAt(node);
+  const line = site?.text ? [sourceRow(site.line, true, site.text.trim())] : [];
   const saved = graph.savedOf(node);
-  const neighbour = (other, note) =>
-    el(
-      "li",
-      {},
-      linkButton(graph.titleOf(other), () => selectNode(other, true)),
-      " ",
-      stateTag(graph.stateOf(other)),
-      note ? el("span", { class: "muted" }, ` ${note}`) : "",
-    );
-  const listed = (edges, other, note) => [...edges].slice(0, 12).map((e) => neighbour(other(e), note(e)));
-  const next = graph.outgoing(node);
-  const from = graph.incoming(node);
-  const more = (edges) =>
-    edges.length > 12 ? el("li", { class: "muted" }, `and ${count(edges.length - 12)} more`) : "";
+  const { source, target, input_nr: inputs } = graph.edge;
+  const neighbours = (title, edges, itemOf) => (edges.length ? [el("h4", {}, title), shortList(edges, itemOf)] : []);
+  const input = (e) => (inputs[e] ? el("span", { class: "muted" }, ` input ${inputs[e]}`) : "");
   return [
     el("h3", {}, graph.titleOf(node)),
     el("p", { class: "states" }, stateTag(state), graph.isLeaf(node) ? ` ${graph.node.variable_label[node]}` : ""),
-    site
-      ? el(
-          "div",
-          { class: "made" },
-          el("b", {}, "made at"),
-          el(
-            "figure",
-            { class: "snippet" },
-            el("figcaption", {}, `${site.where} in ${site.func}`),
-            site.text
-              ? el(
-                  "pre",
-                  { tabindex: "0" },
-                  el("span", { class: "row here" }, el("i", {}, String(site.line)), el("code", {}, site.text.trim())),
-                )
-              : "",
-          ),
-        )
-      : "",
-    facts(
+    site ? el("div", { class: "made" }, el("b", {}, "made at"), figure(`${site.where} in ${site.function}`, line)) : "",
+    facts([
       graph.isLeaf(node) ? ["Node", graph.nameOf(node)] : null,
       graph.node.module[node] ? ["Module", el("code", {}, graph.node.module[node])] : null,
       graph.node.differentiates[node] ? ["Differentiates", el("code", {}, graph.node.differentiates[node])] : null,
@@ -165,39 +91,15 @@ function nodeDetails(graph, node) {
           ],
       graph.node.sequence_nr[node] === null ? null : ["Sequence number", String(graph.node.sequence_nr[node])],
       graph.node.will_run[node] ? null : ["In this call", "not run: on no path to the inputs asked for"],
-    ),
+    ]),
     saved.length ? el("h4", {}, "Saved tensors") : "",
     saved.length
       ? el("ul", { class: "saved" }, saved.map(savedItem))
       : graph.isLeaf(node)
         ? ""
         : el("p", { class: "muted" }, "Saved nothing, so it can be run backward any number of times."),
-    next.length ? el("h4", {}, "Next functions") : "",
-    next.length
-      ? el(
-          "ul",
-          { class: "plain" },
-          listed(
-            next,
-            (e) => graph.edge.target[e],
-            (e) => (graph.edge.input_nr[e] ? `input ${graph.edge.input_nr[e]}` : ""),
-          ),
-          more(next),
-        )
-      : "",
-    from.length ? el("h4", {}, "Gradient comes from") : "",
-    from.length
-      ? el(
-          "ul",
-          { class: "plain" },
-          listed(
-            from,
-            (e) => graph.edge.source[e],
-            () => "",
-          ),
-          more(from),
-        )
-      : "",
+    ...neighbours("Next functions", graph.outgoing(node), (e) => [...nodeItem(graph, target[e]), input(e)]),
+    ...neighbours("Gradient comes from", graph.incoming(node), (e) => nodeItem(graph, source[e])),
   ].filter(Boolean);
 }
 
@@ -214,7 +116,7 @@ function freedByLink(number) {
 
 function savedItem(tensor) {
   const notes = [
-    tensor.source || (tensor.parameter ? "parameter" : null),
+    tensor.source || (tensor.is_parameter ? "parameter" : null),
     tensor.device === "cpu" ? null : tensor.device,
     tensor.version ? `version ${tensor.version}` : null,
     tensor.site ? tensor.site.place : null,
@@ -223,7 +125,7 @@ function savedItem(tensor) {
     "li",
     {},
     el("code", {}, tensor.name ? el("b", {}, tensor.name) : "", tensor.name ? " " : "", tensor.kind),
-    el("span", { class: "size" }, bytes(tensor.bytes)),
+    el("span", { class: "size" }, bytes(tensor.nbytes)),
     el("div", {}, stateTag(tensor.state), notes.length ? el("span", { class: "muted" }, ` ${notes.join(", ")}`) : ""),
   );
 }
@@ -239,10 +141,7 @@ function showNodesTable() {
         [
           "Saved",
           (node) =>
-            graph
-              .savedOf(node)
-              .map((tensor) => `${tensor.name ? `${tensor.name} ` : ""}${tensor.kind}`)
-              .join(", ") ||
+            graph.savedOf(node).map((tensor) => tensor.label).join(", ") ||
             (graph.node.variable_label[node] ?? "nothing"),
         ],
         ["Bytes", (node) => (graph.bytesOf(node) ? bytes(graph.bytesOf(node)) : ""), true],

@@ -105,12 +105,7 @@ function cardOf({ severity, word, code, message, times, location, id, open }, ..
     el(
       "summary",
       {},
-      el(
-        "span",
-        { class: `badge state-${severity}` },
-        el("i", { "aria-hidden": "true" }, look(severity).symbol),
-        word,
-      ),
+      badge(severity, word),
       code ? el("span", { class: "code" }, code) : "",
       el("span", { class: "message" }, prose(message)),
       times > 1 ? el("span", { class: "times", title: "how often it was met" }, `×${count(times)}`) : "",
@@ -174,50 +169,37 @@ function stepsOf({ location, label, related }) {
   return el("ol", { class: "steps" }, steps);
 }
 
+const CERTAINTY = {
+  certain: "certain: the engine raises",
+  predicted: "predicted from the code",
+  observed: "observed",
+};
+
 function findingBody(finding) {
-  const fact = (label, ...value) => [el("dt", {}, label), el("dd", {}, ...value)];
-  const chips = (values) => values.map((value) => el("code", { class: "chip" }, value));
-  const facts = [
-    [
-      "How sure",
-      { certain: "certain: the engine raises", predicted: "predicted from the code", observed: "observed" }[
-        finding.certainty
-      ],
-    ],
+  const told = [
+    ["How sure", CERTAINTY[finding.certainty]],
     finding.backward_call ? ["Backward call", count(finding.backward_call)] : null,
-    finding.processes.length ? ["Met in", ...chips(finding.processes)] : null,
-    finding.nodes.length ? ["Nodes", ...chips(finding.nodes)] : null,
-    finding.saved.length ? ["Saved tensors", ...chips(finding.saved)] : null,
+    finding.processes.length ? ["Met in", ...finding.processes.map(chip)] : null,
+    finding.nodes.length ? ["Nodes", ...finding.nodes.map(chip)] : null,
+    finding.saved.length ? ["Saved tensors", ...finding.saved.map(chip)] : null,
     finding.bytes ? ["Bytes", bytes(finding.bytes)] : null,
     finding.count > 1 ? ["Met", `${count(finding.count)} times`] : null,
     finding.came_true ? ["Outcome", "came true: the backward call failed"] : null,
     finding.withdrawn ? ["Outcome", `withdrawn: ${finding.withdrawn}`] : null,
     finding.suppression ? ["Suppressed", finding.suppression.reason] : null,
     finding.missed ? ["Outcome", "gradscope did not call this before the engine did; please report it"] : null,
-  ].filter(Boolean);
+  ];
   const call = callWithNumber(finding.backward_call, trackOf(finding).calls);
+  const goToCall = () => {
+    page.selectTrack(trackOf(finding));
+    page.selectCall(call);
+    scrollTo("timeline");
+  };
   const actions = [
     finding.graph_nodes.length && page.data.graphs[finding.graph]
-      ? el(
-          "button",
-          { type: "button", class: "primary", onclick: () => showFindingNodes(finding, true) },
-          "Show in the graph",
-        )
+      ? button("Show in the graph", () => showFindingNodes(finding, true), { class: "primary" })
       : "",
-    call
-      ? el(
-          "button",
-          {
-            type: "button",
-            onclick: () => {
-              page.selectTrack(trackOf(finding));
-              page.selectCall(call);
-              scrollTo("timeline");
-            },
-          },
-          `Show call ${count(finding.backward_call)}`,
-        )
-      : "",
+    call ? button(`Show call ${count(finding.backward_call)}`, goToCall) : "",
   ];
   return [
     stepsOf(finding),
@@ -226,22 +208,14 @@ function findingBody(finding) {
       { class: "aside" },
       finding.fix ? fixBox(finding.fix, finding.alternatives) : "",
       finding.untried ? el("p", { class: "untried" }, ...prose(finding.untried)) : "",
-      el(
-        "dl",
-        { class: "facts" },
-        facts.flatMap(([label, ...value]) => fact(label, ...value)),
-      ),
+      facts(told),
       el("div", { class: "actions" }, actions),
       el("p", { class: "explain" }, "More: ", el("code", {}, `gradscope explain ${finding.code}`)),
     ),
   ];
 }
 
-const PROOF = {
-  held: "tried",
-  untried: "not tried",
-  "trains-otherwise": "tried: it trains otherwise",
-};
+
 
 /** The fix to choose, with its reason, effects and edits, and below what else could be done. */
 function fixBox(fix, alternatives) {
@@ -249,29 +223,24 @@ function fixBox(fix, alternatives) {
     "div",
     { class: "fix" },
     el("h3", {}, "Fix", safety(fix)),
-    el("p", {}, prose(fix.message)),
-    meaning(fix),
-    editsOf(fix),
-    alternatives.length
-      ? [el("h3", { class: "instead" }, "Instead"), ...alternatives.map(alternative)]
-      : "",
+    ...inFull(fix),
+    alternatives.length ? [el("h3", { class: "instead" }, "Instead"), ...alternatives.map(alternative)] : "",
   );
 }
 
-const SAFETIES = {
-  "machine-applicable": "ready to apply",
-  "maybe-incorrect": "check it first",
-};
-
 const safety = (fix) => {
-  const known = [fix.edits.length ? PROOF[fix.proof] : "", SAFETIES[fix.applicability]];
+  const { proofs, safeties } = page.theme;
+  const known = [fix.edits.length ? proofs[fix.proof] : "", safeties[fix.applicability]];
   const said = known.filter(Boolean).join(", ");
   return said ? el("span", { class: "safety" }, said) : "";
 };
 
-const meaning = (fix) => [
+/** What a fix does, why, what it means, and its edits. */
+const inFull = (fix) => [
+  el("p", {}, prose(fix.message)),
   fix.reason ? el("p", { class: "why" }, "Why: ", prose(fix.reason)) : "",
   fix.effects.length ? el("ul", {}, fix.effects.map((effect) => el("li", {}, prose(effect)))) : "",
+  editsOf(fix),
 ];
 
 /** One alternative in a line; what it says in full and its edits are folded. */
@@ -282,9 +251,7 @@ function alternative(fix) {
     "details",
     {},
     el("summary", {}, el("span", {}, kind && el("b", {}, kind), safety(fix), " ", ...prose(line))),
-    el("p", {}, prose(fix.message)),
-    meaning(fix),
-    editsOf(fix),
+    ...inFull(fix),
   );
 }
 

@@ -13,7 +13,7 @@ const savedStorages = () =>
     const lines = numbers.map((number) => {
       const site = siteOf(number);
       return site
-        ? { kind: "line", name: site.func, place: site.place, at: `${site.file}:${site.line}`, text: site.text.trim() }
+        ? { kind: "line", name: site.function, place: site.place, at: `${site.file}:${site.line}`, text: site.text.trim() }
         : { kind: "line", name: NO_LINE, place: "", at: "", text: "" };
     });
     const parts = module ? module.split(".") : [NO_MODULE];
@@ -117,12 +117,10 @@ function showFlames() {
   const picture = byId("flames");
   const shown = shownFlames();
   const rows = 1 + Math.max(...shown.map((branch) => branch.depth));
-  const buttons = shown.map((branch) => flameButton(branch, zoomed));
+  flames.parts = new Map(shown.map((branch) => [branch, flameButton(branch, zoomed)]));
   picture.style.height = `${rows * FLAME_ROW}px`;
-  picture.replaceChildren(...buttons);
-  flames.shown = shown;
-  flames.buttons = buttons;
-  for (const [index, button] of buttons.entries()) fitFlame(shown[index], button);
+  picture.replaceChildren(...flames.parts.values());
+  fitFlames();
   findFlames();
   setFlameFocus(shown.includes(flames.focus) ? flames.focus : zoomed, false);
   byId("flames-out").disabled = !zoomed.above;
@@ -132,17 +130,27 @@ function flameButton(branch, zoomed) {
   const above = branch.depth < zoomed.depth;
   const from = above ? 0 : (branch.start - zoomed.start) / zoomed.size;
   const width = above ? 1 : branch.size / zoomed.size;
-  const button = el(
-    "button",
-    {
-      type: "button",
-      class: `flame flame-${branch.above ? branch.kind : "all"}${above ? " above" : ""}`,
-      tabindex: "-1",
-      "aria-label": [flameNames(branch)[0], branch.text, ...flameFacts(branch)].filter(Boolean).join(", "),
+  const hint = (x, y) => {
+    const names = el("div", {}, el("b", {}, flameNames(branch)[0]));
+    const text = branch.text ? el("div", {}, el("code", {}, branch.text)) : "";
+    const facts = flameFacts(branch).map((fact) => el("div", { class: "muted" }, fact));
+    tip.show(x, y, names, text, ...facts);
+  };
+  const part = button(el("span"), () => zoomFlame(branch), {
+    class: `flame flame-${branch.above ? branch.kind : "all"}${above ? " above" : ""}`,
+    tabindex: "-1",
+    "aria-label": [flameNames(branch)[0], branch.text, ...flameFacts(branch)].filter(Boolean).join(", "),
+    onpointermove: (event) => hint(event.clientX, event.clientY),
+    onpointerleave: tip.hide,
+    onfocus: () => {
+      setFlameFocus(branch, false);
+      if (!part.matches(":focus-visible")) return;
+      const box = part.getBoundingClientRect();
+      hint(box.left, box.bottom - 10);
     },
-    el("span", {}),
-  );
-  Object.assign(button.style, {
+    onblur: tip.hide,
+  });
+  Object.assign(part.style, {
     left: `${100 * from}%`,
     width: `calc(${100 * width}% - 1px)`,
     top: `${branch.depth * FLAME_ROW}px`,
@@ -150,25 +158,9 @@ function flameButton(branch, zoomed) {
   if (page.data.flames.alone !== null) {
     const alone = el("i", { "aria-hidden": "true" });
     alone.style.width = `${(100 * branch.alone) / branch.size}%`;
-    button.append(alone);
+    part.append(alone);
   }
-  const hint = (x, y) => {
-    const names = el("div", {}, el("b", {}, flameNames(branch)[0]));
-    const text = branch.text ? el("div", {}, el("code", {}, branch.text)) : "";
-    const facts = flameFacts(branch).map((fact) => el("div", { class: "muted" }, fact));
-    tip.show(x, y, names, text, ...facts);
-  };
-  button.addEventListener("pointermove", (event) => hint(event.clientX, event.clientY));
-  button.addEventListener("pointerleave", () => tip.hide());
-  button.addEventListener("focus", () => {
-    setFlameFocus(branch, false);
-    if (!button.matches(":focus-visible")) return;
-    const box = button.getBoundingClientRect();
-    hint(box.left, box.bottom - 10);
-  });
-  button.addEventListener("blur", () => tip.hide());
-  button.addEventListener("click", () => zoomFlame(branch));
-  return button;
+  return part;
 }
 
 /** Mark the parts whose name or line has what is searched for, and say what they hold together. */
@@ -178,18 +170,19 @@ function findFlames() {
     words && [...flameNames(branch), branch.text ?? ""].some((text) => text.toLowerCase().includes(words));
   const held = (branch) =>
     isFound(branch) ? branch.size : branch.parts.reduce((sum, part) => sum + held(part), 0);
-  for (const [index, button] of flames.buttons.entries())
-    button.classList.toggle("faint", Boolean(words) && !isFound(flames.shown[index]));
+  for (const [branch, part] of flames.parts) part.classList.toggle("faint", Boolean(words) && !isFound(branch));
   const size = words ? held(flames.trees[flames.kind]) : 0;
   byId("flames-found").textContent = words ? `${bytes(size)}, ${share(size)}` : "";
 }
 
-/** Write the longest name that the room allows. */
-function fitFlame(branch, button) {
-  const letters = (button.clientWidth - 10) / 7;
-  const [full, short] = flameNames(branch);
-  const words = [`${full}  ${bytes(branch.size)}`, full, branch.name, short].find((text) => text.length <= letters);
-  button.firstChild.textContent = words ?? (letters >= 3 ? short : "");
+/** Write into each part the longest name that its room allows. */
+function fitFlames() {
+  for (const [branch, part] of flames.parts) {
+    const letters = (part.clientWidth - 10) / 7;
+    const [full, short] = flameNames(branch);
+    const words = [`${full}  ${bytes(branch.size)}`, full, branch.name, short].find((text) => text.length <= letters);
+    part.firstChild.textContent = words ?? (letters >= 3 ? short : "");
+  }
 }
 
 function zoomFlame(branch) {
@@ -204,18 +197,19 @@ function zoomFlame(branch) {
 /** Keep one part in the order of the tab key, as a toolbar does. */
 function setFlameFocus(branch, move) {
   flames.focus = branch;
-  for (const [index, button] of flames.buttons.entries()) button.tabIndex = flames.shown[index] === branch ? 0 : -1;
-  if (move) flames.buttons[flames.shown.indexOf(branch)].focus({ preventScroll: true });
+  for (const [other, part] of flames.parts) part.tabIndex = other === branch ? 0 : -1;
+  if (move) flames.parts.get(branch).focus({ preventScroll: true });
 }
 
 function flameKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const at = flames.focus;
-  const shown = (branch) => flames.shown.includes(branch);
-  const row = flames.shown.filter((branch) => branch.depth === at.depth);
+  const shown = [...flames.parts.keys()];
+  const shows = (branch) => flames.parts.has(branch);
+  const row = shown.filter((branch) => branch.depth === at.depth);
   const steps = {
     ArrowUp: () => at.above,
-    ArrowDown: () => at.parts.find(shown) ?? (at.depth < flames.zoomed.depth ? flames.shown[at.depth + 1] : null),
+    ArrowDown: () => at.parts.find(shows) ?? (at.depth < flames.zoomed.depth ? shown[at.depth + 1] : null),
     ArrowLeft: () => row[row.indexOf(at) - 1],
     ArrowRight: () => row[row.indexOf(at) + 1],
   };
@@ -231,8 +225,6 @@ function chooseFlames(kind) {
   flames.kind = kind;
   flames.zoomed = flames.trees[kind] ??= flameTree(kind);
   flames.focus = flames.zoomed;
-  for (const button of byId("flames-kind").children)
-    button.setAttribute("aria-pressed", String(button.dataset.kind === kind));
   showFlames();
   if (!byId("flames-table").hidden) showFlamesTable();
 }
@@ -262,17 +254,13 @@ function startFlames() {
   const others = data.alone === null ? 0 : data.nbytes - data.alone;
   const shared = others ? `, ${bytes(others)} of it held by something else too` : "";
   byId("flames-note").textContent = `${bytes(data.nbytes)} saved, backward ${calls}${of}${shared}`;
-  for (const kind of Object.keys(FLAME_STEPS))
-    byId("flames-kind").append(
-      el("button", { type: "button", "data-kind": kind, onclick: () => chooseFlames(kind) }, `By ${kind}`),
-    );
+  const kinds = Object.keys(FLAME_STEPS).map((kind) => [kind, `By ${kind}`]);
+  segmented(byId("flames-kind"), kinds, flames.kind, chooseFlames);
   byId("flames-out").addEventListener("click", () => zoomFlame(flames.zoomed.above));
   byId("flames").addEventListener("keydown", flameKey);
   byId("flames-search").addEventListener("input", findFlames);
   if (data.alone === null) byId("flames-legend").hidden = true;
-  chooseFlames("module");
+  chooseFlames(flames.kind);
   tableToggle(byId("flames-toggle"), byId("flames-table"), showFlamesTable);
-  new ResizeObserver(() => flames.buttons.forEach((button, index) => fitFlame(flames.shown[index], button))).observe(
-    byId("flames"),
-  );
+  new ResizeObserver(fitFlames).observe(byId("flames"));
 }

@@ -2,6 +2,7 @@
 
 const NODE = { height: 56, least: 132, most: 236 };
 const LEAF = { height: 24, gap: 12 };
+const LONE_LEAF = 42; // the height of one that hangs on no node
 const GROUP = { height: 66, width: 208, pad: 18, head: 30 };
 const FLAG = 26;
 const GAP = { x: 30, y: 40 };
@@ -36,18 +37,14 @@ function grouped(keys, values, size) {
 }
 
 class BackwardGraph {
-  constructor(number, columns) {
+  constructor(columns) {
     Object.assign(this, columns, columns.placing);
-    this.number = number;
     this.count = this.node.name.length;
     const edges = this.edge.source.map((_, i) => i);
     this.outgoing = grouped(this.edge.source, edges, this.count);
     this.incoming = grouped(this.edge.target, edges, this.count);
-    this.leavesBeside = grouped(
-      this.beside,
-      this.beside.map((_, i) => i),
-      this.count,
-    );
+    const nodes = this.beside.map((_, i) => i);
+    this.leavesBeside = grouped(this.beside, nodes, this.count);
     this.groups = this.groups.map((group, index) => ({ ...group, index, depth: 0, nodes: 0, bytes: 0, states: {} }));
     for (const group of this.groups) if (group.parent >= 0) group.depth = this.groups[group.parent].depth + 1;
     this.savedStart = [0];
@@ -105,18 +102,10 @@ class BackwardGraph {
   savedOf(node) {
     const all = [];
     for (let i = this.savedStart[node]; i < this.savedStart[node + 1]; i += 1) {
-      all.push({
-        name: this.saved.name[i],
-        kind: `${this.saved.dtype[i]}[${this.saved.shape[i].join(", ")}]`,
-        device: this.saved.device[i],
-        bytes: this.saved.nbytes[i],
-        storage: this.saved.storage[i],
-        version: this.saved.version[i],
-        state: this.saved.state[i],
-        parameter: this.saved.is_parameter[i],
-        source: this.saved.source[i],
-        site: siteOf(this.saved.location[i], this.sites),
-      });
+      const saved = Object.fromEntries(Object.entries(this.saved).map(([name, values]) => [name, values[i]]));
+      const kind = `${saved.dtype}[${saved.shape.join(", ")}]`;
+      const label = saved.name ? `${saved.name} ${kind}` : kind;
+      all.push({ ...saved, kind, label, site: siteOf(saved.location, this.sites) });
     }
     return all;
   }
@@ -173,12 +162,7 @@ class BackwardGraph {
 
   /** Open the groups that hide `node`. */
   reveal(node) {
-    let changed = false;
-    for (let g = this.parent[node]; g > 0; g = this.groups[g].parent) {
-      changed = changed || !this.open.has(g);
-      this.open.add(g);
-    }
-    return changed;
+    for (let g = this.parent[node]; g > 0; g = this.groups[g].parent) this.open.add(g);
   }
 
   close(group) {
@@ -233,7 +217,7 @@ class BackwardGraph {
         const leaves = this.leavesBeside(item);
         let aside = 0;
         for (const leaf of leaves) aside = Math.max(aside, LEAF.gap + this.leafWidth(leaf));
-        const height = Math.max(this.isLeaf(item) ? 42 : NODE.height, leaves.length * (LEAF.height + 4) - 4);
+        const height = Math.max(this.isLeaf(item) ? LONE_LEAF : NODE.height, leaves.length * (LEAF.height + 4) - 4);
         return { width, height, left: width / 2, right: width / 2 + aside };
       }
       if (!this.open.has(~item)) {
@@ -280,23 +264,11 @@ class BackwardGraph {
           const size = measured.get(item);
           const middle = x0 - inside.left + inside.x.get(item);
           if (item >= 0) {
-            add(
-              item,
-              "node",
-              middle - size.width / 2,
-              top + size.flag,
-              size.width,
-              this.isLeaf(item) ? 42 : NODE.height,
-            );
+            const high = this.isLeaf(item) ? LONE_LEAF : NODE.height;
+            add(item, "node", middle - size.width / 2, top + size.flag, size.width, high);
+            const aside = middle + size.width / 2 + LEAF.gap;
             this.leavesBeside(item).forEach((leaf, i) =>
-              add(
-                leaf,
-                "leaf",
-                middle + size.width / 2 + LEAF.gap,
-                top + size.flag + i * (LEAF.height + 4),
-                this.leafWidth(leaf),
-                LEAF.height,
-              ),
+              add(leaf, "leaf", aside, top + size.flag + i * (LEAF.height + 4), this.leafWidth(leaf), LEAF.height),
             );
           } else if (size.inside) {
             add(item, "frame", middle - size.width / 2, top, size.width, size.height);
@@ -339,15 +311,8 @@ class BackwardGraph {
       const [from, to] = [boxes[this.edge.source[e]], boxes[this.edge.target[e]]];
       if (from === to) continue;
       const key = from * 67108864 + to;
-      const known = found.get(key);
-      if (known) known.edges.push(e);
-      else
-        found.set(key, {
-          from,
-          to,
-          edges: [e],
-          fan: this.isLeaf(this.edge.target[e]) && this.incoming(this.edge.target[e]).length > 8,
-        });
+      const leaf = this.edge.target[e];
+      if (!found.has(key)) found.set(key, { from, to, fan: this.isLeaf(leaf) && this.incoming(leaf).length > 8 });
     }
     return [...found.values()];
   }

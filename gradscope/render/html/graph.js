@@ -5,18 +5,29 @@ const stage = { canvas: null, graph: null, search: null, pointers: new Map(), ar
 
 async function loadGraph(number) {
   if (number === null || !page.data.embedded.includes(number)) return null;
-  if (!graphs.has(number)) graphs.set(number, new BackwardGraph(number, await readData(`graph-${number}`)));
+  if (!graphs.has(number)) graphs.set(number, new BackwardGraph(await readData(`graph-${number}`)));
   return graphs.get(number);
 }
 
 function showEmptyGraph(text) {
   stage.graph = null;
-  byId("graph-card").hidden = true;
-  byId("nodes-toggle").hidden = true;
+  hideGraph(true);
   byId("nodes-table").hidden = true;
-  byId("graph-empty").hidden = false;
   byId("graph-empty").textContent = text;
   byId("graph-note").textContent = "";
+}
+
+function hideGraph(hidden) {
+  for (const id of ["graph-card", "nodes-toggle"]) byId(id).hidden = hidden;
+  byId("graph-empty").hidden = !hidden;
+}
+
+function whyNoGraph(number, call) {
+  const size = page.data.graphs[number];
+  if (size)
+    return `This graph has ${counted(size, "node")} and did not fit into this file; gradscope draw shows it from the recording.`;
+  if (call) return `${call.title}: no graph of its own was recorded. Select another call in the timeline.`;
+  return "No backward call, so there is no graph to show.";
 }
 
 async function showGraph(number, options = {}) {
@@ -24,22 +35,8 @@ async function showGraph(number, options = {}) {
   const asked = (stage.asked = {});
   const graph = await loadGraph(number);
   if (stage.asked !== asked) return;
-  if (!graph) {
-    if (number !== null && page.data.graphs[number])
-      showEmptyGraph(
-        `This graph has ${counted(page.data.graphs[number], "node")} and did not fit into this file; gradscope draw shows it from the recording.`,
-      );
-    else
-      showEmptyGraph(
-        call
-          ? `${call.title}: no graph of its own was recorded. Select another call in the timeline.`
-          : "No backward call, so there is no graph to show.",
-      );
-    return;
-  }
-  byId("graph-card").hidden = false;
-  byId("graph-empty").hidden = true;
-  byId("nodes-toggle").hidden = false;
+  if (!graph) return showEmptyGraph(whyNoGraph(number, call));
+  hideGraph(false);
   const changed = stage.graph !== graph;
   stage.graph = graph;
   if (changed) {
@@ -77,12 +74,9 @@ function noteGraph(call, graph) {
 /** Mark nodes (of a finding, the shared part, a search), open their groups, and show them. */
 function mark(marks) {
   const { canvas, graph } = stage;
-  canvas.marks = marks && marks.nodes.length ? marks : null;
-  if (canvas.marks) {
-    // Every group is opened for a few nodes only; many would drown the picture.
-    if (canvas.marks.nodes.length <= 60)
-      for (const node of canvas.marks.nodes) if (node < graph.count) graph.reveal(node);
-  }
+  canvas.marks = marks.nodes.length ? marks : null;
+  // Every group is opened for a few nodes only; many would drown the picture.
+  if (marks.nodes.length <= 60) for (const node of marks.nodes) if (node < graph.count) graph.reveal(node);
   canvas.selected = null;
   canvas.show(graph);
   if (canvas.marks) canvas.showAround([...canvas.marked]);
@@ -123,7 +117,6 @@ function toggleGroup(group) {
   const wasOpen = graph.open.has(group);
   if (wasOpen) graph.close(group);
   else graph.open.add(group);
-  if (wasOpen && canvas.selected !== null && canvas.selected >= 0) canvas.selected = null;
   canvas.selected = ~group;
   canvas.show(graph);
   const after = canvas.scene.boxes[graph.boxOf.get(~group)];
@@ -159,8 +152,7 @@ function step(key) {
   const { boxes, edges } = canvas.scene;
   const now = canvas.selectedBox;
   if (now < 0) {
-    const root = graph.boxNumbers[graph.roots[0]?.node ?? 0];
-    return choose(root);
+    return choose(graph.boxNumbers[graph.roots[0]?.node ?? 0]);
   }
   const middle = (number) => boxes[number].x + boxes[number].width / 2;
   const nearest = (numbers) =>
@@ -206,14 +198,11 @@ function toggleShared() {
   if (!on) return clearSelection();
   const inside = new Set(graph.sharedNodes);
   // A group that holds both kinds is opened, so that the border between them shows.
-  for (const group of graph.groups.slice(1)) {
-    const mixed = new Set();
-    for (let node = 0; node < graph.count && mixed.size < 2; node += 1) {
-      for (let g = graph.parent[node]; g > 0; g = graph.groups[g].parent)
-        if (g === group.index) mixed.add(inside.has(node));
-    }
-    if (mixed.size === 2 && graph.sizes[group.index] <= READABLE) graph.open.add(group.index);
-  }
+  const held = graph.groups.map(() => new Set());
+  graph.parent.forEach((group, node) => {
+    for (let g = group; g > 0; g = graph.groups[g].parent) held[g].add(inside.has(node));
+  });
+  held.forEach((kinds, g) => kinds.size === 2 && graph.sizes[g] <= READABLE && graph.open.add(g));
   mark({ nodes: graph.sharedNodes, level: null });
   byId("shared").setAttribute("aria-pressed", "true");
   announce(`${counted(graph.sharedNodes.length, "node")} reached from more than one root`);

@@ -4,6 +4,8 @@ const growth = { kind: "holder", from: 0, to: 0, steps: [], trends: [] };
 const GROWTH_TONES = ["live", "retained", "warning", "freed", "stale", "error"];
 const GROWTH_HEIGHT = 150;
 
+const growthTone = (place) => GROWTH_TONES[place % GROWTH_TONES.length];
+
 /** The parts of one look at a holder; modules stand for all that was saved, as hooks saw not all of it. */
 function growthParts({ holder }, look, before) {
   if (growth.kind === "holder") return { [holder]: look.saved + look.outputs + look.nodes };
@@ -55,14 +57,13 @@ function showGrowth() {
     const low = [...below];
     layer.sizes.forEach((size, at) => (below[at] += size));
     const points = (sizes) => sizes.map((size, at) => `${x(growth.steps[at]).toFixed(1)},${y(size).toFixed(1)}`);
-    const path = svg("path", { class: "growth", d: `M${[...points(below), ...points(low).reverse()].join("L")}Z` });
-    path.style.fill = `var(--${GROWTH_TONES[i % GROWTH_TONES.length]}-fill)`;
-    path.style.stroke = `var(--${GROWTH_TONES[i % GROWTH_TONES.length]}-ink)`;
-    path.addEventListener("click", () => openFinding(layer.trend.index));
-    path.addEventListener("pointermove", (event) =>
-      tip.show(event.clientX, event.clientY, el("b", {}, layer.name), el("div", {}, `${bytes(layer.sizes.at(-1))} at step ${count(last)}`)),
-    );
-    path.addEventListener("pointerleave", () => tip.hide());
+    const held = `${bytes(layer.sizes.at(-1))} at step ${count(last)}`;
+    const hint = (event) => tip.show(event.clientX, event.clientY, el("b", {}, layer.name), el("div", {}, held));
+    const d = `M${[...points(below), ...points(low).reverse()].join("L")}Z`;
+    const onclick = () => openFinding(layer.trend.index);
+    const path = svg("path", { class: "growth", d, onclick, onpointermove: hint, onpointerleave: tip.hide });
+    path.style.fill = `var(--${growthTone(i)}-fill)`;
+    path.style.stroke = `var(--${growthTone(i)}-ink)`;
     const [bottom, top] = [y(low.at(-1)), y(below.at(-1))];
     // Its name in it: colour alone does not tell layers apart.
     return bottom - top < 14 ? [path] : [path, label(x(last) - 8, (bottom + top) / 2 + 4, layer.name, "end", "growth-name")];
@@ -80,7 +81,7 @@ function showGrowthTable(layers) {
   const came = ({ sizes }) => sizes[to] - sizes[from];
   const mark = (layer) => {
     const box = el("i", { class: "swatch", "aria-hidden": "true" });
-    box.style.background = `var(--${GROWTH_TONES[layers.indexOf(layer) % GROWTH_TONES.length]}-ink)`;
+    box.style.background = `var(--${growthTone(layers.indexOf(layer))}-ink)`;
     return box;
   };
   const columns = [
@@ -105,15 +106,11 @@ function startGrowth() {
   growth.steps = [...new Set(steps)].sort((a, b) => a - b);
   growth.to = growth.steps.length - 1;
   byId("growth-note").textContent = page.data.growing;
-  for (const kind of ["holder", "module"]) {
-    const button = el("button", { type: "button", "aria-pressed": String(kind === growth.kind) }, `By ${kind}`);
-    button.addEventListener("click", () => {
-      growth.kind = kind;
-      for (const other of byId("growth-kind").children) other.setAttribute("aria-pressed", String(other === button));
-      showGrowth();
-    });
-    byId("growth-kind").append(button);
-  }
+  const kinds = ["holder", "module"].map((kind) => [kind, `By ${kind}`]);
+  segmented(byId("growth-kind"), kinds, growth.kind, (kind) => {
+    growth.kind = kind;
+    showGrowth();
+  });
   for (const end of ["from", "to"]) {
     const range = el("input", { type: "range", min: 0, max: growth.steps.length - 1, value: growth[end], "aria-label": `Mark ${end}` });
     range.addEventListener("input", () => {

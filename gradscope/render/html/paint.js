@@ -11,6 +11,10 @@ const FAR = {
   destroyed: [[0.35, 0.34, 0.3, 0.32]],
 };
 
+const [SIGN, BOLD, SMALL_BOLD, SMALL] = ["600 15px", "600 12px", "600 11px", "11px"].map(
+  (size) => `${size} system-ui, sans-serif`,
+);
+
 class GraphPainter extends ArrowPainter {
   readColours() {
     const names = ["background", "surface", "text", "muted", "rule", "accent", "line", "frame"];
@@ -66,9 +70,20 @@ class GraphPainter extends ArrowPainter {
     return !this.marked || this.marked.has(number) || number === this.selectedBox ? 1 : 0.55;
   }
 
-  shape(box, radius) {
-    this.context.beginPath();
-    this.context.roundRect(box.x, box.y, box.width, box.height, radius);
+  /** A rounded box, filled unless `fill` is null, with a border. */
+  outline({ x, y, width, height }, radius, fill, ink, lineWidth, dash = []) {
+    const c = this.context;
+    c.beginPath();
+    c.roundRect(x, y, width, height, radius);
+    if (fill) {
+      c.fillStyle = fill;
+      c.fill();
+    }
+    c.strokeStyle = ink;
+    c.lineWidth = lineWidth;
+    c.setLineDash(dash);
+    c.stroke();
+    c.setLineDash([]);
   }
 
   /** Text that fits into `room`; places lose their beginning, as their end identifies them. */
@@ -97,17 +112,9 @@ class GraphPainter extends ArrowPainter {
   }
 
   paintFrame(box) {
-    const c = this.context;
-    const group = this.graph.groups[~box.item];
-    c.globalAlpha = 1;
-    this.shape(box, 10);
-    c.fillStyle = this.ink.frame;
-    c.fill();
-    c.strokeStyle = this.ink.line;
-    c.lineWidth = 1.2;
-    c.setLineDash(group.kind !== "module" ? [6, 4] : []);
-    c.stroke();
-    c.setLineDash([]);
+    const dash = this.graph.groups[~box.item].kind !== "module" ? [6, 4] : [];
+    this.context.globalAlpha = 1;
+    this.outline(box, 10, this.ink.frame, this.ink.line, 1.2, dash);
   }
 
   /** Draw the title over the arrows, on the page's colour, so that none crosses the words. */
@@ -118,8 +125,8 @@ class GraphPainter extends ArrowPainter {
     c.fillStyle = this.ink.background;
     c.fillRect(box.x + 8, box.y + 6, Math.min(box.width - 16, textWidth(words) + 34), 19);
     c.globalAlpha = 1;
-    this.text("−", box.x + 14, box.y + 20, 20, "600 15px system-ui, sans-serif", this.ink.muted);
-    this.text(words, box.x + 30, box.y + 20, box.width - 44, "600 12px system-ui, sans-serif", this.ink.muted);
+    this.text("−", box.x + 14, box.y + 20, 20, SIGN, this.ink.muted);
+    this.text(words, box.x + 30, box.y + 20, box.width - 44, BOLD, this.ink.muted);
   }
 
   /** Zoomed out, a box is a spot in the shape and colour of its state. */
@@ -157,29 +164,17 @@ class GraphPainter extends ArrowPainter {
     const state = graph.stateOf(node);
     const tone = this.tones[state];
     c.globalAlpha = this.strength(box) * (graph.node.will_run[node] ? 1 : 0.65);
-    this.shape(box, 7);
-    c.fillStyle = tone.fill;
-    c.fill();
-    c.strokeStyle = tone.ink;
-    c.lineWidth = state === "retained" ? 2.2 : 1.4;
-    c.setLineDash(this.view.scale > DETAIL.dash ? look(state).dash : []);
-    c.stroke();
-    c.setLineDash([]);
-    const { symbol } = look(state);
+    const { symbol, dash } = look(state);
+    const width = state === "retained" ? 2.2 : 1.4;
+    this.outline(box, 7, tone.fill, tone.ink, width, this.view.scale > DETAIL.dash ? dash : []);
     if (this.view.scale < DETAIL.text)
       return this.text(symbol, box.x + box.width / 2, box.y + 45, 90, "600 48px system-ui, sans-serif", tone.ink, "center");
     const room = box.width - 22;
     const x = box.x + 11;
-    this.text(symbol, x, box.y + 20, 20, "600 12px system-ui, sans-serif", tone.ink);
-    this.text(graph.nameOf(node), x + 16, box.y + 20, room - 14, "600 12px system-ui, sans-serif", this.ink.text);
-    this.text(
-      graph.stateWords(node),
-      x,
-      box.y + 35,
-      room,
-      "11px system-ui, sans-serif",
-      state === "bufferless" ? this.ink.muted : tone.ink,
-    );
+    this.text(symbol, x, box.y + 20, 20, BOLD, tone.ink);
+    this.text(graph.nameOf(node), x + 16, box.y + 20, room - 14, BOLD, this.ink.text);
+    const ink = state === "bufferless" ? this.ink.muted : tone.ink;
+    this.text(graph.stateWords(node), x, box.y + 35, room, SMALL, ink);
     const site = graph.siteAt(node);
     if (site)
       this.text(site.place, x, box.y + 49, room, "10.5px ui-monospace, monospace", this.ink.muted, "left", true);
@@ -188,88 +183,39 @@ class GraphPainter extends ArrowPainter {
   paintLeaf(box) {
     const { context: c, graph } = this;
     c.globalAlpha = this.strength(box) * (graph.node.will_run[box.item] ? 1 : 0.65);
-    this.shape(box, box.kind === "leaf" ? 12 : 21);
-    c.fillStyle = this.ink.surface;
-    c.fill();
-    c.strokeStyle = this.ink.rule;
-    c.lineWidth = 1.1;
-    c.stroke();
+    this.outline(box, box.kind === "leaf" ? 12 : 21, this.ink.surface, this.ink.rule, 1.1);
     if (this.view.scale < DETAIL.text) return;
     const middle = box.x + box.width / 2;
+    const title = graph.titleOf(box.item);
     if (box.kind === "leaf")
-      return this.text(
-        graph.titleOf(box.item),
-        middle,
-        box.y + 16,
-        box.width - 14,
-        "600 11px system-ui, sans-serif",
-        this.ink.text,
-        "center",
-      );
-    this.text(
-      graph.titleOf(box.item),
-      middle,
-      box.y + 18,
-      box.width - 22,
-      "600 12px system-ui, sans-serif",
-      this.ink.text,
-      "center",
-    );
+      return this.text(title, middle, box.y + 16, box.width - 14, SMALL_BOLD, this.ink.text, "center");
+    this.text(title, middle, box.y + 18, box.width - 22, BOLD, this.ink.text, "center");
     const users = graph.incoming(box.item).length;
-    this.text(
-      `${graph.node.variable_label[box.item]}${users > 1 ? `, used ×${count(users)}` : ""}`,
-      middle,
-      box.y + 33,
-      box.width - 22,
-      "11px system-ui, sans-serif",
-      this.ink.muted,
-      "center",
-    );
+    const about = `${graph.node.variable_label[box.item]}${users > 1 ? `, used ×${count(users)}` : ""}`;
+    this.text(about, middle, box.y + 33, box.width - 22, SMALL, this.ink.muted, "center");
   }
 
   paintGroup(box) {
     const c = this.context;
     const group = this.graph.groups[~box.item];
     c.globalAlpha = this.strength(box);
-    c.strokeStyle = this.ink.rule;
-    c.fillStyle = this.ink.surface;
-    c.lineWidth = 1.2;
-    for (const shift of [6, 3, 0]) {
-      this.shape({ ...box, x: box.x + shift, y: box.y + shift }, 8);
-      c.fill();
-      c.stroke();
-    }
+    for (const shift of [6, 3, 0])
+      this.outline({ ...box, x: box.x + shift, y: box.y + shift }, 8, this.ink.surface, this.ink.rule, 1.2);
     if (this.view.scale < DETAIL.text * 0.8) return;
     const x = box.x + 12;
-    this.text("+", x, box.y + 20, 20, "600 15px system-ui, sans-serif", this.ink.accent);
-    const title = this.ink.text;
-    this.text(group.label, x + 16, box.y + 20, box.width - 40, "600 12px system-ui, sans-serif", title);
-    const size = group.bytes ? `, ${bytes(group.bytes)} saved` : "";
-    this.text(
-      `${group.module_class ? `${group.module_class}, ` : ""}${counted(group.nodes, "node")}`,
-      x,
-      box.y + 36,
-      box.width - 24,
-      "11px system-ui, sans-serif",
-      this.ink.muted,
-    );
+    this.text("+", x, box.y + 20, 20, SIGN, this.ink.accent);
+    this.text(group.label, x + 16, box.y + 20, box.width - 40, BOLD, this.ink.text);
+    const about = [group.module_class, counted(group.nodes, "node")].filter(Boolean).join(", ");
+    this.text(about, x, box.y + 36, box.width - 24, SMALL, this.ink.muted);
     let at = x;
     for (const state of page.theme.nodeStates) {
       if (!group.states[state] || at > box.x + box.width - 40) continue;
       const words = `${look(state).symbol} ${count(group.states[state])}`;
-      this.text(words, at, box.y + 53, 90, "600 11px system-ui, sans-serif", this.tones[state].ink);
+      this.text(words, at, box.y + 53, 90, SMALL_BOLD, this.tones[state].ink);
       at += c.measureText(words).width + 10;
     }
-    if (size)
-      this.text(
-        size.slice(2),
-        box.x + box.width - 12,
-        box.y + 53,
-        box.x + box.width - 20 - at,
-        "11px system-ui, sans-serif",
-        this.ink.muted,
-        "right",
-      );
+    const [end, saved] = [box.x + box.width, `${bytes(group.bytes)} saved`];
+    if (group.bytes) this.text(saved, end - 12, box.y + 53, end - 20 - at, SMALL, this.ink.muted, "right");
   }
 
   /** The colour of marks: the finding's, or the page's own for searches and the shared part. */
@@ -279,13 +225,10 @@ class GraphPainter extends ArrowPainter {
 
   /** Draw rings around what is marked, selected or under the pointer. */
   paintMarks() {
-    const c = this.context;
     const ring = (box, ink, width, away) => {
-      c.globalAlpha = 1;
-      c.strokeStyle = ink;
-      c.lineWidth = Math.max(width, (width * 0.5) / this.view.scale);
-      this.shape({ x: box.x - away, y: box.y - away, width: box.width + 2 * away, height: box.height + 2 * away }, 10);
-      c.stroke();
+      const around = { x: box.x - away, y: box.y - away, width: box.width + 2 * away, height: box.height + 2 * away };
+      this.context.globalAlpha = 1;
+      this.outline(around, 10, null, ink, Math.max(width, (width * 0.5) / this.view.scale));
     };
     const tone = this.markInk();
     for (const number of this.marked || []) {
@@ -318,15 +261,7 @@ class GraphPainter extends ArrowPainter {
       c.beginPath();
       c.roundRect(box.x + box.width / 2 - width / 2, box.y - 26, width, 19, 5);
       c.fill();
-      this.text(
-        shown,
-        box.x + box.width / 2,
-        box.y - 12,
-        width,
-        "600 12px system-ui, sans-serif",
-        this.ink.background,
-        "center",
-      );
+      this.text(shown, box.x + box.width / 2, box.y - 12, width, BOLD, this.ink.background, "center");
     }
   }
 }

@@ -15,10 +15,7 @@ const SHORTCUTS = [
   ["?", "this help"],
 ];
 
-function wantedTheme() {
-  const set = document.documentElement.dataset.theme;
-  return set || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-}
+const shownTheme = () => document.documentElement.dataset.theme;
 
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
@@ -31,7 +28,7 @@ function startTheme() {
   let chosen = false;
   const toggle = () => {
     chosen = true;
-    setTheme(wantedTheme() === "dark" ? "light" : "dark");
+    setTheme(shownTheme() === "dark" ? "light" : "dark");
   };
   dark.addEventListener("change", () => chosen || setTheme(dark.matches ? "dark" : "light"));
   byId("theme").addEventListener("click", toggle);
@@ -43,7 +40,7 @@ function startTheme() {
 function startPrinting() {
   let restore = () => {};
   addEventListener("beforeprint", () => {
-    const theme = wantedTheme();
+    const theme = shownTheme();
     const closed = [...document.querySelectorAll(".finding:not([open])")];
     setTheme("light");
     for (const card of closed) {
@@ -65,6 +62,7 @@ function startPrinting() {
 
 function startHelp(toggleTheme) {
   const help = byId("help");
+  const shortcut = ([keys, what]) => el("tr", {}, el("th", { scope: "row" }, el("kbd", {}, keys)), el("td", {}, what));
   help.append(
     el("h2", { id: "help-title" }, "Reading this report"),
     el(
@@ -72,17 +70,7 @@ function startHelp(toggleTheme) {
       {},
       "A backward graph is built by the forward pass. Each node saves the tensors that its derivative needs; a backward call runs the nodes and frees what they saved, unless it retains the graph. The nodes themselves live on until nothing refers to them. What a graph released may still be held by somebody else: the two are shown apart.",
     ),
-    el(
-      "table",
-      {},
-      el(
-        "tbody",
-        {},
-        SHORTCUTS.map(([keys, what]) =>
-          el("tr", {}, el("th", { scope: "row" }, el("kbd", {}, keys)), el("td", {}, what)),
-        ),
-      ),
-    ),
+    el("table", {}, el("tbody", {}, SHORTCUTS.map(shortcut))),
     el("form", { method: "dialog" }, el("button", { class: "primary" }, "Close")),
   );
   byId("help-open").addEventListener("click", () => help.showModal());
@@ -103,21 +91,12 @@ function startHelp(toggleTheme) {
 function showRun() {
   const { header } = page.data;
   const { end } = page.track;
-  document
-    .getElementById("run")
-    .append(
-      el("b", { title: header.script }, [header.script.replace(page.folder, ""), ...header.argv].join(" ")),
-      el(
-        "span",
-        { class: "muted" },
-        [
-          header.started ? new Date(header.started * 1000).toISOString().slice(0, 16).replace("T", " ") + " UTC" : "",
-          end ? `ran ${seconds(end)}` : "",
-        ]
-          .filter(Boolean)
-          .join(", "),
-      ),
-    );
+  const started = header.started && new Date(header.started * 1000).toISOString().slice(0, 16).replace("T", " ");
+  const when = [started ? `${started} UTC` : "", end ? `ran ${seconds(end)}` : ""].filter(Boolean).join(", ");
+  byId("run").append(
+    el("b", { title: header.script }, [header.script.replace(page.folder, ""), ...header.argv].join(" ")),
+    el("span", { class: "muted" }, when),
+  );
   byId("foot").append(
     `gradscope ${header.gradscope}, torch ${header.torch}, Python ${header.python}${header.hooks ? "" : ", without saved-tensor hooks"}. `,
     "This file is complete: it asks nothing from any network.",
@@ -134,9 +113,7 @@ async function start() {
   page.theme = await readData("theme-data");
   page.data = await readData("report-data");
   page.folder = page.data.header.script.match(/^.*[\\/]/)?.[0] ?? "\0";
-  for (const track of page.data.tracks) {
-    track.calls = track.calls.map(callOf);
-  }
+  for (const track of page.data.tracks) track.calls = track.calls.map(callOf);
   page.selectTrack(page.data.tracks.find(({ calls }) => calls.length) || page.data.tracks[0]);
   const toggleTheme = startTheme();
   showRun();

@@ -9,16 +9,8 @@ function timeScale(width, mode) {
     const x = (time) => left + (Math.min(time, end) / end) * room;
     return { x, invert: (pixel) => ((pixel - left) / room) * end };
   }
-  const weights = new Map([
-    [0, 0],
-    [end, 0],
-  ]);
-  for (const bar of page.bars) {
-    weights.set(bar.built, 0);
-    weights.set(bar.started, 0);
-    weights.set(bar.ended, 0);
-  }
-  const stops = [...weights.keys()].sort((a, b) => a - b);
+  const moments = page.bars.flatMap(({ built, started, ended }) => [built, started, ended]);
+  const stops = [...new Set([0, end, ...moments])].sort((a, b) => a - b);
   // What a stretch holds decides its room: running calls, many folded calls, or building only.
   const runs = page.bars
     .map((bar, row) => [bar.started, bar.ended, page.calls[row].count > 1 ? 5 : 1])

@@ -13,7 +13,7 @@ function findNodes(words) {
       graph.node.variable[node] || "",
       graph.node.module[node] ?? "",
       graph.stateOf(node),
-      site ? `${site.place} ${site.func}` : "",
+      site ? `${site.place} ${site.function}` : "",
     ]
       .join(" ")
       .toLowerCase();
@@ -28,11 +28,8 @@ function search(words, move = 0) {
     stage.search = { words, graph: stage.graph, found: findNodes(words), at: 0 };
   const { found } = stage.search;
   stage.search.at = found.length ? (stage.search.at + move + found.length) % found.length : 0;
-  byId("search-note").textContent = words.trim()
-    ? found.length
-      ? `${count(stage.search.at + 1)} of ${count(found.length)}`
-      : "none found"
-    : "";
+  const said = found.length ? `${count(stage.search.at + 1)} of ${count(found.length)}` : "none found";
+  byId("search-note").textContent = words.trim() ? said : "";
   byId("shared").setAttribute("aria-pressed", "false");
   stage.canvas.marks = found.length ? { nodes: found, level: null } : null;
   if (found.length) selectNode(found[stage.search.at], true);

@@ -8,24 +8,15 @@ function dataTable(caption, columns, rows, options = {}) {
   const more = el("button", { type: "button", class: "more" });
   const step = options.rows || PAGE_ROWS;
   let shown = 0;
+  const cellsOf = (row) =>
+    columns.map(([heading, cell, number], index) => {
+      const kind = index ? { role: "cell" } : { scope: "row", role: "rowheader" };
+      const properties = { class: number ? "number" : null, ...kind, "data-label": heading };
+      return el(index ? "td" : "th", properties, el("div", {}, cell(row)));
+    });
   const grow = () => {
     for (const row of rows.slice(shown, shown + step)) {
-      const line = el(
-        "tr",
-        { role: "row", class: options.rowClass ? options.rowClass(row) : null },
-        columns.map(([heading, cell, number], index) =>
-          el(
-            index ? "td" : "th",
-            {
-              class: number ? "number" : null,
-              scope: index ? null : "row",
-              role: index ? "cell" : "rowheader",
-              "data-label": heading,
-            },
-            el("div", {}, cell(row)),
-          ),
-        ),
-      );
+      const line = el("tr", { role: "row", class: options.rowClass?.(row) }, cellsOf(row));
       line.setAttribute("aria-label", (line.querySelector("summary") ?? line.firstChild).textContent);
       body.append(line);
     }
@@ -34,15 +25,10 @@ function dataTable(caption, columns, rows, options = {}) {
     more.textContent = `Show ${count(Math.min(step, rows.length - shown))} more of ${count(rows.length - shown)}`;
   };
   grow();
-  const head = el(
-    "thead",
-    {},
-    el(
-      "tr",
-      {},
-      columns.map(([heading, , number]) => el("th", { scope: "col", class: number ? "number" : null }, heading)),
-    ),
+  const heads = columns.map(([heading, , number]) =>
+    el("th", { scope: "col", class: number ? "number" : null }, heading),
   );
+  const head = el("thead", {}, el("tr", {}, heads));
   const scroll = el(
     "div",
     { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
@@ -55,7 +41,7 @@ function dataTable(caption, columns, rows, options = {}) {
   return [scroll, more];
 }
 
-const linkButton = (text, onclick) => el("button", { type: "button", class: "link", onclick }, text);
+
 
 function siteCell(site) {
   if (!site) return "—";
@@ -64,28 +50,22 @@ function siteCell(site) {
 
 function showCallsTable() {
   const rows = page.brushed || page.calls;
-  const each = (call, value) => (value ? bytes(value) : "—");
+  const size = (value) => (value ? bytes(value) : "—");
   refill(
     byId("calls-table"),
     ...dataTable(
       page.brushed ? "Selected backward calls" : "Backward calls",
       [
-        [
-          "Call",
-          (call) =>
-            linkButton(call.count > 1 ? `${count(call.number)}–${count(call.last_number)}` : count(call.number), () =>
-              page.selectCall(call),
-            ),
-        ],
+        ["Call", (call) => linkButton(call.numbers, () => page.selectCall(call))],
         ["Alike", (call) => (call.count > 1 ? `×${count(call.count)}` : ""), true],
         ["What", (call) => call.verb],
         ["Where", (call) => siteCell(call.site)],
         ["Roots", (call) => call.roots.map((root) => root.name || root.label).join(", ")],
         ["Nodes run", (call) => `${count(call.nodes_run)} / ${count(call.nodes)}`, true],
-        ["Saved", (call) => each(call, call.saved_bytes), true],
-        ["Freed", (call) => each(call, call.freed_bytes), true],
-        ["Returned", (call) => each(call, call.returned_bytes), true],
-        ["Retained", (call) => each(call, call.retained_bytes), true],
+        ["Saved", (call) => size(call.saved_bytes), true],
+        ["Freed", (call) => size(call.freed_bytes), true],
+        ["Returned", (call) => size(call.returned_bytes), true],
+        ["Retained", (call) => size(call.retained_bytes), true],
         ["Result", (call) => (call.exception ? call.exception.split(":")[0] : "ran")],
       ],
       rows,
@@ -111,48 +91,40 @@ function showMemory() {
       return held.map((related) => ({ finding, index, related, site: siteOf(related.location) }));
     })
     .sort((a, b) => b.finding.bytes - a.finding.bytes);
-  const holderTable = holders.length
-    ? dataTable(
-        "Holders that findings name",
-        [
-          ["Holder", ({ related }) => prose(related.message)],
-          ["Bytes", ({ finding }) => (finding.bytes ? bytes(finding.bytes) : "—"), true],
-          ["Line", ({ site }) => siteCell(site)],
-          ["Finding", ({ finding, index }) => linkButton(finding.code, () => openFinding(index))],
-        ],
-        holders,
-      )
-    : [
-        el(
-          "p",
-          { class: "empty" },
-          "No finding names a holder: nothing was seen to keep a graph alive longer than it is needed.",
-        ),
-      ];
+  const nodeCell = ({ graph, node, name }) =>
+    page.data.embedded.includes(graph) ? linkButton(name, () => showNode(graph, node)) : name;
+  const card = (title, nothing, caption, columns, rows, options) => {
+    const shown = rows.length ? dataTable(caption, columns, rows, options) : [el("p", { class: "empty" }, nothing)];
+    return el("div", { class: "card table" }, el("h3", {}, title), ...shown);
+  };
   const { largest } = page.data;
-  const largestTable = largest.length
-    ? dataTable(
-        "Largest saved tensors",
-        [
-          ["Saved tensor", ({ label }) => el("code", {}, label)],
-          ["Bytes", ({ nbytes }) => bytes(nbytes), true],
-          ["State", ({ state }) => stateTag(state)],
-          [
-            "Node",
-            (row) =>
-              page.data.embedded.includes(row.graph)
-                ? linkButton(row.name, () => showNode(row.graph, row.node))
-                : row.name,
-          ],
-          ["Line", ({ location }) => siteCell(siteOf(location))],
-        ],
-        largest,
-        { rows: 10 },
-      )
-    : [el("p", { class: "empty" }, "No graph of this recording saved a tensor.")];
   byId("memory-tables").replaceChildren(
-    el("div", { class: "card table" }, el("h3", {}, "Holders"), ...holderTable),
-    el("div", { class: "card table" }, el("h3", {}, "Largest saved tensors"), ...largestTable),
+    card(
+      "Holders",
+      "No finding names a holder: nothing was seen to keep a graph alive longer than it is needed.",
+      "Holders that findings name",
+      [
+        ["Holder", ({ related }) => prose(related.message)],
+        ["Bytes", ({ finding }) => (finding.bytes ? bytes(finding.bytes) : "—"), true],
+        ["Line", ({ site }) => siteCell(site)],
+        ["Finding", ({ finding, index }) => linkButton(finding.code, () => openFinding(index))],
+      ],
+      holders,
+    ),
+    card(
+      "Largest saved tensors",
+      "No graph of this recording saved a tensor.",
+      "Largest saved tensors",
+      [
+        ["Saved tensor", ({ label }) => el("code", {}, label)],
+        ["Bytes", ({ nbytes }) => bytes(nbytes), true],
+        ["State", ({ state }) => stateTag(state)],
+        ["Node", nodeCell],
+        ["Line", ({ location }) => siteCell(siteOf(location))],
+      ],
+      largest,
+      { rows: 10 },
+    ),
   );
 }
 

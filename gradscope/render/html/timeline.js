@@ -20,10 +20,11 @@ function showTimeline() {
   const height = lanesTop + lanes * LANE + MARGIN.axis;
   const scale = timeScale(width, timeline.mode);
   const { x } = scale;
-  Object.assign(timeline, { scale, lanesTop, height, width });
+  Object.assign(timeline, { scale, lanesTop, width });
 
   const most = Math.max(1024, 1.06 * peak, ...samples.map((sample) => sample[1] + sample[2]));
   const { y, grid } = sizeScale(most, MARGIN.memory, width);
+  const across = { y: MARGIN.top, height: height - MARGIN.top - MARGIN.axis };
   const stripes = (id, turn, wide) =>
     svg(
       "pattern",
@@ -31,6 +32,7 @@ function showTimeline() {
       svg("rect", { width: 6, height: 6, class: `${id}-back` }),
       svg("rect", { width: wide, height: 6, class: `${id}-line` }),
     );
+  const live = (sample) => sample[1];
   const drawing = svg(
     "svg",
     {
@@ -46,45 +48,15 @@ function showTimeline() {
     svg("defs", {}, stripes("hatch", 45, 2.5), stripes("kept", 0, 1.5)),
     ...grid,
     label(MARGIN.left, MARGIN.top + MARGIN.memory + 17, "graphs", "start", "lane-title"),
-    svg("rect", {
-      class: "selected",
-      id: "timeline-selected",
-      y: MARGIN.top,
-      height: height - MARGIN.top - MARGIN.axis,
-    }),
+    svg("rect", { class: "selected", id: "timeline-selected", ...across }),
     ...stretches(samples).map(({ points, alike, until }) =>
-      svg("path", {
-        class: alike ? "area live alike" : "area live",
-        d: areaPath(
-          points,
-          x,
-          y,
-          () => 0,
-          (s) => s[1],
-          until,
-        ),
-      }),
+      svg("path", { class: alike ? "area live alike" : "area live", d: areaPath(points, x, y, () => 0, live, until) }),
     ),
-    svg("path", {
-      class: "area held",
-      d: areaPath(
-        samples,
-        x,
-        y,
-        (s) => s[1],
-        (s) => s[1] + s[2],
-      ),
-    }),
+    svg("path", { class: "area held", d: areaPath(samples, x, y, live, (sample) => sample[1] + sample[2]) }),
     ...barPaths(x),
     ...peakLine(peak, y(peak), width),
     ...axisLabels(x, lanesTop + lanes * LANE + 15),
-    svg("rect", {
-      class: "brush",
-      id: "timeline-brush",
-      y: MARGIN.top,
-      height: height - MARGIN.top - MARGIN.axis,
-      visibility: "hidden",
-    }),
+    svg("rect", { class: "brush", id: "timeline-brush", ...across, visibility: "hidden" }),
   );
   picture.replaceChildren(drawing);
   listenToTimeline(drawing);
@@ -127,11 +99,8 @@ function peakLine(peak, y, width) {
   ];
 }
 
-function label(x, y, text, anchor = "middle", kind = "tick") {
-  const element = svg("text", { x, y, class: kind, "text-anchor": anchor });
-  element.textContent = text;
-  return element;
-}
+const label = (x, y, text, anchor = "middle", kind = "tick") =>
+  svg("text", { x, y, class: kind, "text-anchor": anchor }, text);
 
 const laneTop = (bar) => timeline.lanesTop + bar.lane * LANE + 3;
 
@@ -150,35 +119,21 @@ function barPaths(x) {
     if (started - built > 1) paths.built += rect(built, started, top + 4, LANE - 14);
     if (bar.kept !== null)
       paths.kept += rect(ended, Math.max(ended + 2, Math.min(free, x(bar.kept))), top + 2, LANE - 10);
-    paths[call.exception ? "failed" : call.count > 1 ? "folded" : "run"] += rect(
-      started,
-      Math.max(ended, started + 2),
-      top,
-      LANE - 6,
-    );
+    const phase = call.exception ? "failed" : call.count > 1 ? "folded" : "run";
+    paths[phase] += rect(started, Math.max(ended, started + 2), top, LANE - 6);
     if (call.freed_bytes && call.count === 1 && ended - started > 8) {
       paths.freed += `M${(ended - 5).toFixed(1)},${top + 7}m-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0`;
     }
-    const names = call.roots
-      .map((root) => root.name)
-      .filter(Boolean)
-      .join(", ");
-    const full = call.count > 1 ? `×${count(call.count)}${names ? ` ${names}` : ""}` : names;
-    const short = call.count > 1 ? `×${count(call.count)}` : count(call.number);
+    const names = call.roots.flatMap((root) => root.name || []).join(", ");
+    const times = call.count > 1 ? `×${count(call.count)}` : "";
+    const full = [times, names].filter(Boolean).join(" ");
+    const short = times || count(call.number);
     const room = ended - started - (call.freed_bytes && call.count === 1 ? 14 : 0);
     const text = [full, short].find((words) => words && words.length * 6.4 + 8 < room);
-    if (text)
-      texts.push(
-        label(
-          started + room / 2,
-          top + 11,
-          text,
-          "middle",
-          call.exception ? "bar-text failed" : call.count > 1 ? "bar-text folded" : "bar-text",
-        ),
-      );
+    const kind = phase === "run" ? "bar-text" : `bar-text ${phase}`;
+    if (text) texts.push(label(started + room / 2, top + 11, text, "middle", kind));
   });
-  return [...Object.entries(paths).map(([kind, d]) => svg("path", { class: `bar ${kind}`, d })), ...texts];
+  return [...Object.entries(paths).map(([name, d]) => svg("path", { class: `bar ${name}`, d })), ...texts];
 }
 
 /** For each bar, when the next one in its lane begins. */
@@ -186,9 +141,9 @@ function nextStarts() {
   const next = new Map();
   const starts = [];
   for (let row = page.bars.length - 1; row >= 0; row -= 1) {
-    const bar = page.bars[row];
-    starts[row] = next.has(bar.lane) ? next.get(bar.lane) : page.track.end;
-    next.set(bar.lane, bar.built);
+    const { lane, built } = page.bars[row];
+    starts[row] = next.get(lane) ?? page.track.end;
+    next.set(lane, built);
   }
   return starts;
 }
@@ -211,8 +166,7 @@ function axisLabels(x, y) {
     const rows = page.bars
       .map((bar, row) => [(x(bar.started) + x(bar.ended)) / 2, page.calls[row]])
       .sort((a, b) => a[0] - b[0]);
-    for (const [at, call] of rows)
-      put(at, call.count > 1 ? `${count(call.number)}–${count(call.last_number)}` : count(call.number));
+    for (const [at, call] of rows) put(at, call.numbers);
   }
   return labels;
 }
@@ -229,18 +183,14 @@ function markCall() {
 }
 
 function startTimeline() {
-  for (const [mode, text, title] of [
+  const modes = [
     ["calls", "By call", "The same room for every call"],
     ["time", "By time", "As the clock went"],
-  ]) {
-    const button = el("button", { type: "button", title, "aria-pressed": String(timeline.mode === mode) }, text);
-    button.addEventListener("click", () => {
-      timeline.mode = mode;
-      for (const other of byId("axis").children) other.setAttribute("aria-pressed", String(other === button));
-      showTimeline();
-    });
-    byId("axis").append(button);
-  }
+  ];
+  segmented(byId("axis"), modes, timeline.mode, (mode) => {
+    timeline.mode = mode;
+    showTimeline();
+  });
   const key = (kind, text) =>
     el(
       "span",
@@ -289,18 +239,8 @@ function startTracks() {
 
 function legendMark(kind) {
   if (kind === "freed")
-    return [
-      svg("rect", { class: "bar run", y: 1, width: 22, height: 12 }),
-      svg("path", { class: "bar freed", d: "M14,7m-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0" }),
-    ];
-  if (kind === "built") return [svg("rect", { class: "bar built", y: 4, width: 22, height: 6 })];
-  if (kind === "kept") return [svg("rect", { class: "bar kept", y: 2, width: 22, height: 10 })];
-  return [
-    svg("rect", {
-      class: kind.startsWith("live") || kind === "held" ? `area ${kind}` : `bar ${kind}`,
-      y: 1,
-      width: 22,
-      height: 12,
-    }),
-  ];
+    return [...legendMark("run"), svg("path", { class: "bar freed", d: "M14,7m-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0" })];
+  const { y, height } = { built: { y: 4, height: 6 }, kept: { y: 2, height: 10 } }[kind] ?? { y: 1, height: 12 };
+  const isArea = kind.startsWith("live") || kind === "held";
+  return [svg("rect", { class: `${isArea ? "area" : "bar"} ${kind}`, y, width: 22, height })];
 }

@@ -71,11 +71,10 @@ def select(recording: Recording, call: int | None = None, *, of_finding: bool = 
             f"the graph of backward call {number} is not in the recording; {_stored(recording)}"
         )
     whole = recording.graphs[row.graph]
-    earlier = _earlier(recording, row, whole)
-    shown = [_after(graph, by) for by, graph in earlier] + [whole]
-    if earlier:
-        rows = [*(by for by, _ in earlier), row]
-        shown = [_roots_named(graph, by.number) for graph, by in zip(shown, rows, strict=True)]
+    shown = [whole]
+    if earlier := _earlier(recording, row, whole):
+        before = (_roots_named(_after(graph, by), by.number) for by, graph in earlier)
+        shown = [*before, _roots_named(whole, row.number)]
     marked: tuple[int, ...] = ()
     stops = False
     if finding is not None:

@@ -372,8 +372,6 @@ class _Folding:
 
         Numbers in module paths do not count, states do.
         """
-        if len(part.heads) == 1:
-            return self._token_of(part.heads[0])
         return (part.why, part.times, tuple(map(self._token_of, part.heads)))
 
     def _token_of(self, head: int) -> Hashable:

@@ -64,21 +64,21 @@ def calls_table(
     more = len(rows) - MOST_ROWS
     if more > 0:
         rows = [*rows[: MOST_ROWS - _LAST_ROWS], *rows[-_LAST_ROWS:]]
-    numbers, *figures = _columns(rows)[: None if hooks else 2]
+    numbers, *columns = _columns(rows)[: None if hooks else 2]
     left = max(map(cell_len, numbers))
     room = console.width - _MARGIN - left - _GAP
+    figures = [[f"{cell:>{_GAP + max(map(len, column))}}" for cell in column] for column in columns]
     for dispensable in (1, 0)[not hooks :]:  # the bytes saved, then the nodes run
-        if room - sum(_GAP + max(map(len, column)) for column in figures) < _NARROWEST_PLACE:
+        if room - sum(len(column[0]) for column in figures) < _NARROWEST_PLACE:
             del figures[dispensable]
 
-    space = max(room - sum(_GAP + max(map(len, column)) for column in figures), 0)
+    space = max(room - sum(len(column[0]) for column in figures), 0)
     places = [place_of(call.site, console) or "unknown line" for call in rows]
     places = [tail(place, space) for place in ("where", *places)]
 
     def line(index: int) -> str:
-        right = "".join(f"{'':{_GAP}}{c[index]:>{max(map(len, c))}}" for c in figures)
-        place = places[index]
-        return begun(numbers[index]) + place + " " * max(space - cell_len(place), 0) + right
+        place = places[index] + " " * (space - cell_len(places[index]))
+        return "".join([begun(numbers[index]), place, *(column[index] for column in figures)])
 
     def begun(first: str) -> str:
         return f"{'':{_MARGIN}}{first:<{left}}{'':{_GAP}}"

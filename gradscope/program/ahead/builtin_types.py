@@ -65,7 +65,7 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
         value = given[1] if len(given) > 1 else None
         return v.OwnDict((v.key_of(key), value) for key in iteration.drain(m, given[0]))
     if is_a(of, type) and name == "from_iterable":
-        return iteration.lazily(iteration.EACH_OF, m, given, {})
+        return iteration.lazily(m, iteration.EACH_OF, given, {})
     if is_a(of, random.Random) and name in ("random", "getrandbits"):
         return v.Unknown(why="a random number")
     if is_a(of, functools._lru_cache_wrapper) and name == "cache_clear":

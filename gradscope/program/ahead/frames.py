@@ -61,7 +61,7 @@ class Frame(FutureValue):
         self.stored: set[int] = set()
         self._loops: tuple[Loop, ...] = ()
         self._again: frozenset[int] = frozenset()
-        reading.holding.add(self)
+        reading.add(self)
 
     @property
     def instruction(self) -> Instruction:

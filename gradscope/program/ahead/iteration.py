@@ -325,7 +325,7 @@ _TAKEN: Final[dict[str, Callable[[Machine, Any], Any]]] = {
 """What Python's own iterators are handed for it: p is plain, or it is not known what they give."""
 
 
-def lazily(kind: Any, m: Machine, given: v.Given, named: v.Named) -> v.Elements:
+def lazily(m: Machine, kind: Any, given: v.Given, named: v.Named) -> v.Elements:
     """Return what one of Python's own iterators gives of what is left of the program's."""
     if kind is itertools.accumulate and len(given) == 1:
         named = {"func": None, **named}
@@ -341,7 +341,7 @@ def lazily(kind: Any, m: Machine, given: v.Given, named: v.Named) -> v.Elements:
 
 def chained(m: Machine, *iterables: Any) -> v.Elements:
     """Return what ``chain`` gives."""
-    return lazily(EACH_OF, m, (iterables,), {})
+    return lazily(m, EACH_OF, (iterables,), {})
 
 
 def _rows(m: Machine, of: Any) -> v.Elements:
@@ -363,7 +363,7 @@ def _continued(m: Machine, of: Any) -> Any:
         return _over_sequence(m, of)
     if is_exactly(of, enumerate, zip, map, filter):
         kind, given = of.__reduce__()[:2]
-        return lazily(kind, m, given, {})
+        return lazily(m, kind, given, {})
     inside = [each for each in gc.get_referents(of) if not is_a(each, type)]
     if is_exactly(of, itertools.count) and all(map(v.is_plain, inside)):
         return m.call(itertools.count, ast.literal_eval(f"{repr(of)[len('count') : -1]},)"), {})
@@ -376,33 +376,33 @@ def _continued(m: Machine, of: Any) -> Any:
         return next_awaitable(m, inside[0])
     if is_exactly(of, itertools.accumulate):
         each, function, *total = _parts(of)
-        found = lazily(itertools.accumulate, m, (chained(m, total, each), function), {})
+        found = lazily(m, itertools.accumulate, (chained(m, total, each), function), {})
         for _ in total:
             found.step()  # it was given before
         return found
     if is_exactly(of, itertools.pairwise) and any(map(is_iterator, inside)):
         source, *held = _parts(of)  # the element that it gave last, then what it reuses
-        return lazily(itertools.pairwise, m, (chained(m, held[:1], source),), {})
+        return lazily(m, itertools.pairwise, (chained(m, held[:1], source),), {})
     if is_exactly(of, itertools.starmap):
-        return lazily(itertools.starmap, m, tuple(_parts(of)[::-1]), {})
+        return lazily(m, itertools.starmap, tuple(_parts(of)[::-1]), {})
     if is_exactly(of, itertools.chain) and inside:  # it may have one under way, and has the rest
         is_first = type(inside[0]) is type(iter(())) or len(inside) == 1
         *active, rest = inside[::-1] if is_first else inside
-        return chained(m, *active, lazily(EACH_OF, m, (rest,), {}))
+        return chained(m, *active, lazily(m, EACH_OF, (rest,), {}))
     if is_exactly(of, itertools.cycle):
         saved = [one for each in inside if type(each) is list for one in each]
         rest = [one for each in inside if type(each) is not list for one in drain(m, each)]
-        return chained(m, rest, lazily(itertools.cycle, m, ([*saved, *rest],), {}))
+        return chained(m, rest, lazily(m, itertools.cycle, ([*saved, *rest],), {}))
     if is_exactly(of, itertools.islice) and sys.version_info < (3, 12):  # later ones warn
         made = of.__reduce__()
         (source, start, *rest), at = made[1], made[2] if len(made) > 2 else 0
         bounds = (start - at, *(None if each is None else each - at for each in rest[:1]))
-        return lazily(itertools.islice, m, (source, *bounds, *rest[1:]), {})
+        return lazily(m, itertools.islice, (source, *bounds, *rest[1:]), {})
     if is_exactly(of, itertools.islice, itertools.takewhile, itertools.chain):
         source = next((one for one in inside if hasattr(type(one), "__next__")), None)
         if source is not None:
-            some = lazily(itertools.islice, m, (of_unknown(m, lambda: source, source), 1), {})
-            return lazily(EACH_OF, m, (some,), {})
+            some = lazily(m, itertools.islice, (of_unknown(m, lambda: source, source), 1), {})
+            return lazily(m, EACH_OF, (some,), {})
     return iterator(m, m.unknown(f"iterating over {class_name(type(of))}", *inside))
 
 
@@ -455,7 +455,7 @@ def give(m: Machine, of: Any, code: CodeType | None, value: Any) -> None:
         give(m, part, code, value)
     elif is_exactly(of, itertools.accumulate):
         given = (chained(m, (value,), parts[0]), part)
-        m.iterators[id(of)] = of, lazily(itertools.accumulate, m, given, {})
+        m.iterators[id(of)] = of, lazily(m, itertools.accumulate, given, {})
     else:
         v.lost(f"{class_name(type(of))}, partly read")
 

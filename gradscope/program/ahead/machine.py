@@ -68,10 +68,10 @@ MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 RULES: Final[dict[str, Callable[..., tuple[str, Any] | None]]] = {}
 """What each instruction does, by its name."""
 
-MODELS: Final[dict[int, Callable[[Any, v.Given, v.Named], Any]]] = {}
-"""What a call of a function does that is not entered, by the function's id: to hash an object of
-the user may run its code.
-"""
+Model = Callable[["Machine", Any, v.Given, v.Named], Any]
+"""What a call of a function does that is not entered: it is given the function, too."""
+MODELS: Final[dict[int, Model]] = {}
+"""The models by the function's id: to hash an object of the user may run its code."""
 
 
 class Kinds(NamedTuple):
@@ -697,15 +697,13 @@ class Machine:
 
     def call(self, what: Any, given: v.Given, named: v.Named) -> Any:
         """Return what calling something gives."""
-        model = MODELS.get(id(what))
+        kind, model = type(what), MODELS.get(id(what))
+        if model is None and kind is FunctionType:
+            model = self.kinds.torch_models.of_function(what)
         if model is not None:
-            return model(self, given, named)
-        kind = type(what)
+            return model(self, what, given, named)
         if kind is v.Unknown:
             return self.unknown(f"a call of {what.why}", what, *given, *named.values())
-        known = self.kinds.torch_models.of_function(what) if kind is FunctionType else None
-        if known is not None:
-            return known(self, what, given, named)
         if is_function(what):
             return self.enter(what, given, named)
         if kind is MethodType:

@@ -26,10 +26,10 @@ from gradscope.program.ahead.values import Given, Named
 from gradscope.program.containers import (
     GENERATOR_TYPES,
     class_name,
-    class_namespace,
     derives,
     is_a,
     is_exactly,
+    module_of,
 )
 
 
@@ -106,7 +106,7 @@ _OF_ALL: Final[dict[str, Callable[[Machine, Any, Given], Any]]] = {
 
 
 def _of_generator(m: Machine, of: Any, name: str, given: Given) -> Any:
-    generator = of if type(of) is v.Suspended else iteration.resumed(m, of)
+    generator = iteration.resumed(m, of)
     if name in ("__iter__", "__await__", "__aiter__"):
         return generator
     if name == "__anext__":
@@ -269,10 +269,10 @@ def _fill(m: Machine, made: v.Instance, given: Given, named: Named) -> None:
 
 
 def _made_by_torch(m: Machine, cls: type, given: Given, named: Named) -> Any:
-    module = class_namespace(cls).get("__module__")
+    module = module_of(cls)
     if derives(cls, types.SimpleNamespace):
         return v.Instance(cls, **named)
-    if type(module) is not str or not (module + ".").startswith("torch."):
+    if not (module + ".").startswith("torch."):
         return MISSING
     if is_exactly(cls, type) and cls is torch.Size:
         found = tuple(iteration.drain(m, given[0]))

@@ -224,11 +224,12 @@ def iterator(m: Machine, of: Any) -> Any:
     if is_exactly(of, *GENERATOR_TYPES):
         return resumed(m, of)
     if is_exactly(of, *_LOADERS):
-        return _kept(m, of, lambda: _of_loader(m, of))
+        is_new = type(of) is data.DataLoader
+        return _of_loader(m, of) if is_new else m.iterators.known(of, lambda _: _of_loader(m, of))
     if m.lookup(v.kind_of(of), "__next__") is not MISSING:
         if m.method_of_user(of, "__next__") is not MISSING:
             return of
-        return _kept(m, of, lambda: _continued(m, of))
+        return m.iterators.known(of, lambda _: _continued(m, of))
     if m.method_of_user(of, "__getitem__") is not MISSING:
         return m.call(Sequence.__iter__, (of,), {})
     return iterator(m, m.unknown(f"iterating over {class_name(v.kind_of(of))}", of))
@@ -351,13 +352,6 @@ def _rows(m: Machine, of: Any) -> v.Elements:
     return v.Elements(_stepping(tensors.part(m, of, at) for at in range(count)), of)
 
 
-def _kept(m: Machine, of: Any, make: Callable[[], Any]) -> Any:
-    """Return what stands for a live iterator: the same one each time."""
-    if is_exactly(of, data.DataLoader):
-        return make()
-    return m.iterators.known(of, lambda _: make())
-
-
 def _continued(m: Machine, of: Any) -> Any:
     if is_exactly(of, *_OVER_SEQUENCES, *_BACKWARD):
         return _over_sequence(m, of)
@@ -470,8 +464,8 @@ def _teed(m: Machine, of: Any) -> v.Elements:
         if following is None:
             break
         last, at = following, 0
-    rest = _kept(m, last, lambda: shared(m, iterator(m, source)))()
-    return chained(m, taken, rest)
+    rest = m.iterators.known(last, lambda _: shared(m, iterator(m, source)))
+    return chained(m, taken, rest())
 
 
 def shared(m: Machine, source: Any) -> Callable[[], v.Elements]:
@@ -534,7 +528,7 @@ def advance(m: Machine, each: Any) -> Any:
         return send(m, each, None)
     is_live = not is_a(each, v.FutureValue) and m.method_of_user(each, "__next__") is MISSING
     if is_live or type(each) is v.Unknown:
-        return advance(m, _kept(m, each, lambda: iterator(m, each)))
+        return advance(m, m.iterators.known(each, lambda _: iterator(m, each)))
     try:
         return m.method(each, "__next__")
     except v.Raised as raised:
@@ -590,8 +584,10 @@ def as_dict(m: Machine, of: Any) -> dict[Any, Any]:
 
 
 def resumed(m: Machine, generator: Any) -> Any:
-    """Return what stands for a live generator or coroutine."""
-    return _kept(m, generator, lambda: _suspended(m, generator))
+    """Return what stands for a generator or coroutine."""
+    if type(generator) is v.Suspended:
+        return generator
+    return m.iterators.known(generator, lambda _: _suspended(m, generator))
 
 
 def _suspended(m: Machine, generator: Any) -> Any:
@@ -610,13 +606,9 @@ def _suspended(m: Machine, generator: Any) -> Any:
 
 def send(m: Machine, generator: Any, value: Any) -> Any:
     """Resume a generator; return what it yields, or raise Exhausted with what it returns."""
-    if is_exactly(generator, *GENERATOR_TYPES):
-        generator = resumed(m, generator)
-    if type(generator) is not v.Suspended:
-        if value is not None:
-            return m.method(generator, "send", value)
-        return advance(m, generator)
-    return resume(m, generator, value)
+    if is_exactly(generator, v.Suspended, *GENERATOR_TYPES):
+        return resume(m, resumed(m, generator), value)
+    return advance(m, generator) if value is None else m.method(generator, "send", value)
 
 
 def resume(m: Machine, generator: v.Suspended, value: Any) -> Any:
@@ -644,7 +636,7 @@ def next_awaitable(m: Machine, of: Any) -> Any:
     """Return what ``anext`` gives: something to wait for."""
     if not is_exactly(of, v.Suspended, types.AsyncGeneratorType):
         return m.method(of, "__anext__")
-    generator = resumed(m, of) if type(of) is not v.Suspended else of
+    generator = resumed(m, of)
 
     def step() -> Any:
         try:

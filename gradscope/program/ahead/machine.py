@@ -741,19 +741,16 @@ class Machine:
         """Enter a function with arguments."""
         code = function.__code__
         frame = Frame(code, function.__globals__)
-        defaults, of_named = function.__defaults__ or (), function.__kwdefaults__ or {}
         rest, names, count = dict(named), code.co_varnames, code.co_argcount
         first, end = min(count, len(given)), count + code.co_kwonlyargcount
+        last_first = zip(names[:count][::-1], (function.__defaults__ or ())[::-1], strict=False)
+        defaults = {**dict(last_first), **(function.__kwdefaults__ or {})}
         frame.variables[:first] = given[:first]
-        for at in range(first, end):
-            value = of_named.get(names[at], MISSING)
-            if at < count:
-                value = defaults[at - count] if at >= count - len(defaults) else MISSING
-            if names[at] in rest and at >= code.co_posonlyargcount:
-                value = rest.pop(names[at])
-            if value is MISSING:
-                self.throw(TypeError, f"{code.co_name} needs {names[at]}")
-            frame.variables[at] = value
+        for at, name in enumerate(names[first:end], first):
+            is_given = name in rest and at >= code.co_posonlyargcount
+            if not is_given and name not in defaults:
+                self.throw(TypeError, f"{code.co_name} needs {name}")
+            frame.variables[at] = rest.pop(name) if is_given else defaults[name]
         if code.co_flags & 4:
             frame.variables[end] = tuple(given[count:])
             end += 1

@@ -221,6 +221,7 @@ def contains(m: Machine, of: Any, value: Any) -> bool | None:
 
 
 model(isinstance)(lambda m, f, given, named: m.is_instance(*given))
+model(torch.is_tensor)(lambda m, f, given, named: m.is_instance(given[0], torch.Tensor))
 
 
 @model(issubclass)
@@ -230,11 +231,6 @@ def _issubclass(m: Machine, function: Any, given: Given, named: Named) -> Any:
     if not (is_a(cls, type) and all(is_a(base, type) for base in each)):
         return v.Unknown(why="issubclass")
     return v.any_of([m.is_subclass(cls, base) for base in each])
-
-
-@model(torch.is_tensor)
-def _is_tensor(m: Machine, function: Any, given: Given, named: Named) -> Any:
-    return v.Unknown(why="is_tensor") if type(given[0]) is v.Unknown else v.is_tensor(given[0])
 
 
 model(len)(lambda m, f, given, named: v.known(iteration.size_of(m, given[0]), "len"))

@@ -13,7 +13,7 @@ import operator
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from types import CodeType
 from typing import Any, Final
 
@@ -239,46 +239,26 @@ def over(m: Machine, of: Any, start: int = 0, step: int = 1) -> v.Elements:
     """Return an iterator over a sequence, which sees what is added to it meanwhile."""
     base = v.base_of(m.overlay.view(of), *_LISTED)
     if base is None:
-        return v.Elements(_stepping(elements_of(m, of)), of)
-    place = [start]
+        return v.Elements(elements_of(m, of), of)
 
-    def next_one() -> Any:
-        found = m.overlay.view(of)
-        if not 0 <= place[0] < base.__len__(found):
-            raise v.Exhausted
-        place[0] += step
-        return base.__getitem__(found, place[0] - step)
+    def elements() -> Iterator[Any]:
+        place = start
+        while 0 <= place < base.__len__(found := m.overlay.view(of)):
+            yield base.__getitem__(found, place)
+            place += step
 
-    return v.Elements(next_one, of)
-
-
-def _stepping(found: Iterable[Any]) -> Callable[[], Any]:
-    each = iter(found)
-
-    def next_one() -> Any:
-        for one in each:
-            return one
-        raise v.Exhausted
-
-    return next_one
+    return v.Elements(elements(), of)
 
 
 def of_values(*found: Any) -> v.Elements:
     """Return an iterator over these values."""
-    return v.Elements(_stepping(found), *found)
+    return v.Elements(found, *found)
 
 
 def of_unknown(m: Machine, make: Callable[[], Any], *holds: Any) -> v.Elements:
     """Return an iterator over what is not known: it may give one or two, or nothing."""
-    laps = itertools.count(1)
-
-    def next_one() -> Any:
-        lap = next(laps)
-        if lap > _LAPS or not m.decide(lap):
-            raise v.Exhausted
-        return make()
-
-    return v.Elements(next_one, *holds)
+    laps = itertools.takewhile(m.decide, range(1, _LAPS + 1))
+    return v.Elements((make() for _ in laps), *holds)
 
 
 class _Left:
@@ -337,7 +317,7 @@ def lazily(m: Machine, kind: Any, given: v.Given, named: v.Named) -> v.Elements:
         return of_unknown(m, lambda: v.Unknown(v.unsure(m.held(given)), kind.__name__), *given)
     found = [_TAKEN[how](m, one) for how, one in each]
     made = kind(*found[: len(given)], **dict(zip(named, found[len(given) :], strict=True)))
-    return v.Elements(_stepping(made), made, *given)
+    return v.Elements(made, made, *given)
 
 
 def chained(m: Machine, *iterables: Any) -> v.Elements:
@@ -349,7 +329,7 @@ def _rows(m: Machine, of: Any) -> v.Elements:
     count = tensors.rows(of)
     if count is None:
         return of_unknown(m, lambda: tensors.part(m, of, 0), of)
-    return v.Elements(_stepping(tensors.part(m, of, at) for at in range(count)), of)
+    return v.Elements((tensors.part(m, of, at) for at in range(count)), of)
 
 
 def _continued(m: Machine, of: Any) -> Any:
@@ -372,7 +352,7 @@ def _continued(m: Machine, of: Any) -> Any:
         each, function, *total = _parts(of)
         found = lazily(m, itertools.accumulate, (chained(m, total, each), function), {})
         for _ in total:
-            found.step()  # it was given before
+            next(found.elements)  # it was given before
         return found
     if is_exactly(of, itertools.pairwise) and any(map(is_iterator, inside)):
         source, *held = _parts(of)  # the element that it gave last, then what it reuses
@@ -474,7 +454,7 @@ def shared(m: Machine, source: Any) -> Callable[[], v.Elements]:
 
     def one() -> v.Elements:
         each = copy.copy(first)
-        return v.Elements(_stepping(each), each, source)
+        return v.Elements(each, each, source)
 
     return one
 
@@ -504,7 +484,7 @@ def _of_loader(m: Machine, of: Any) -> v.Elements:
     if count is None:
         return of_unknown(m, lambda: v.Unknown(why="a batch"))
     left = range(count - m.namespace(of).get("_num_yielded", 0))
-    return v.Elements(_stepping(v.Unknown(why="a batch") for _ in left))
+    return v.Elements(v.Unknown(why="a batch") for _ in left)
 
 
 def left_in(each: Any) -> int | None:
@@ -523,7 +503,10 @@ def advance(m: Machine, each: Any) -> Any:
     if m.steps > m.most_steps:
         v.lost("too many steps")
     if type(each) is v.Elements:
-        return each.step()
+        try:
+            return next(each.elements)
+        except StopIteration as over:
+            raise v.Exhausted(over.value) from None
     if type(each) is v.Suspended:
         return send(m, each, None)
     is_live = not is_a(each, v.FutureValue) and m.method_of_user(each, "__next__") is MISSING
@@ -638,13 +621,14 @@ def next_awaitable(m: Machine, of: Any) -> Any:
         return m.method(of, "__anext__")
     generator = resumed(m, of)
 
-    def step() -> Any:
-        try:
-            found = resume(m, generator, None)
-        except v.Exhausted:
-            return m.throw(StopAsyncIteration)
-        if type(found) is v.Wrapped:
-            raise v.Exhausted(found.value)
-        return found  # it waits for something itself
+    def awaited() -> Generator[Any, None, Any]:
+        while True:
+            try:
+                found = resume(m, generator, None)
+            except v.Exhausted:
+                return m.throw(StopAsyncIteration)
+            if type(found) is v.Wrapped:
+                return found.value
+            yield found  # it waits for something itself
 
-    return v.Elements(step, generator)
+    return v.Elements(awaited(), generator)

@@ -70,8 +70,8 @@ RULES: Final[dict[str, Callable[..., tuple[str, Any] | None]]] = {}
 
 Model = Callable[["Machine", Any, v.Given, v.Named], Any]
 """What a call of a function does that is not entered: it is given the function, too."""
-MODELS: Final[dict[int, Model]] = {}
-"""The models by the function's id: to hash an object of the user may run its code."""
+MODELS: Final = v.ByIdentity()
+"""The models of functions: not by hash, as to hash an object of the user may run its code."""
 
 
 class Kinds(NamedTuple):
@@ -697,7 +697,7 @@ class Machine:
 
     def call(self, what: Any, given: v.Given, named: v.Named) -> Any:
         """Return what calling something gives."""
-        kind, model = type(what), MODELS.get(id(what))
+        kind, (_, model) = type(what), MODELS.get(id(what), (what, None))
         if model is None and kind is FunctionType:
             model = self.kinds.torch_models.of_function(what)
         if model is not None:

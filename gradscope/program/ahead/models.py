@@ -42,7 +42,6 @@ from gradscope.program.containers import class_namespace, derives, is_a, is_exac
 from gradscope.torch_private import ASKED_QUIETLY
 
 BUILTINS: Final[dict[str, Any]] = vars(builtins)
-_kept: Final[list[Any]] = []
 
 
 def model(*functions: Any) -> Callable[[Model], Model]:
@@ -50,8 +49,7 @@ def model(*functions: Any) -> Callable[[Model], Model]:
 
     def add(model: Model) -> Model:
         for function in functions:
-            MODELS[id(function)] = model
-            _kept.append(function)
+            MODELS[id(function)] = function, model
         return model
 
     return add

@@ -211,7 +211,7 @@ def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
     if module == "torch.autograd.function" and name == "apply":
         return _applied
     if module in FUNCTIONAL_MODULES:
-        return _operator if name not in ("backward", "__torch_function__", "wrapped") else None
+        return _operator if name not in ("__torch_function__", "wrapped") else None
     if module == "torch.nn.modules.module":
         return _of_module if name in _OF_MODULE_QUIET | _LISTING | _ASKED_OF_MODULE else None
     if module.startswith(("torch.amp", "torch.cuda.amp")):

@@ -240,7 +240,7 @@ class Super(FutureValue):
 
 
 class Suspended(FutureValue):
-    """A generator or coroutine: a frame that is entered again; ``state`` is one of STATES."""
+    """A generator or coroutine: a frame that is entered again; ``state`` says how far it is."""
 
     __slots__ = ("frame", "state")
 
@@ -251,15 +251,12 @@ class Suspended(FutureValue):
 
 
 class Elements(FutureValue):
-    """An iterator: ``step`` gives the next element or raises Exhausted.
+    """An iterator over ``elements``; ``holds`` are the values that it takes them from."""
 
-    ``holds`` are the values that it takes them from.
-    """
+    __slots__ = ("elements", "holds")
 
-    __slots__ = ("holds", "step")
-
-    def __init__(self, step: Callable[[], Any], *holds: Any) -> None:
-        self.step = step
+    def __init__(self, elements: Iterable[Any], *holds: Any) -> None:
+        self.elements = iter(elements)
         self.holds = holds
         reading.add(self)
 

@@ -140,7 +140,7 @@ class Flow:
             ends = (
                 i for i in after if self.depths.get(i, 0) + self.instructions[i].effect <= depth
             )
-            taken = next((i for i in ends), index)
+            taken = next(ends, index)
             if self.instructions[taken].is_call:
                 given = self.depths[taken] + self.instructions[taken].effect + 1
                 yield self.names_of_call(taken), depth - given

@@ -248,6 +248,11 @@ def innermost(file: str, line: int, kind: type[N] | tuple[type[N], ...]) -> N | 
     return next((each for each in reversed(enclosing(file, line)) if isinstance(each, kind)), None)
 
 
+def scope_at(file: str, line: int) -> Function | ast.Module:
+    """Return the innermost function around a line, or its module."""
+    return innermost(file, line, FUNCTIONS) or tree(file)
+
+
 def statements_in(node: ast.AST) -> Iterator[ast.stmt]:
     """Yield the statements right inside a node, also those of its clauses."""
     for child in ast.iter_child_nodes(node):

@@ -90,7 +90,7 @@ def modified(node: ast.AST) -> list[ast.expr]:
             found += [each.value for each in keywords if each.arg == "out"]
             if any(each.arg == "inplace" and _is_true(each.value) for each in keywords):
                 found += args[:1]
-    return [_whole(each) for each in found]
+    return [_with_keys(each)[0] for each in found]
 
 
 def _is_true(value: ast.expr) -> bool:
@@ -108,12 +108,6 @@ def _first(target: ast.expr) -> ast.expr:
     """Return what a chain of operations in place begins with: ``self.mean.mul_(0.9).add_(x)``."""
     while isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute):
         target = target.func.value
-    return target
-
-
-def _whole(target: ast.expr) -> ast.expr:
-    while isinstance(target, ast.Subscript):
-        target = target.value
     return target
 
 
@@ -300,11 +294,8 @@ def binding(site: Site, name: str) -> ast.expr | None:
     way to it.
     """
     around = source.enclosing(site.file, site.line)
-    found = None
-    for each in _scope(site):
-        is_before = each.lineno < site.line and each not in around
-        if is_before and name in _bound_by(each) and (found is None or each.lineno > found.lineno):
-            found = each
+    before = (each for each in _before(site) if each not in around)
+    found = next((each for each in before if name in _bound_by(each)), None)
     if found is None:
         return None
     branches = (ast.If, ast.Try, ast.Match, ast.For, ast.While)
@@ -318,11 +309,8 @@ def _giving(site: Site, name: str) -> ast.stmt | None:
     """Return the last statement before a site that binds a variable, in its function or else in
     its module; a loop over what it is bound to is one.
     """
-    for scope in (_scope(site), source.statements_of(source.tree(site.file))):
-        found = [each for each in scope if each.lineno < site.line and name in _bound_by(each)]
-        if found:
-            return max(found, key=lambda each: each.lineno)
-    return None
+    every = (*_before(site), *_before(site, source.tree(site.file)))
+    return next((each for each in every if name in _bound_by(each)), None)
 
 
 def value_given(site: Site, name: str) -> ast.expr | None:
@@ -352,7 +340,7 @@ def called_again(site: Site) -> Site | None:
     """Return the last call before a site of what has given a variable there its value."""
     given = (value_given(site, name) for name in sorted(names_at(site)))
     for first in (each for each in given if isinstance(each, ast.Call)):
-        calls = (call for each in _scope(site) for call in source.calls_in(each))
+        calls = (call for each in reversed(_before(site)) for call in source.calls_in(each))
         alike = (call for call in calls if ast.unparse(call.func) == ast.unparse(first.func))
         later = [call for call in alike if first.lineno < call.lineno < site.line]
         if later:
@@ -365,11 +353,10 @@ def resets_before(step: Site, calls: Iterable[Site | None], whose: Collection[st
     gradients: those of what has one of the names ``whose`` where it says whose. What stands between
     is known if a call does, or if nothing else stands there.
     """
-    scope = [s for s in _scope(step) if s.lineno < step.line and not hasattr(s, "body")]
     own = step.file, step.function
     here = (site.line for site in calls if site and (site.file, site.function) == own)
     begin = max((line for line in here if line < step.line), default=0)
-    for each in sorted(scope, key=lambda each: each.lineno, reverse=True):
+    for each in (each for each in _before(step) if not hasattr(each, "body")):
         reset = _RESET.search(ast.unparse(each))
         if each.lineno <= begin or (reset is None and not begin):
             return None
@@ -389,11 +376,8 @@ def sets_requires_grad(site: Site, name: str) -> Site | None:
     """Return the last place before a site that sets ``requires_grad`` of a variable, in its
     function.
     """
-    found = [each for each in _scope(site) if each.lineno < site.line and _sets(each, name)]
-    if not found:
-        return None
-    last = max(found, key=lambda each: each.lineno)
-    return source.of_node(last, site.file, site.function)
+    last = next((each for each in _before(site) if _sets(each, name)), None)
+    return None if last is None else source.of_node(last, site.file, site.function)
 
 
 def flags_set(file: str, attribute: str, *, value: bool) -> list[ast.Assign]:
@@ -427,10 +411,12 @@ def _sets(statement: ast.stmt, name: str) -> bool:
     return False
 
 
-def _scope(site: Site) -> Iterator[ast.stmt]:
-    """Yield the statements of the innermost function around a site, or of its module."""
-    function = source.innermost(site.file, site.line, source.FUNCTIONS)
-    return source.statements_of(function or source.tree(site.file))
+def _before(site: Site, scope: ast.AST | None = None) -> list[ast.stmt]:
+    """Return the statements of a scope, by default that of a site, that begin on a line before the
+    site's, the last one first.
+    """
+    every = source.statements_of(scope or source.scope_at(site.file, site.line))
+    return [each for each in every if each.lineno < site.line][::-1]
 
 
 def _bound_by(statement: ast.stmt) -> set[str]:
@@ -486,8 +472,8 @@ def _is_ratio(difference: ast.BinOp, statement: ast.AST) -> bool:
 @lru_cache
 def makes_leaves(file: str, line: int) -> bool:
     """Return whether the function around a line has a tensor need a gradient by itself."""
-    region = source.innermost(file, line, source.FUNCTIONS) or source.tree(file)
-    return re.search(r"\.requires_grad(_\(| = True)", ast.unparse(region)) is not None
+    region = ast.unparse(source.scope_at(file, line))
+    return re.search(r"\.requires_grad(_\(| = True)", region) is not None
 
 
 _TAKES_OUT = frozenset({"pop", "popleft", "popitem", "clear", "remove", "discard"})
@@ -531,25 +517,24 @@ def store_of(
 def _find_in(
     file: str, name: Path, *, container: bool, ran: Sequence[Site]
 ) -> tuple[Site, bool] | None:
-    best: tuple[tuple[int, ...], _Storing] | None = None
-    for place in _places(source.parsed(file)):
-        if (match := _match(place.target, name)) == 0:
-            continue
+    def fit(place: _Storing) -> tuple[int, ...]:
+        """Return how well a place fits, in order of weight."""
         inside = name.origin.owner != "local" or name.origin.function == place.function
         has_run = any(site.file == file and source.spans(place.node, site.line) for site in ran)
-        around = source.enclosing(file, getattr(place.node, "lineno", 0))
+        around = source.enclosing(file, place.node.lineno)
         may_not_run = any(isinstance(each, ast.If | ast.Match | ast.Try) for each in around)
         is_method = name.attribute is not None and not place.function.endswith("__init__")
         again, fits = place.in_loop or is_method, place.fills == container
         depth = len(_with_keys(place.target)[1])
-        score = (match, inside, has_run, again, fits, depth, not may_not_run, place.reads_itself)
-        if best is None or score > best[0]:
-            best = score, place
-    if best is None:
+        match = _match(place.target, name)
+        return match, inside, has_run, again, fits, depth, not may_not_run, place.reads_itself
+
+    places = [each for each in _places(source.parsed(file)) if _match(each.target, name)]
+    if not places:
         return None
-    node = best[1].node
-    caches = (d for d in getattr(node, "decorator_list", ()) if "cache" in ast.unparse(d))
-    return source.of_node(next(caches, node), file, best[1].function), best[1].reads_itself
+    best = max(places, key=fit)
+    caches = (d for d in getattr(best.node, "decorator_list", ()) if "cache" in ast.unparse(d))
+    return source.of_node(next(caches, best.node), file, best.function), best.reads_itself
 
 
 def _match(target: ast.expr, name: Path) -> int:

@@ -183,7 +183,7 @@ class ReachingTensors(Question):
         """Return whether it is known that nothing leads there any more."""
         frames = [*machine.frames, *machine.outer]
         at_hand = [each for frame in frames for each in (*frame.variables, *frame.stack)]
-        at_hand += [each for each in [*reading.holding] if type(each) is Elements]
+        at_hand += [each for each in reading.alive() if type(each) is Elements]
         if machine.held((*at_hand, *machine.overlay.written())) or not machine.saw_all:
             return False
         known = (self._known[key] for key, leads in self._leads.items() if leads)

@@ -431,7 +431,7 @@ def summed_loop(place: Span) -> TextEdits:
     rest = block_with(file, loop)[block_with(file, loop).index(loop) + 1 :]
     is_read = any(_reads(each, stored_names(loop)) for each in rest)
     if not isinstance(loop, ast.For) or loop.body != [last] or is_read:
-        scope = source.innermost(file, last.lineno, FUNCTIONS) or source.tree(file)
+        scope = source.scope_at(file, last.lineno)
         known = {each.id for each in ast.walk(scope) if isinstance(each, ast.Name)}
         known |= _arguments(scope)
         name = next((n for n in ("losses", "all_losses", "to_sum") if n not in known), "")
@@ -560,7 +560,7 @@ def put_inside(file: str, nodes: Sequence[ast.stmt], owner: Owner) -> TextEdits:
     if not before_it or is_bound or not may_move:
         return ()
     if isinstance(owner, FUNCTIONS):  # the names become its own: nobody else may see them
-        scope = source.innermost(file, nodes[0].lineno, FUNCTIONS) or source.tree(file)
+        scope = source.scope_at(file, nodes[0].lineno)
         others = (*ast.iter_child_nodes(scope), owner.args, *owner.decorator_list)
         beside = (each for each in others if each not in (owner, *nodes))
         is_seen = any(_reads(each, names, [owner, *nodes]) for each in beside)

@@ -82,8 +82,7 @@ class Layout:
         self.of_user = is_user_class(cls)
         self.fields = _fields(names) if derives(cls, tuple) else ()
         """The attributes of a named tuple."""
-        module = class_namespace(cls).get("__module__")
-        is_own = type(module) is str and (module + ".").startswith("gradscope.")
+        is_own = (module_of(cls) + ".").startswith("gradscope.")
         hidden = is_own or any(id(base) in OPAQUE for base in bases)
         is_value = any(id(base) in _VALUES for base in bases)  # as the member of an enumeration
         is_read = any(id(base) in _COMPLETE for base in bases)
@@ -120,6 +119,12 @@ def class_name(cls: type) -> str:
     return _class_qualname(cls).rpartition("<locals>.")[2]
 
 
+def module_of(cls: type) -> str:
+    """Return the name of the class's module; empty where the class does not say."""
+    name = class_namespace(cls).get("__module__")
+    return name if type(name) is str else ""
+
+
 def derives(cls: type, base: type) -> bool:
     """Return ``issubclass(cls, base)`` by identity, without running a metaclass of the user."""
     return any(each is base for each in class_bases(cls))
@@ -148,8 +153,7 @@ def named_first(variables: dict[str, Any]) -> list[tuple[str, object]]:
 
 def is_user_class(cls: type) -> bool:
     """Return whether a class is defined in the user's own code."""
-    name = class_namespace(cls).get("__module__")
-    return type(name) is str and is_user_module(name)
+    return is_user_module(module_of(cls))
 
 
 def is_user_module(name: str) -> bool:

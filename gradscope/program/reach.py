@@ -139,10 +139,8 @@ class Walk:
     def _enter_class(self, cls: type, depth: int) -> None:
         if id(cls) in self._index or not containers.is_user_class(cls):
             return
-        module = containers.class_namespace(cls)["__module__"]
-        name = containers.class_name(cls)
-        origin = self._origin(Origin("class", name, containers.module_file(str(module)), 1))
-        self._number(cls, (origin, "variable", name), depth)
+        origin = _origin_of_class(cls)
+        self._number(cls, (self._origin(origin), "variable", origin.function), depth)
 
     def _origin(self, origin: Origin) -> int:
         self._origins.append(origin)
@@ -408,14 +406,17 @@ def _unnamed(top: Any) -> tuple[Origin, str]:
     if containers.derives(cls, FunctionNode):
         return origin_of_context(top), "ctx"
     if layout_of(cls).is_class:
-        module = containers.class_namespace(top).get("__module__")
-        name = containers.class_name(top)
-        return Origin("class", name, containers.module_file(str(module)), 1), name
+        return _origin_of_class(top), containers.class_name(top)
     if id(cls) in GENERATORS or cls is types.FrameType:
         code = top.f_code if cls is types.FrameType else getattr(top, GENERATORS[id(cls)][2])
         text = f"<{cls.__name__} {code.co_name}>"
         return Origin("unnamed", code.co_qualname, code.co_filename, code.co_firstlineno), text
     return Origin("unnamed", "", "", 0), f"<{containers.class_name(cls)}>"
+
+
+def _origin_of_class(cls: type) -> Origin:
+    file = containers.module_file(containers.module_of(cls))
+    return Origin("class", containers.class_name(cls), file, 1)
 
 
 def origin_of_context(context: object) -> Origin:

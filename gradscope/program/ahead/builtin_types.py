@@ -26,10 +26,10 @@ from gradscope.program.ahead.values import Given, Named
 from gradscope.program.containers import (
     GENERATOR_TYPES,
     class_name,
-    class_namespace,
     derives,
     is_a,
     is_exactly,
+    module_of,
 )
 
 
@@ -65,7 +65,7 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
         value = given[1] if len(given) > 1 else None
         return v.OwnDict((v.key_of(key), value) for key in iteration.drain(m, given[0]))
     if is_a(of, type) and name == "from_iterable":
-        return iteration.lazily(iteration.EACH_OF, m, given, {})
+        return iteration.lazily(m, iteration.EACH_OF, given, {})
     if is_a(of, random.Random) and name in ("random", "getrandbits"):
         return v.Unknown(why="a random number")
     if is_a(of, functools._lru_cache_wrapper) and name == "cache_clear":
@@ -106,7 +106,7 @@ _OF_ALL: Final[dict[str, Callable[[Machine, Any, Given], Any]]] = {
 
 
 def _of_generator(m: Machine, of: Any, name: str, given: Given) -> Any:
-    generator = of if type(of) is v.Suspended else iteration.resumed(m, of)
+    generator = iteration.resumed(m, of)
     if name in ("__iter__", "__await__", "__aiter__"):
         return generator
     if name == "__anext__":
@@ -269,10 +269,10 @@ def _fill(m: Machine, made: v.Instance, given: Given, named: Named) -> None:
 
 
 def _made_by_torch(m: Machine, cls: type, given: Given, named: Named) -> Any:
-    module = class_namespace(cls).get("__module__")
+    module = module_of(cls)
     if derives(cls, types.SimpleNamespace):
         return v.Instance(cls, **named)
-    if type(module) is not str or not (module + ".").startswith("torch."):
+    if not (module + ".").startswith("torch."):
         return MISSING
     if is_exactly(cls, type) and cls is torch.Size:
         found = tuple(iteration.drain(m, given[0]))

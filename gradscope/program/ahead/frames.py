@@ -11,7 +11,7 @@ import weakref
 from functools import reduce
 from operator import or_
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from gradscope.code import source
 from gradscope.code.bytecode import MISSING, NULL_FIRST, Flow, Instruction, Loop, flow_of
@@ -61,7 +61,7 @@ class Frame(FutureValue):
         self.stored: set[int] = set()
         self._loops: tuple[Loop, ...] = ()
         self._again: frozenset[int] = frozenset()
-        reading.holding.add(self)
+        reading.add(self)
 
     @property
     def instruction(self) -> Instruction:
@@ -167,19 +167,16 @@ the function that runs both.
 """
 
 
-class _Whole(NamedTuple):
-    """The code of a whole cell, and which of its offsets are those of one statement's code."""
+_Standing: TypeAlias = tuple[CodeType, int]
+"""A code object, and where in it the instruction is that runs now."""
 
-    statement: weakref.ref[CodeType]
-    code: CodeType | None
-    offsets: dict[int, int]
-
-
-_wholes: dict[int, _Whole] = {}
-"""By the id of the statement's code, as long as that lives."""
+_wholes: dict[int, tuple[weakref.ref[CodeType], dict[int, _Standing]]] = {}
+"""Where the instructions of one statement's code stand in that of the whole cell, by their offsets:
+by the id of the statement's code, as long as that lives.
+"""
 
 
-def standing(frame: FrameType) -> tuple[CodeType, int]:
+def standing(frame: FrameType) -> _Standing:
     """Return the code that tells the way ahead, and the instruction in it that runs now, as
     ``frame.f_lasti`` gives it. Where a frame's own code is that of one statement of a cell, it is
     that of the whole: what comes next is the rest of the cell's text, and nothing beyond it.
@@ -191,16 +188,14 @@ def standing(frame: FrameType) -> tuple[CodeType, int]:
         return own
     key = id(code)
     known = _wholes.get(key)
-    if known is None or known.statement() is not code:
+    if known is None or known[0]() is not code:
         text = _text_of(frame)
         whole = None if text is None else _whole_of(code, text)
-        offsets = {} if whole is None else _offsets(code, whole)
         statement = weakref.ref(code, lambda _: _wholes.pop(key, None))
-        known = _wholes[key] = _Whole(statement, whole, offsets)
+        known = _wholes[key] = statement, {} if whole is None else _in_whole(code, whole)
     flow = flow_of(code)
     index = flow.index(lasti)
-    offset = known.offsets.get(flow.instructions[index].offset) if index >= 0 else None
-    return own if offset is None or known.code is None else (known.code, offset)
+    return own if index < 0 else known[1].get(flow.instructions[index].offset, own)
 
 
 def forget_wholes() -> None:
@@ -235,11 +230,11 @@ def _whole_of(code: CodeType, text: source.SourceFile) -> CodeType | None:
     return text.code
 
 
-def _offsets(code: CodeType, whole: CodeType) -> dict[int, int]:
+def _in_whole(code: CodeType, whole: CodeType) -> dict[int, _Standing]:
     """Return where each instruction stands in the whole, if the text tells them apart."""
     found = _places(whole)
     return {
-        here.offset: there.offset
+        here.offset: (whole, there.offset)
         for place, alike in _places(code).items()
         if len(alike) == len(found.get(place, ()))
         for here, there in zip(alike, found[place], strict=True)

@@ -13,7 +13,7 @@ import operator
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from types import CodeType
 from typing import Any, Final
 
@@ -224,11 +224,12 @@ def iterator(m: Machine, of: Any) -> Any:
     if is_exactly(of, *GENERATOR_TYPES):
         return resumed(m, of)
     if is_exactly(of, *_LOADERS):
-        return _kept(m, of, lambda: _of_loader(m, of))
+        is_new = type(of) is data.DataLoader
+        return _of_loader(m, of) if is_new else m.iterators.known(of, lambda _: _of_loader(m, of))
     if m.lookup(v.kind_of(of), "__next__") is not MISSING:
         if m.method_of_user(of, "__next__") is not MISSING:
             return of
-        return _kept(m, of, lambda: _continued(m, of))
+        return m.iterators.known(of, lambda _: _continued(m, of))
     if m.method_of_user(of, "__getitem__") is not MISSING:
         return m.call(Sequence.__iter__, (of,), {})
     return iterator(m, m.unknown(f"iterating over {class_name(v.kind_of(of))}", of))
@@ -238,46 +239,26 @@ def over(m: Machine, of: Any, start: int = 0, step: int = 1) -> v.Elements:
     """Return an iterator over a sequence, which sees what is added to it meanwhile."""
     base = v.base_of(m.overlay.view(of), *_LISTED)
     if base is None:
-        return v.Elements(_stepping(elements_of(m, of)), of)
-    place = [start]
+        return v.Elements(elements_of(m, of), of)
 
-    def next_one() -> Any:
-        found = m.overlay.view(of)
-        if not 0 <= place[0] < base.__len__(found):
-            raise v.Exhausted
-        place[0] += step
-        return base.__getitem__(found, place[0] - step)
+    def elements() -> Iterator[Any]:
+        place = start
+        while 0 <= place < base.__len__(found := m.overlay.view(of)):
+            yield base.__getitem__(found, place)
+            place += step
 
-    return v.Elements(next_one, of)
-
-
-def _stepping(found: Iterable[Any]) -> Callable[[], Any]:
-    each = iter(found)
-
-    def next_one() -> Any:
-        for one in each:
-            return one
-        raise v.Exhausted
-
-    return next_one
+    return v.Elements(elements(), of)
 
 
 def of_values(*found: Any) -> v.Elements:
     """Return an iterator over these values."""
-    return v.Elements(_stepping(found), *found)
+    return v.Elements(found, *found)
 
 
 def of_unknown(m: Machine, make: Callable[[], Any], *holds: Any) -> v.Elements:
     """Return an iterator over what is not known: it may give one or two, or nothing."""
-    laps = itertools.count(1)
-
-    def next_one() -> Any:
-        lap = next(laps)
-        if lap > _LAPS or not m.decide(lap):
-            raise v.Exhausted
-        return make()
-
-    return v.Elements(next_one, *holds)
+    laps = itertools.takewhile(m.decide, range(1, _LAPS + 1))
+    return v.Elements((make() for _ in laps), *holds)
 
 
 class _Left:
@@ -325,7 +306,7 @@ _TAKEN: Final[dict[str, Callable[[Machine, Any], Any]]] = {
 """What Python's own iterators are handed for it: p is plain, or it is not known what they give."""
 
 
-def lazily(kind: Any, m: Machine, given: v.Given, named: v.Named) -> v.Elements:
+def lazily(m: Machine, kind: Any, given: v.Given, named: v.Named) -> v.Elements:
     """Return what one of Python's own iterators gives of what is left of the program's."""
     if kind is itertools.accumulate and len(given) == 1:
         named = {"func": None, **named}
@@ -336,26 +317,19 @@ def lazily(kind: Any, m: Machine, given: v.Given, named: v.Named) -> v.Elements:
         return of_unknown(m, lambda: v.Unknown(v.unsure(m.held(given)), kind.__name__), *given)
     found = [_TAKEN[how](m, one) for how, one in each]
     made = kind(*found[: len(given)], **dict(zip(named, found[len(given) :], strict=True)))
-    return v.Elements(_stepping(made), made, *given)
+    return v.Elements(made, made, *given)
 
 
 def chained(m: Machine, *iterables: Any) -> v.Elements:
     """Return what ``chain`` gives."""
-    return lazily(EACH_OF, m, (iterables,), {})
+    return lazily(m, EACH_OF, (iterables,), {})
 
 
 def _rows(m: Machine, of: Any) -> v.Elements:
     count = tensors.rows(of)
     if count is None:
         return of_unknown(m, lambda: tensors.part(m, of, 0), of)
-    return v.Elements(_stepping(tensors.part(m, of, at) for at in range(count)), of)
-
-
-def _kept(m: Machine, of: Any, make: Callable[[], Any]) -> Any:
-    """Return what stands for a live iterator: the same one each time."""
-    if is_exactly(of, data.DataLoader):
-        return make()
-    return m.iterators.known(of, lambda _: make())
+    return v.Elements((tensors.part(m, of, at) for at in range(count)), of)
 
 
 def _continued(m: Machine, of: Any) -> Any:
@@ -363,7 +337,7 @@ def _continued(m: Machine, of: Any) -> Any:
         return _over_sequence(m, of)
     if is_exactly(of, enumerate, zip, map, filter):
         kind, given = of.__reduce__()[:2]
-        return lazily(kind, m, given, {})
+        return lazily(m, kind, given, {})
     inside = [each for each in gc.get_referents(of) if not is_a(each, type)]
     if is_exactly(of, itertools.count) and all(map(v.is_plain, inside)):
         return m.call(itertools.count, ast.literal_eval(f"{repr(of)[len('count') : -1]},)"), {})
@@ -376,33 +350,33 @@ def _continued(m: Machine, of: Any) -> Any:
         return next_awaitable(m, inside[0])
     if is_exactly(of, itertools.accumulate):
         each, function, *total = _parts(of)
-        found = lazily(itertools.accumulate, m, (chained(m, total, each), function), {})
+        found = lazily(m, itertools.accumulate, (chained(m, total, each), function), {})
         for _ in total:
-            found.step()  # it was given before
+            next(found.elements)  # it was given before
         return found
     if is_exactly(of, itertools.pairwise) and any(map(is_iterator, inside)):
         source, *held = _parts(of)  # the element that it gave last, then what it reuses
-        return lazily(itertools.pairwise, m, (chained(m, held[:1], source),), {})
+        return lazily(m, itertools.pairwise, (chained(m, held[:1], source),), {})
     if is_exactly(of, itertools.starmap):
-        return lazily(itertools.starmap, m, tuple(_parts(of)[::-1]), {})
+        return lazily(m, itertools.starmap, tuple(_parts(of)[::-1]), {})
     if is_exactly(of, itertools.chain) and inside:  # it may have one under way, and has the rest
         is_first = type(inside[0]) is type(iter(())) or len(inside) == 1
         *active, rest = inside[::-1] if is_first else inside
-        return chained(m, *active, lazily(EACH_OF, m, (rest,), {}))
+        return chained(m, *active, lazily(m, EACH_OF, (rest,), {}))
     if is_exactly(of, itertools.cycle):
         saved = [one for each in inside if type(each) is list for one in each]
         rest = [one for each in inside if type(each) is not list for one in drain(m, each)]
-        return chained(m, rest, lazily(itertools.cycle, m, ([*saved, *rest],), {}))
+        return chained(m, rest, lazily(m, itertools.cycle, ([*saved, *rest],), {}))
     if is_exactly(of, itertools.islice) and sys.version_info < (3, 12):  # later ones warn
         made = of.__reduce__()
         (source, start, *rest), at = made[1], made[2] if len(made) > 2 else 0
         bounds = (start - at, *(None if each is None else each - at for each in rest[:1]))
-        return lazily(itertools.islice, m, (source, *bounds, *rest[1:]), {})
+        return lazily(m, itertools.islice, (source, *bounds, *rest[1:]), {})
     if is_exactly(of, itertools.islice, itertools.takewhile, itertools.chain):
         source = next((one for one in inside if hasattr(type(one), "__next__")), None)
         if source is not None:
-            some = lazily(itertools.islice, m, (of_unknown(m, lambda: source, source), 1), {})
-            return lazily(EACH_OF, m, (some,), {})
+            some = lazily(m, itertools.islice, (of_unknown(m, lambda: source, source), 1), {})
+            return lazily(m, EACH_OF, (some,), {})
     return iterator(m, m.unknown(f"iterating over {class_name(type(of))}", *inside))
 
 
@@ -455,7 +429,7 @@ def give(m: Machine, of: Any, code: CodeType | None, value: Any) -> None:
         give(m, part, code, value)
     elif is_exactly(of, itertools.accumulate):
         given = (chained(m, (value,), parts[0]), part)
-        m.iterators[id(of)] = of, lazily(itertools.accumulate, m, given, {})
+        m.iterators[id(of)] = of, lazily(m, itertools.accumulate, given, {})
     else:
         v.lost(f"{class_name(type(of))}, partly read")
 
@@ -470,8 +444,8 @@ def _teed(m: Machine, of: Any) -> v.Elements:
         if following is None:
             break
         last, at = following, 0
-    rest = _kept(m, last, lambda: shared(m, iterator(m, source)))()
-    return chained(m, taken, rest)
+    rest = m.iterators.known(last, lambda _: shared(m, iterator(m, source)))
+    return chained(m, taken, rest())
 
 
 def shared(m: Machine, source: Any) -> Callable[[], v.Elements]:
@@ -480,7 +454,7 @@ def shared(m: Machine, source: Any) -> Callable[[], v.Elements]:
 
     def one() -> v.Elements:
         each = copy.copy(first)
-        return v.Elements(_stepping(each), each, source)
+        return v.Elements(each, each, source)
 
     return one
 
@@ -510,7 +484,7 @@ def _of_loader(m: Machine, of: Any) -> v.Elements:
     if count is None:
         return of_unknown(m, lambda: v.Unknown(why="a batch"))
     left = range(count - m.namespace(of).get("_num_yielded", 0))
-    return v.Elements(_stepping(v.Unknown(why="a batch") for _ in left))
+    return v.Elements(v.Unknown(why="a batch") for _ in left)
 
 
 def left_in(each: Any) -> int | None:
@@ -529,12 +503,15 @@ def advance(m: Machine, each: Any) -> Any:
     if m.steps > m.most_steps:
         v.lost("too many steps")
     if type(each) is v.Elements:
-        return each.step()
+        try:
+            return next(each.elements)
+        except StopIteration as over:
+            raise v.Exhausted(over.value) from None
     if type(each) is v.Suspended:
         return send(m, each, None)
     is_live = not is_a(each, v.FutureValue) and m.method_of_user(each, "__next__") is MISSING
     if is_live or type(each) is v.Unknown:
-        return advance(m, _kept(m, each, lambda: iterator(m, each)))
+        return advance(m, m.iterators.known(each, lambda _: iterator(m, each)))
     try:
         return m.method(each, "__next__")
     except v.Raised as raised:
@@ -590,8 +567,10 @@ def as_dict(m: Machine, of: Any) -> dict[Any, Any]:
 
 
 def resumed(m: Machine, generator: Any) -> Any:
-    """Return what stands for a live generator or coroutine."""
-    return _kept(m, generator, lambda: _suspended(m, generator))
+    """Return what stands for a generator or coroutine."""
+    if type(generator) is v.Suspended:
+        return generator
+    return m.iterators.known(generator, lambda _: _suspended(m, generator))
 
 
 def _suspended(m: Machine, generator: Any) -> Any:
@@ -610,13 +589,9 @@ def _suspended(m: Machine, generator: Any) -> Any:
 
 def send(m: Machine, generator: Any, value: Any) -> Any:
     """Resume a generator; return what it yields, or raise Exhausted with what it returns."""
-    if is_exactly(generator, *GENERATOR_TYPES):
-        generator = resumed(m, generator)
-    if type(generator) is not v.Suspended:
-        if value is not None:
-            return m.method(generator, "send", value)
-        return advance(m, generator)
-    return resume(m, generator, value)
+    if is_exactly(generator, v.Suspended, *GENERATOR_TYPES):
+        return resume(m, resumed(m, generator), value)
+    return advance(m, generator) if value is None else m.method(generator, "send", value)
 
 
 def resume(m: Machine, generator: v.Suspended, value: Any) -> Any:
@@ -644,15 +619,16 @@ def next_awaitable(m: Machine, of: Any) -> Any:
     """Return what ``anext`` gives: something to wait for."""
     if not is_exactly(of, v.Suspended, types.AsyncGeneratorType):
         return m.method(of, "__anext__")
-    generator = resumed(m, of) if type(of) is not v.Suspended else of
+    generator = resumed(m, of)
 
-    def step() -> Any:
-        try:
-            found = resume(m, generator, None)
-        except v.Exhausted:
-            return m.throw(StopAsyncIteration)
-        if type(found) is v.Wrapped:
-            raise v.Exhausted(found.value)
-        return found  # it waits for something itself
+    def awaited() -> Generator[Any, None, Any]:
+        while True:
+            try:
+                found = resume(m, generator, None)
+            except v.Exhausted:
+                return m.throw(StopAsyncIteration)
+            if type(found) is v.Wrapped:
+                return found.value
+            yield found  # it waits for something itself
 
-    return v.Elements(step, generator)
+    return v.Elements(awaited(), generator)

@@ -68,10 +68,10 @@ MODULE_PARTS = ("_parameters", "_buffers", "_modules")
 RULES: Final[dict[str, Callable[..., tuple[str, Any] | None]]] = {}
 """What each instruction does, by its name."""
 
-MODELS: Final[dict[int, Callable[[Any, v.Given, v.Named], Any]]] = {}
-"""What a call of a function does that is not entered, by the function's id: to hash an object of
-the user may run its code.
-"""
+Model = Callable[["Machine", Any, v.Given, v.Named], Any]
+"""What a call of a function does that is not entered: it is given the function, too."""
+MODELS: Final = v.ByIdentity()
+"""The models of functions: not by hash, as to hash an object of the user may run its code."""
 
 
 class Kinds(NamedTuple):
@@ -697,15 +697,13 @@ class Machine:
 
     def call(self, what: Any, given: v.Given, named: v.Named) -> Any:
         """Return what calling something gives."""
-        model = MODELS.get(id(what))
+        kind, (_, model) = type(what), MODELS.get(id(what), (what, None))
+        if model is None and kind is FunctionType:
+            model = self.kinds.torch_models.of_function(what)
         if model is not None:
-            return model(self, given, named)
-        kind = type(what)
+            return model(self, what, given, named)
         if kind is v.Unknown:
             return self.unknown(f"a call of {what.why}", what, *given, *named.values())
-        known = self.kinds.torch_models.of_function(what) if kind is FunctionType else None
-        if known is not None:
-            return known(self, what, given, named)
         if is_function(what):
             return self.enter(what, given, named)
         if kind is MethodType:
@@ -743,19 +741,16 @@ class Machine:
         """Enter a function with arguments."""
         code = function.__code__
         frame = Frame(code, function.__globals__)
-        defaults, of_named = function.__defaults__ or (), function.__kwdefaults__ or {}
         rest, names, count = dict(named), code.co_varnames, code.co_argcount
         first, end = min(count, len(given)), count + code.co_kwonlyargcount
+        last_first = zip(names[:count][::-1], (function.__defaults__ or ())[::-1], strict=False)
+        defaults = {**dict(last_first), **(function.__kwdefaults__ or {})}
         frame.variables[:first] = given[:first]
-        for at in range(first, end):
-            value = of_named.get(names[at], MISSING)
-            if at < count:
-                value = defaults[at - count] if at >= count - len(defaults) else MISSING
-            if names[at] in rest and at >= code.co_posonlyargcount:
-                value = rest.pop(names[at])
-            if value is MISSING:
-                self.throw(TypeError, f"{code.co_name} needs {names[at]}")
-            frame.variables[at] = value
+        for at, name in enumerate(names[first:end], first):
+            is_given = name in rest and at >= code.co_posonlyargcount
+            if not is_given and name not in defaults:
+                self.throw(TypeError, f"{code.co_name} needs {name}")
+            frame.variables[at] = rest.pop(name) if is_given else defaults[name]
         if code.co_flags & 4:
             frame.variables[end] = tuple(given[count:])
             end += 1

@@ -36,15 +36,12 @@ from torch.nn import Module
 from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import iteration, tensors
 from gradscope.program.ahead import values as v
-from gradscope.program.ahead.machine import MODELS, Machine
+from gradscope.program.ahead.machine import MODELS, Machine, Model
 from gradscope.program.ahead.values import Given, Named
 from gradscope.program.containers import class_namespace, derives, is_a, is_exactly
 from gradscope.torch_private import ASKED_QUIETLY
 
-Model = Callable[["Machine", Given, Named], Any]
-
 BUILTINS: Final[dict[str, Any]] = vars(builtins)
-_kept: Final[list[Any]] = []
 
 
 def model(*functions: Any) -> Callable[[Model], Model]:
@@ -52,8 +49,7 @@ def model(*functions: Any) -> Callable[[Model], Model]:
 
     def add(model: Model) -> Model:
         for function in functions:
-            MODELS[id(function)] = model
-            _kept.append(function)
+            MODELS[id(function)] = function, model
         return model
 
     return add
@@ -222,11 +218,12 @@ def contains(m: Machine, of: Any, value: Any) -> bool | None:
 # Python's own functions
 
 
-model(isinstance)(lambda m, given, named: m.is_instance(*given))
+model(isinstance)(lambda m, f, given, named: m.is_instance(*given))
+model(torch.is_tensor)(lambda m, f, given, named: m.is_instance(given[0], torch.Tensor))
 
 
 @model(issubclass)
-def _issubclass(m: Machine, given: Given, named: Named) -> Any:
+def _issubclass(m: Machine, function: Any, given: Given, named: Named) -> Any:
     cls, bases = given
     each = bases if type(bases) is tuple else (bases,)
     if not (is_a(cls, type) and all(is_a(base, type) for base in each)):
@@ -234,36 +231,30 @@ def _issubclass(m: Machine, given: Given, named: Named) -> Any:
     return v.any_of([m.is_subclass(cls, base) for base in each])
 
 
-@model(torch.is_tensor)
-def _is_tensor(m: Machine, given: Given, named: Named) -> Any:
-    return v.Unknown(why="is_tensor") if type(given[0]) is v.Unknown else v.is_tensor(given[0])
-
-
-model(len)(lambda m, given, named: v.known(iteration.size_of(m, given[0]), "len"))
+model(len)(lambda m, f, given, named: v.known(iteration.size_of(m, given[0]), "len"))
 
 
 @model(range)
-def _range(m: Machine, given: Given, named: Named) -> Any:
+def _range(m: Machine, function: Any, given: Given, named: Named) -> Any:
     if not v.is_plain(given):
         return iteration.of_unknown(m, lambda: v.Unknown(why="an index"))
     return computed(m, range, given, named)
 
 
-model(slice)(lambda m, given, named: slice(*given))
-_each: Any
-for _each in iteration.ITERATORS:
-    model(_each)(functools.partial(iteration.lazily, _each))
+model(*iteration.ITERATORS)(iteration.lazily)
 
 
 @model(reversed)
-def _reversed(m: Machine, given: Given, named: Named) -> Any:
+def _reversed(m: Machine, function: Any, given: Given, named: Named) -> Any:
     found = m.method_of_user(given[0], "__reversed__")
     if found is not MISSING:
         return iteration.iterator(m, m.call(found, given, {}))
     return iteration.of_values(*reversed(iteration.drain(m, given[0])))
 
 
-model(sorted)(lambda m, given, named: v.OwnList(in_order(m, iteration.drain(m, given[0]), named)))
+model(sorted)(
+    lambda m, f, given, named: v.OwnList(in_order(m, iteration.drain(m, given[0]), named))
+)
 
 
 class _Ordered:
@@ -301,21 +292,22 @@ def in_order(m: Machine, found: list[Any], named: Named) -> list[Any]:
 
 
 @model(sum)
-def _sum(m: Machine, given: Given, named: Named) -> Any:
+def _sum(m: Machine, function: Any, given: Given, named: Named) -> Any:
     start = argument(given, named, 1, "start", 0)
     return _total(m, given[0], operator.add, start)
 
 
 def _total(m: Machine, each: Any, function: Any, *first: Any) -> Any:
     values = iteration.chained(m, first, each)
-    total = iteration.drain(m, iteration.lazily(itertools.accumulate, m, (values, function), {}))
+    total = iteration.drain(m, iteration.lazily(m, itertools.accumulate, (values, function), {}))
     return total[-1] if total else m.throw(TypeError, "reduce() of an empty iterable")
 
 
-model(functools.reduce)(lambda m, given, named: _total(m, given[1], given[0], *given[2:]))
+model(functools.reduce)(lambda m, f, given, named: _total(m, given[1], given[0], *given[2:]))
 
 
-def _extreme(function: Any, m: Machine, given: Given, named: Named) -> Any:
+@model(min, max)
+def _extreme(m: Machine, function: Any, given: Given, named: Named) -> Any:
     found = list(given) if len(given) > 1 else iteration.drain(m, given[0])
     if not found and "default" in named:
         return named["default"]
@@ -325,12 +317,9 @@ def _extreme(function: Any, m: Machine, given: Given, named: Named) -> Any:
         return iteration.unknown_element(m, found)
 
 
-model(min)(functools.partial(_extreme, min))
-model(max)(functools.partial(_extreme, max))
-
-
-def _quantifier(stops_at: bool, m: Machine, given: Given, named: Named) -> Any:
-    each = iteration.iterator(m, given[0])
+@model(any, all)
+def _quantifier(m: Machine, function: Any, given: Given, named: Named) -> Any:
+    each, stops_at = iteration.iterator(m, given[0]), function is any
     is_known = True
     while True:
         try:
@@ -342,22 +331,18 @@ def _quantifier(stops_at: bool, m: Machine, given: Given, named: Named) -> Any:
         is_known = is_known and found is not None
 
 
-model(any)(functools.partial(_quantifier, True))
-model(all)(functools.partial(_quantifier, False))
-
-
 # What calls a function until that gives a certain value cannot be iterated over as it is.
-model(iter, aiter)(lambda m, given, named: iteration.iterator(m, given[0]))
+model(iter, aiter)(lambda m, f, given, named: iteration.iterator(m, given[0]))
 
 
 @model(anext)
-def _anext(m: Machine, given: Given, named: Named) -> Any:
+def _anext(m: Machine, function: Any, given: Given, named: Named) -> Any:
     has_default = len(given) > 1
     return m.unknown("anext", *given) if has_default else iteration.next_awaitable(m, given[0])
 
 
 @model(next)
-def _next(m: Machine, given: Given, named: Named) -> Any:
+def _next(m: Machine, function: Any, given: Given, named: Named) -> Any:
     try:
         return iteration.advance(m, given[0])
     except v.Exhausted as over:
@@ -367,7 +352,7 @@ def _next(m: Machine, given: Given, named: Named) -> Any:
 
 
 @model(getattr)
-def _getattr(m: Machine, given: Given, named: Named) -> Any:
+def _getattr(m: Machine, function: Any, given: Given, named: Named) -> Any:
     if type(given[1]) is not str:
         return m.unknown("getattr", given[0])
     try:
@@ -379,18 +364,18 @@ def _getattr(m: Machine, given: Given, named: Named) -> Any:
 
 
 @model(setattr)
-def _setattr(m: Machine, given: Given, named: Named) -> Any:
+def _setattr(m: Machine, function: Any, given: Given, named: Named) -> Any:
     if type(given[1]) is not str:
         m.doubt = m.doubt or "setattr"
         return None
     return m.set_attribute(*given)
 
 
-model(delattr)(lambda m, given, named: m.set_attribute(given[0], given[1], MISSING))
+model(delattr)(lambda m, f, given, named: m.set_attribute(given[0], given[1], MISSING))
 
 
 @model(hasattr)
-def _hasattr(m: Machine, given: Given, named: Named) -> Any:
+def _hasattr(m: Machine, function: Any, given: Given, named: Named) -> Any:
     if type(given[0]) is v.Unknown or type(given[1]) is not str:
         return v.Unknown(why="hasattr")
     try:
@@ -400,21 +385,21 @@ def _hasattr(m: Machine, given: Given, named: Named) -> Any:
 
 
 @model(callable)
-def _callable(m: Machine, given: Given, named: Named) -> Any:
+def _callable(m: Machine, function: Any, given: Given, named: Named) -> Any:
     if type(given[0]) is v.Unknown:
         return v.Unknown(why="callable")
     return m.lookup(v.kind_of(given[0]), "__call__") is not MISSING
 
 
 @model(type)
-def _type(m: Machine, given: Given, named: Named) -> Any:
+def _type(m: Machine, function: Any, given: Given, named: Named) -> Any:
     if len(given) > 1:
         return v.lost("a class made ahead")
     return v.Unknown(why="type") if type(given[0]) is v.Unknown else v.kind_of(given[0])
 
 
 @model(super)
-def _super(m: Machine, given: Given, named: Named) -> Any:
+def _super(m: Machine, function: Any, given: Given, named: Named) -> Any:
     if given:
         return v.Super(*given)
     frame = m.frames[-1]
@@ -427,24 +412,24 @@ def _super(m: Machine, given: Given, named: Named) -> Any:
     return v.Super(m.overlay.cell(frame.variables[slots.index("__class__")]), owner)
 
 
-model(vars)(lambda m, given, named: m.attribute(given[0], "__dict__") if given else v.lost("vars"))
-model(locals, globals, eval, exec, compile, __import__, input, breakpoint, open)(
-    lambda m, given, named: v.lost("a function that is not followed")
+model(vars)(
+    lambda m, f, given, named: m.attribute(given[0], "__dict__") if given else v.lost("vars")
 )
-
-
-def _nothing(m: Machine, given: Given, named: Named) -> None:
-    return None
+model(locals, globals, eval, exec, compile, __import__, breakpoint, open)(
+    lambda m, f, given, named: v.lost("a function that is not followed")
+)
 
 
 model(
     *(print, torch.manual_seed, time.sleep, random.seed, *ASKED_QUIETLY),
     *(warnings.warn, gc.collect, object.__init__, gc.disable, gc.enable),
-)(_nothing)
+    *(concurrent.futures.Executor.shutdown, concurrent.futures.ThreadPoolExecutor.shutdown),
+    threading.Thread.join,
+)(lambda m, f, given, named: None)
 
 
 @model(importlib.util.find_spec)
-def _find_spec(m: Machine, given: Given, named: Named) -> Any:
+def _find_spec(m: Machine, function: Any, given: Given, named: Named) -> Any:
     name = given[0]
     if type(name) is not str or "." in name or len(sys.path_hooks) > 2:
         return v.Unknown(why="a module")
@@ -452,11 +437,12 @@ def _find_spec(m: Machine, given: Given, named: Named) -> Any:
     return importlib.machinery.PathFinder.find_spec(name) if own is None else own
 
 
-for _each in (threading.current_thread, threading.main_thread):
-    model(_each)(functools.partial(lambda function, m, given, named: function(), _each))
+model(threading.current_thread, threading.main_thread)(lambda m, f, given, named: f())
 
 
-def _signature(follows: bool, m: Machine, given: Given, named: Named) -> Any:
+@model(inspect.signature, inspect.getfullargspec)
+def _signature(m: Machine, function: Any, given: Given, named: Named) -> Any:
+    follows = function is inspect.signature
     is_bound = type(given[0]) is types.MethodType
     asked = given[0].__func__ if is_bound else given[0]
     while follows and (wrapped := m.held_fields(asked).get("__wrapped__")) is not None:
@@ -472,15 +458,12 @@ def _signature(follows: bool, m: Machine, given: Given, named: Named) -> Any:
     return v.Instance(types.SimpleNamespace, parameters=parameters)
 
 
-model(inspect.signature)(functools.partial(_signature, True))
-model(inspect.getfullargspec)(functools.partial(_signature, False))
+model(id)(lambda m, f, given, named: id(given[0]))
+model(input, dir, sys.getsizeof)(lambda m, f, given, named: v.Unknown(why="a text or number"))
 
 
-model(id)(lambda m, given, named: id(given[0]))
-model(input, dir, sys.getsizeof)(lambda m, given, named: v.Unknown(why="a text or number"))
-
-
-def _converted(function: Any, m: Machine, given: Given, named: Named) -> Any:
+@model(int, float, bool, str, complex, bytes, abs, round)
+def _converted(m: Machine, function: Any, given: Given, named: Named) -> Any:
     if not given:
         return function()
     value = given[0]
@@ -499,55 +482,47 @@ def _converted(function: Any, m: Machine, given: Given, named: Named) -> Any:
     return computed(m, function, given, named)
 
 
-for _each in (int, float, bool, str, complex, bytes, abs, round):
-    model(_each)(functools.partial(_converted, _each))
-
-
-_computing = (repr, ascii, hash, format, bin, hex, oct, chr, ord, pow, divmod)
-for _each in (*_computing, *vars(math).values()):
-    if is_exactly(_each, types.BuiltinFunctionType):
-        model(_each)(functools.partial(lambda f, m, a, k: computed(m, f, a, k), _each))
+model(
+    *(repr, ascii, hash, format, bin, hex, oct, chr, ord, pow, divmod),
+    *(each for each in vars(math).values() if is_exactly(each, types.BuiltinFunctionType)),
+)(computed)
 
 
 # containers
 
 
-model(list)(lambda m, given, named: v.OwnList(iteration.drain(m, given[0]) if given else ()))
-
-
-model(tuple)(lambda m, given, named: tuple(iteration.drain(m, given[0])) if given else ())
-
-
-model(set, frozenset)(
-    lambda m, given, named: v.OwnSet(map(v.key_of, iteration.drain(m, given[0]) if given else ()))
-)
+@model(list, tuple, set, frozenset)
+def _container(m: Machine, function: Any, given: Given, named: Named) -> Any:
+    found = iteration.drain(m, given[0]) if given else []
+    if function is tuple:
+        return tuple(found)
+    return v.OwnList(found) if function is list else v.OwnSet(map(v.key_of, found))
 
 
 @model(vars(collections)["_count_elements"])
-def _counted(m: Machine, given: Given, named: Named) -> None:
+def _counted(m: Machine, function: Any, given: Given, named: Named) -> None:
     for each in iteration.drain(m, given[1]):
         before = m.method(given[0], "get", each, 0)
         iteration.set_item(m, given[0], each, m.call(operator.add, (before, 1), {}))
 
 
 @model(dict)
-def _dict(m: Machine, given: Given, named: Named) -> Any:
+def _dict(m: Machine, function: Any, given: Given, named: Named) -> Any:
     return v.OwnDict({**(iteration.as_dict(m, given[0]) if given else {}), **named})
 
 
-model(functools.partial)(lambda m, given, named: functools.partial(given[0], *given[1:], **named))
-model(types.MethodType)(lambda m, given, named: types.MethodType(*given))
-model(object.__new__)(lambda m, given, named: v.Instance(given[0]))
+model(slice, functools.partial, types.MethodType)(lambda m, f, given, named: f(*given, **named))
+model(object.__new__)(lambda m, f, given, named: v.Instance(given[0]))
 
 
 @model(tuple.__new__)
-def _new_tuple(m: Machine, given: Given, named: Named) -> Any:
+def _new_tuple(m: Machine, function: Any, given: Given, named: Named) -> Any:
     found = tuple(iteration.drain(m, given[1])) if len(given) > 1 else ()
     return found if given[0] is tuple else v.Instance(given[0], found)
 
 
 @model(object.__getattribute__)
-def _get_plainly(m: Machine, given: Given, named: Named) -> Any:
+def _get_plainly(m: Machine, function: Any, given: Given, named: Named) -> Any:
     found = m.find_plainly(*given)
     return m.throw(AttributeError, given[1]) if found is MISSING else found
 
@@ -555,11 +530,11 @@ def _get_plainly(m: Machine, given: Given, named: Named) -> Any:
 # itertools, functools, operator
 
 
-model(itertools.chain)(lambda m, given, named: iteration.chained(m, *given))
+model(itertools.chain)(lambda m, f, given, named: iteration.chained(m, *given))
 
 
 @model(itertools.tee)
-def _tee(m: Machine, given: Given, named: Named) -> Any:
+def _tee(m: Machine, function: Any, given: Given, named: Named) -> Any:
     one = iteration.shared(m, iteration.iterator(m, given[0]))
     return tuple(one() for _ in range(argument(given, named, 1, "n", 2)))
 
@@ -572,17 +547,16 @@ def _without_c(name: str, *given: Any) -> Any:
 
 _written: Final = {"__name__": "operator", "__builtins__": BUILTINS | {"__import__": _without_c}}
 exec(vars(operator)["__loader__"].get_code("operator"), _written)
-for _name in operator.__all__:  # they are written in Python as well
-    MODELS[id(getattr(operator, _name))] = functools.partial(
-        lambda twin, m, given, named: m.call(twin, given, named), _written[_name]
-    )
+model(*(getattr(operator, name) for name in operator.__all__))(  # written in Python as well
+    lambda m, f, given, named: m.call(_written[f.__name__], given, named)
+)
 
 
 # copies, weak references, locks, random numbers, contexts
 
 
 @model(copy.copy)
-def _copy(m: Machine, given: Given, named: Named) -> Any:
+def _copy(m: Machine, function: Any, given: Given, named: Named) -> Any:
     value = given[0]
     if v.is_plain(value) or v.is_tensor(value):
         return value
@@ -596,7 +570,7 @@ def _copy(m: Machine, given: Given, named: Named) -> Any:
 
 
 # A tensor with a graph cannot be copied so: nothing that is copied leads anywhere.
-model(copy.deepcopy)(lambda m, given, named: rebuilt(m, given[0], v.NO_TAINTS))
+model(copy.deepcopy)(lambda m, f, given, named: rebuilt(m, given[0], v.NO_TAINTS))
 
 
 def rebuilt(m: Machine, value: Any, taints: v.Taints | None, *, shaped: bool = True) -> Any:
@@ -621,17 +595,18 @@ def _itself(of: Any) -> Any:
     return of
 
 
-model(_itself)(lambda m, given, named: given[0])
-model(weakref.ref)(lambda m, given, named: functools.partial(_itself, given[0]))
+model(_itself)(lambda m, f, given, named: given[0])
+model(weakref.ref)(lambda m, f, given, named: functools.partial(_itself, given[0]))
 model(
     *(random.random, random.randint, random.randrange, random.uniform, random.gauss),
     *(random.normalvariate, random.getrandbits, random.betavariate, random.expovariate),
     *(random.triangular, random.lognormvariate, vars(random.Random)["_randbelow"]),
     *(os.getpid, time.time, time.perf_counter, time.monotonic, time.process_time),
-)(lambda m, given, named: v.Unknown(why="a number"))
+)(lambda m, f, given, named: v.Unknown(why="a number"))
 
 
-def _of_heap(function: Any, m: Machine, given: Given, named: Named) -> Any:
+@model(heapq.heappush, heapq.heappop, heapq.heapify, heapq.heappushpop, heapq.heapreplace)
+def _of_heap(m: Machine, function: Any, given: Given, named: Named) -> Any:
     space = m.overlay.to_write(given[0])
     each = [*space, *given[1:]]
     heap = [_Ordered(m, one) for one in space]
@@ -648,27 +623,23 @@ def _of_heap(function: Any, m: Machine, given: Given, named: Named) -> Any:
         return iteration.unknown_element(m, each)
 
 
-for _each in (heapq.heappush, heapq.heappop, heapq.heapify, heapq.heappushpop, heapq.heapreplace):
-    model(_each)(functools.partial(_of_heap, _each))
-
-
 @model(sys.exit, os._exit, BUILTINS.get("exit"), BUILTINS.get("quit"))
-def _exit(m: Machine, given: Given, named: Named) -> Any:
+def _exit(m: Machine, function: Any, given: Given, named: Named) -> Any:
     raise v.Stop("end", "the program ends")
 
 
-model(sys.exc_info)(lambda m, given, named: (*[v.Unknown(why="an exception")] * 2, None))
+model(sys.exc_info)(lambda m, f, given, named: (*[v.Unknown(why="an exception")] * 2, None))
 
 
 @model(torch.utils.checkpoint.checkpoint)
-def _checkpoint(m: Machine, given: Given, named: Named) -> Any:
+def _checkpoint(m: Machine, function: Any, given: Given, named: Named) -> Any:
     own = v.words("use_reentrant preserve_rng_state context_fn determinism_check debug early_stop")
     rest = {name: value for name, value in named.items() if name not in own}
     return m.call(given[0], given[1:], rest)
 
 
 @model(concurrent.futures.ThreadPoolExecutor.submit)
-def _submit(m: Machine, given: Given, named: Named) -> Any:
+def _submit(m: Machine, function: Any, given: Given, named: Named) -> Any:
     _, function, *rest = given
     state = {"_state": "FINISHED", "_exception": None, "_condition": contextlib.nullcontext()}
     value = in_thread(m, function, tuple(rest), named)
@@ -687,7 +658,7 @@ def in_thread(m: Machine, function: Any, given: Given, named: Named) -> Any:
 
 
 @model(concurrent.futures.Future.result)
-def _result(m: Machine, given: Given, named: Named) -> Any:
+def _result(m: Machine, function: Any, given: Given, named: Named) -> Any:
     future = given[0]
     space = m.held_fields(future)
     if space.get("_state") == "FINISHED" and space.get("_exception") is None:
@@ -695,17 +666,11 @@ def _result(m: Machine, given: Given, named: Named) -> Any:
     return v.lost("a future that is not done")
 
 
-model(
-    *(concurrent.futures.Executor.shutdown, threading.Thread.join),
-    concurrent.futures.ThreadPoolExecutor.shutdown,
-)(_nothing)
-
-
 @model(threading.Thread.start)
-def _start(m: Machine, given: Given, named: Named) -> None:
+def _start(m: Machine, function: Any, given: Given, named: Named) -> None:
     m.doubt = m.doubt or "a thread"
 
 
 model(concurrent.futures.as_completed, concurrent.futures.wait)(
-    lambda m, given, named: iteration.of_values(*iteration.drain(m, given[0]))
+    lambda m, f, given, named: iteration.of_values(*iteration.drain(m, given[0]))
 )

@@ -16,7 +16,7 @@ from torch.nn import Module
 from gradscope.code.bytecode import MISSING
 from gradscope.program.ahead import values as v
 from gradscope.program.ahead.machine import Machine, is_function
-from gradscope.program.containers import class_name, class_namespace, is_a, is_exactly
+from gradscope.program.containers import class_name, class_namespace, is_a, is_exactly, module_of
 from gradscope.program.tensors import PLAIN as PLAIN_TENSORS
 from gradscope.program.tensors import requires_grad
 from gradscope.torch_private import (
@@ -435,8 +435,7 @@ def is_layer(m: Machine, module: Any) -> bool:
 
 
 def _is_of_torch(cls: type) -> bool:
-    name = class_namespace(cls).get("__module__")
-    return type(name) is str and name.startswith(("torch.nn.modules.", "torch.ao."))
+    return module_of(cls).startswith(("torch.nn.modules.", "torch.ao."))
 
 
 def _is_container(module: Any) -> bool:

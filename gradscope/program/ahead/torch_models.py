@@ -45,18 +45,18 @@ def run_backward(m: Machine, roots: list[Any], inputs: Any = None) -> None:
 
 
 @model(torch.Tensor.backward)
-def _backward(m: Machine, given: Given, named: Named) -> None:
+def _backward(m: Machine, function: Any, given: Given, named: Named) -> None:
     run_backward(m, [given[0]], argument(given, named, 4, "inputs"))
 
 
 @model(torch.autograd.backward)
-def _backward_of_all(m: Machine, given: Given, named: Named) -> None:
+def _backward_of_all(m: Machine, function: Any, given: Given, named: Named) -> None:
     roots = _tensors(m, argument(given, named, 0, "tensors"))
     run_backward(m, roots, argument(given, named, 5, "inputs"))
 
 
 @model(torch.autograd.grad)
-def _grad(m: Machine, given: Given, named: Named) -> Any:
+def _grad(m: Machine, function: Any, given: Given, named: Named) -> Any:
     roots = _tensors(m, argument(given, named, 0, "outputs"))
     each = _tensors(m, argument(given, named, 1, "inputs"))
     run_backward(m, roots, v.OwnList(each))
@@ -68,11 +68,11 @@ def _grad(m: Machine, given: Given, named: Named) -> Any:
 # whether graphs are built
 
 
-model(torch.is_grad_enabled)(lambda m, given, named: m.grad)
+model(torch.is_grad_enabled)(lambda m, f, given, named: m.grad)
 
 
 @model(set_grad_mode)
-def _set_grad_enabled(m: Machine, given: Given, named: Named) -> None:
+def _set_grad_enabled(m: Machine, function: Any, given: Given, named: Named) -> None:
     m.grad = m.truth(given[0])
 
 
@@ -80,34 +80,34 @@ model(
     *(torch.is_inference_mode_enabled, torch.overrides.has_torch_function),
     *(torch.is_autocast_enabled, torch.overrides.has_torch_function_unary),
     torch.overrides.has_torch_function_variadic,
-)(lambda m, given, named: False)
+)(lambda m, f, given, named: False)
 
 
-def _entering(m: Machine, given: Given, named: Named) -> None:
+def _entering(m: Machine, function: Any, given: Given, named: Named) -> None:
     """Enter ``inference_mode``, as ``no_grad``: what it builds leads nowhere."""
     given[0].fields["prev"], m.grad = m.grad, False
 
 
-def _leaving(m: Machine, given: Given, named: Named) -> None:
+def _leaving(m: Machine, function: Any, given: Given, named: Named) -> None:
     m.grad = given[0].fields.get("prev", True)
 
 
-model(torch.autocast.__enter__)(lambda m, given, named: given[0])
-model(torch.autocast.__exit__)(lambda m, given, named: None)
+model(torch.autocast.__enter__)(lambda m, f, given, named: given[0])
+model(torch.autocast.__exit__)(lambda m, f, given, named: None)
 model(torch.inference_mode.__enter__)(_entering)
 model(torch.inference_mode.__exit__)(_leaving)
 
 
 if bound_functions is not None:
     model(type(bound_functions).__getattr__)(
-        lambda m, given, named: m.attribute(bound_functions.vf, given[1])
+        lambda m, f, given, named: m.attribute(bound_functions.vf, given[1])
     )
 
 # transforms of functions
 
 
 @model(torch.func.functional_call)
-def _called_with(m: Machine, given: Given, named: Named) -> Any:
+def _called_with(m: Machine, function: Any, given: Given, named: Named) -> Any:
     names = enumerate(("module", "parameter_and_buffer_dicts", "args", "kwargs"))
     module, weights, inputs, keywords = (argument(given, named, *each) for each in names)
     each = inputs if type(inputs) is tuple else () if inputs is None else (inputs,)
@@ -115,16 +115,16 @@ def _called_with(m: Machine, given: Given, named: Named) -> Any:
     return rebuilt(m, found, m.held((found, weights)) if m.grad else v.NO_TAINTS)
 
 
-def _mapped(m: Machine, given: Given, named: Named) -> Any:
+def _mapped(m: Machine, function: Any, given: Given, named: Named) -> Any:
     """Call a function for each row of what it is given: what it sees has other shapes."""
-    function, rows = given[0], rebuilt(m, tuple(given[1:]), None, shaped=False)
-    return rebuilt(m, m.call(function, rows, named), None, shaped=False)
+    rows = rebuilt(m, tuple(given[1:]), None, shaped=False)
+    return rebuilt(m, m.call(given[0], rows, named), None, shaped=False)
 
 
-def _derived(m: Machine, given: Given, named: Named) -> Any:
+def _derived(m: Machine, function: Any, given: Given, named: Named) -> Any:
     """Call what ``torch.func`` makes of a function that gives its gradients, or more of them."""
-    transform, function, places, has_aux, *rest = given
-    found = m.call(function, tuple(rest), named)
+    transform, inner, places, has_aux, *rest = given
+    found = m.call(inner, tuple(rest), named)
     at = places if type(places) is tuple else (places,)
     if not all(type(each) is int and each < len(rest) for each in at):
         return m.unknown("gradients", *rest)
@@ -139,18 +139,15 @@ def _derived(m: Machine, given: Given, named: Named) -> Any:
 
 model(_mapped)(_mapped)
 model(_derived)(_derived)
-model(torch.func.vmap)(lambda m, given, named: functools.partial(_mapped, given[0]))
+model(torch.func.vmap)(lambda m, f, given, named: functools.partial(_mapped, given[0]))
 
 
-def _deriving(transform: Any, m: Machine, given: Given, named: Named) -> Any:
+@model(*(getattr(torch.func, n) for n in ("grad", "grad_and_value", "hessian", "jacfwd", "jacrev")))
+def _deriving(m: Machine, function: Any, given: Given, named: Named) -> Any:
     at = argument(given, named, 1, "argnums", 0)
     has_aux = m.known_truth(argument(given, named, 2, "has_aux", False))
     derived: Any = _derived
-    return functools.partial(derived, transform, given[0], at, has_aux)
-
-
-for _name in ("grad", "grad_and_value", "hessian", "jacfwd", "jacrev"):
-    model(vars(torch.func)[_name])(functools.partial(_deriving, vars(torch.func)[_name]))
+    return functools.partial(derived, function, given[0], at, has_aux)
 
 
 # functions that are not entered, by the module that they are of
@@ -214,7 +211,7 @@ def _of_torch(function: FunctionType, module: str) -> Callable[..., Any] | None:
     if module == "torch.autograd.function" and name == "apply":
         return _applied
     if module in FUNCTIONAL_MODULES:
-        return _operator if name not in ("backward", "__torch_function__", "wrapped") else None
+        return _operator if name not in ("__torch_function__", "wrapped") else None
     if module == "torch.nn.modules.module":
         return _of_module if name in _OF_MODULE_QUIET | _LISTING | _ASKED_OF_MODULE else None
     if module.startswith(("torch.amp", "torch.cuda.amp")):

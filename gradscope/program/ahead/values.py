@@ -82,42 +82,34 @@ def union(found: Iterable[Taints]) -> Taints:
     return result
 
 
-class _Alive:
-    """A set of weakly referenced objects.
+class _Reading(threading.local):
+    """The values that this thread's reading has made and that hold other values, while anything
+    refers to them.
 
     Unlike with a WeakSet, no Python code runs when one of them dies. If a signal handler raised an
     exception in such code, Python would print and drop it, and Ctrl-C would do nothing.
     """
 
     def __init__(self) -> None:
-        self._references: list[weakref.ref[FutureValue]] = []
+        self._made: list[weakref.ref[FutureValue]] = []
 
     def add(self, made: FutureValue) -> None:
-        self._references.append(weakref.ref(made))
+        """Note a value that holds other values, and so may be part of a reference cycle."""
+        self._made.append(weakref.ref(made))
 
-    def __iter__(self) -> Iterator[FutureValue]:
-        found = dict.fromkeys(made for each in self._references if (made := each()) is not None)
-        self._references = [*map(weakref.ref, found)]
-        return iter(found)
-
-    def clear(self) -> None:
-        self._references.clear()
-
-
-class _Reading(threading.local):
-    """The values that this thread's reading has made, while anything refers to them."""
-
-    def __init__(self) -> None:
-        self.holding = _Alive()
-        """Values that hold other values, and so may be part of a reference cycle."""
+    def alive(self) -> list[FutureValue]:
+        """Return those values that something still refers to."""
+        found = [made for each in self._made if (made := each()) is not None]
+        self._made = [*map(weakref.ref, found)]
+        return found
 
     def let_go(self) -> None:
         """Release all values now: in a reference cycle they would live on, with objects of the
         program, until the garbage collector comes.
         """
-        for made in self.holding:
+        for made in self.alive():
             made.clear()
-        self.holding.clear()
+        self._made.clear()
 
 
 reading: Final = _Reading()
@@ -195,7 +187,7 @@ class Instance(FutureValue):
         self.kind = kind
         self.fields = OwnDict(fields)
         self.payload = payload
-        reading.holding.add(self)
+        reading.add(self)
 
 
 class Function(FutureValue):
@@ -214,7 +206,7 @@ class Function(FutureValue):
         self.__closure__: tuple[Any, ...] = ()
         names = {"__name__": code.co_name, "__qualname__": code.co_qualname, "__doc__": None}
         self.fields = OwnDict(names)
-        reading.holding.add(self)
+        reading.add(self)
 
 
 class BuiltinMethod(FutureValue):
@@ -234,7 +226,7 @@ class Cell(FutureValue):
 
     def __init__(self, value: Any = NULL) -> None:
         self.cell_contents = value
-        reading.holding.add(self)
+        reading.add(self)
 
 
 class Super(FutureValue):
@@ -248,28 +240,25 @@ class Super(FutureValue):
 
 
 class Suspended(FutureValue):
-    """A generator or coroutine: a frame that is entered again; ``state`` is one of STATES."""
+    """A generator or coroutine: a frame that is entered again; ``state`` says how far it is."""
 
     __slots__ = ("frame", "state")
 
     def __init__(self, frame: Any, state: str = "new") -> None:
         self.frame = frame
         self.state = state  # new, suspended, running, done
-        reading.holding.add(self)
+        reading.add(self)
 
 
 class Elements(FutureValue):
-    """An iterator: ``step`` gives the next element or raises Exhausted.
+    """An iterator over ``elements``; ``holds`` are the values that it takes them from."""
 
-    ``holds`` are the values that it takes them from.
-    """
+    __slots__ = ("elements", "holds")
 
-    __slots__ = ("holds", "step")
-
-    def __init__(self, step: Callable[[], Any], *holds: Any) -> None:
-        self.step = step
+    def __init__(self, elements: Iterable[Any], *holds: Any) -> None:
+        self.elements = iter(elements)
         self.holds = holds
-        reading.holding.add(self)
+        reading.add(self)
 
 
 class Wrapped(FutureValue):
@@ -455,10 +444,9 @@ class Overlay:
 
     def is_untouched(self, of: Any) -> bool:
         """Return whether an object is the program's and nothing would have been written to it."""
+        is_made = issubclass(type(of), FutureValue) or id(type(of)) in OWN
         known: Any = (self._copies, self._attributes, self._cells)
-        return not issubclass(
-            type(of), FutureValue | OwnList | OwnDict | OwnSet | OwnDeque
-        ) and not any(id(of) in each for each in known)
+        return not is_made and not any(id(of) in each for each in known)
 
     def written(self) -> Iterator[Any]:
         """Yield what is in all that the program would have written to."""

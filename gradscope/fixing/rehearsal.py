@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -322,13 +322,11 @@ class Simulation:
         return bisect_right(self.record.begun.get(self.change.head, ()), node) - 1
 
     def _turn_of(self, event: Event) -> int:
-        """Return how often the head had begun when an event happened, minus one. A head that began
-        at the same number of nodes does not count: nothing was built since.
-        """
-        return bisect_left(self.record.begun.get(self.change.head, ()), event.nodes) - 1
+        """Return the turn in which the last node before an event was built."""
+        return self._turn(event.nodes - 1)
 
     def _held_by_names(self) -> dict[int, set[int]]:
-        """Return a function that tells whether an edge is cut, and notes what this call lost."""
+        """Return, for each turn of the head, the older nodes that the detached variables hold."""
         found: dict[int, set[int]] = defaultdict(set)
         begun = self.record.begun.get(self.change.head, ())
         for place in self.change.names:

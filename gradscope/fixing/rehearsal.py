@@ -235,7 +235,9 @@ class Option(NamedTuple):
     late: bool = False
 
 
-@dataclass
+_UNCHANGED = Option()
+
+
 class Simulation:
     """Replays the events of a rehearsal as they would be with a change.
 
@@ -250,19 +252,17 @@ class Simulation:
     variable stands no more. ``used`` are the calls whose gradients a step uses, for each leaf.
     """
 
-    record: Trace
-    change: Option = field(default_factory=Option)
-    hazards: list[int] = field(default_factory=list)
-    fruitless: list[int] = field(default_factory=list)
-    flows: set[Flow] = field(default_factory=set)
-    needed: set[Flow] = field(default_factory=set)
-    ran: dict[int, set[int]] = field(default_factory=dict)
-    fresh: dict[int, set[int]] = field(default_factory=dict)
-    spent: dict[int, set[int]] = field(default_factory=dict)
-    rebound: set[int] = field(default_factory=set)
-    used: dict[int, dict[int, set[int]]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, record: Trace, change: Option = _UNCHANGED) -> None:
+        self.record, self.change = record, change
+        self.hazards: list[int] = []
+        self.fruitless: list[int] = []
+        self.flows: set[Flow] = set()
+        self.needed: set[Flow] = set()
+        self.ran: dict[int, set[int]] = {}
+        self.fresh: dict[int, set[int]] = {}
+        self.spent: dict[int, set[int]] = {}
+        self.rebound: set[int] = set()
+        self.used: dict[int, dict[int, set[int]]] = {}
         self._is_again, self._latest = False, -1
         self._carried = self._held_by_names()
         self._rebound: list[tuple[tuple[int, ...], int]] = []

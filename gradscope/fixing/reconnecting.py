@@ -407,7 +407,7 @@ def _built_behind(built: Site, made: Site) -> TextEdits:
     return moved(_line(built), _line(made), *own[1:])
 
 
-def reset(step: Site, places: Iterable[Site] = ()) -> list[Fix]:
+def reset(step: Site, places: Iterable[Site]) -> list[Fix]:
     """Return what resets the gradients that a step has used, and not before it, at one of some
     ``places``.
     """

@@ -142,9 +142,7 @@ def filled(table: TrainingTable, ways: Paths) -> TrainingTable:
 
 def _call_of(finding: Finding, ways: Paths) -> EngineUse | None:
     """Return the call that a finding is about, as it was in the rehearsal."""
-    if finding.site is None:
-        return None
-    calls = ways.calls_at(finding.site.file, finding.site.line)
+    calls = ways.calls_at(*spot_of(finding.site))
     wrong = [call for call in calls if not call.has_graph or call.unused]
     return wrong[-1] if wrong else None
 

@@ -18,6 +18,7 @@ from gradscope.fixing.constructs import emptied, uncached
 from gradscope.fixing.edits import (
     PATHS,
     copying,
+    declared,
     entered_anew,
     fields_of,
     flags_at,
@@ -681,9 +682,8 @@ class Search(WhatIf):
         own = [each for each in loop.body if isinstance(each, ast.Assign)]
         before = set().union(*(stored_names(e) for e in own if e.lineno < place.line))
         if isinstance(loop, FUNCTIONS):
-            shared = (n for n in ast.walk(loop) if isinstance(n, ast.Global | ast.Nonlocal))
             owners = (root_of(name) for name in names if "." in name)
-            return frozenset(before.union(owners, *(each.names for each in shared)))
+            return frozenset(before.union(owners, declared(loop)))
         heads = (h for h in record.bound if region_of(record.heads[h]) is loop)
         bound = next((record.bound[h] for h in heads), None)
         return None if bound is None else bound | before

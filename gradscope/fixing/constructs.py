@@ -47,6 +47,7 @@ from gradscope.rules.gs601 import PRESERVED
 
 _CACHES = ("cache", "lru_cache", "cached_property")
 _NORMS = ("weight_norm", "spectral_norm")
+_NOT_REENTRANT = (NOT_REENTRANT, gs602.NOT_REENTRANT)
 
 
 def with_edits(recording: Recording) -> Recording:
@@ -77,17 +78,15 @@ def _pieces(finding: Finding, fix: Fix) -> TextEdits:
             return without_graph(site.file, site.line)
         case "GS303", FixKind.REMOVE_RETAIN if site is not None:
             return without_flag(Span.at(site.file, site.line), "retain_graph")
-        case "GS101" | "GS102", FixKind.REORDER if fix == NOT_REENTRANT and "created" in named:
-            return not_reentrant(named["created"].file)
-        case "GS602", FixKind.REORDER if fix == gs602.NOT_REENTRANT and "created" in named:
+        case _, FixKind.REORDER if fix in _NOT_REENTRANT and "created" in named:
             return not_reentrant(named["created"].file)
         case "GS101", FixKind.REORDER if "freed_by" in named and finding.message.startswith("read"):
             freed_by = named["freed_by"]
             return with_flag(Span.at(freed_by.file, freed_by.line), "retain_graph")
         case "GS601", FixKind.OTHER if fix.message == PRESERVED and "created" in named:
-            call = source.call_at(named["created"])
-            span = None if call is None else Span.of(named["created"].file, call)
-            return () if span is None else with_flag(span, "preserve_rng_state")
+            made = named["created"]
+            call = source.call_at(made)
+            return with_flag(Span.of(made.file, call), "preserve_rng_state") if call else ()
         case "GS104", FixKind.DONATED_BUFFER_OFF if site is not None:
             return _not_donating(site.file)
         case "GS302", FixKind.OTHER if site is not None:

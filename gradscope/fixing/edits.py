@@ -595,7 +595,7 @@ def unguarded(file: str, guard: ast.stmt) -> tuple[list[ast.stmt], TextEdits]:
     looks = [e for e in before_it if isinstance(e, ast.Assign) and stored_names(e) & names]
     nodes = [n for each in (*asking, *(look.value for look in looks)) for n in ast.walk(each)]
     asked = {ast.unparse(node) for node in nodes if isinstance(node, ast.expr)}
-    outer = {name for function in around for name in _declared(function)}
+    outer = {name for function in around for name in declared(function)}
     for way, instead in ways:
         kinds = ast.Assign | ast.Return | ast.Continue
         is_read = all(isinstance(e, kinds) and not _targets(e) & asked for e in instead)
@@ -619,12 +619,13 @@ def functions_around(file: str, node: ast.AST) -> list[source.Function]:
 
 def own_names(function: ast.stmt) -> set[str]:
     """Return the arguments and variables of a function, and those that it declares."""
-    return stored_names(function) | _arguments(function) | _declared(function)
+    return stored_names(function) | _arguments(function) | declared(function)
 
 
-def _declared(function: ast.stmt) -> set[str]:
-    declared = (n for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal))
-    return {name for each in declared for name in each.names}
+def declared(function: ast.stmt) -> set[str]:
+    """Return the names that a function says are global or another function's."""
+    says = (n for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal))
+    return {name for each in says for name in each.names}
 
 
 def _loop_variables(region: ast.AST) -> set[str]:

@@ -26,6 +26,11 @@ _WHY = {
     CutReason.CREATE_GRAPH: "without create_graph=True the result is a constant",
     CutReason.CONSTANT: "the derivative is a constant",
     CutReason.MARKED: "the result is declared to have no derivative",
+    CutReason.INTEGERS: "{operation} gives integers or truth values",
+    CutReason.CHECKPOINT: "a reentrant checkpoint is part of the graph only if an input requires"
+    " grad",
+    CutReason.FUNCTION: "{how} gives no graph to its result",
+    CutReason.OTHER: "{operation} has no derivative here",
 }
 
 
@@ -53,18 +58,9 @@ class Cut(NamedTuple):
     @property
     def why(self) -> str:
         """Why the path is cut there, in half a sentence; empty if the line itself says so."""
-        match self.reason:
-            case CutReason.MODE:
-                return f"grad mode is off{'' if self.mode_site else ', in code that is not seen'}"
-            case CutReason.INTEGERS:
-                return f"{self.how.strip('_')} gives integers or truth values"
-            case CutReason.CHECKPOINT:
-                return "a reentrant checkpoint is part of the graph only if an input requires grad"
-            case CutReason.FUNCTION:
-                return f"{self.how} gives no graph to its result"
-            case CutReason.OTHER:
-                return f"{self.how.strip('_')} has no derivative here"
-        return _WHY.get(self.reason, "")
+        if self.reason is CutReason.MODE:
+            return f"grad mode is off{'' if self.mode_site else ', in code that is not seen'}"
+        return _WHY.get(self.reason, "").format(how=self.how, operation=self.how.strip("_"))
 
     @property
     def word(self) -> str:
@@ -78,7 +74,7 @@ class Cut(NamedTuple):
                 return "no create_graph"
             case CutReason.FUNCTION:
                 return self.how
-        return str(self.reason).strip(".")
+        return str(self.reason)
 
     def notes(self) -> Iterator[Related]:
         """Yield the line that switched grad mode off, or at which numbers came back."""
@@ -128,11 +124,10 @@ class LineState(StrEnum):
 
 
 class Row(NamedTuple):
-    """A line on a path, in the order in which a gradient flows; ``is_last``: it uses the leaf."""
+    """A line on a path, in the order in which a gradient flows; the last one uses the leaf."""
 
     site: Site
     state: LineState
-    is_last: bool = False
 
 
 class Answer(NamedTuple):
@@ -416,7 +411,7 @@ class Paths:
         """Return the shortest way on which the last loss that trains a leaf does so."""
         call = self._giver(leaf)
         path = self._path(call.roots, self.value_of(leaf), with_graph=True) if call else []
-        return self._ended(self._rows(path, LineState.GRADIENT))
+        return self._rows(path, LineState.GRADIENT)
 
     def shown(self, answer: Answer) -> tuple[EngineUse | None, list[Row]]:
         """Return the way that shows an answer best, and the call that it begins at."""
@@ -463,17 +458,13 @@ class Paths:
             for row in self._rows(rest, LineState.BEHIND)
             if spot_of(row.site) != spot_of(cut.site)
         ]
-        return self._ended([*above, *behind])
+        return [*above, *behind]
 
     def _last_at(self, line: Site, value: int) -> int:
         """Return the last value that a line has computed from a value."""
         record = self.record
         at = (n for n in self.descendants(value) if record.site(record.origins[n].route) == line)
         return max(at, default=value)
-
-    @staticmethod
-    def _ended(rows: list[Row]) -> list[Row]:
-        return [*rows[:-1], rows[-1]._replace(is_last=True)] if rows else []
 
     def _path(self, roots: Iterable[int], value: int, *, with_graph: bool = False) -> list[int]:
         """Return the shortest way from some values to one that they were computed from."""

@@ -8,7 +8,6 @@ import difflib
 import errno
 import io
 import os
-import re
 import shutil
 import symtable
 import tempfile
@@ -26,7 +25,6 @@ from gradscope.model import Edit
 
 CONTEXT = 3  # lines around a change that a diff shows, as many as those of `diff -u` and git
 
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
 _ENDS = "\r\n"
 
 
@@ -79,7 +77,7 @@ def decoded(file: str, data: bytes) -> Source:
 
 def split(text: str) -> tuple[str, ...]:
     """Return the lines as Python counts them, with their ends: a form feed ends none."""
-    return tuple(_LINE.findall(text))
+    return tuple(io.StringIO(text, newline=""))
 
 
 def bare(line: str) -> str:

@@ -18,7 +18,7 @@ from gradscope.fixing.edits import with_call
 from gradscope.fixing.patch import all_of, read
 from gradscope.fixing.plan import Candidate, Proposal, alone, none_held, plan
 from gradscope.fixing.rehearsal import Spot, Trace
-from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program, Run, Start, start_process
+from gradscope.fixing.runs import LEAST_SECONDS, REFUSED, Bounds, Program, Run, Start
 from gradscope.fixing.verify import (
     FEW_CALLS,
     FEWEST_CALLS,
@@ -192,9 +192,9 @@ def improved(
     recording: Recording,
     seconds: float,
     tell: Callable[[str], None],
-    start: Start = start_process,
+    start: Start,
     *,
-    sandboxed: bool = True,
+    sandboxed: bool,
 ) -> tuple[Recording, Trace | None]:
     """Search for fixes of a recording's findings, by a rehearsal and by runs with each fix applied.
 

@@ -64,7 +64,7 @@ _LISTS, _DICTS = (ast.List, ast.ListComp), (ast.Dict, ast.DictComp)
 _STEM = re.compile(r"[0-9_]+$|(?<=_)[a-z]$")  # the number of an attribute, or its letter
 _GIVE_ONCE = "filter", "map", "chain", "parameters"
 _MOST_LISTED = 3  # edits that are tried: most programs have one such line
-_Proposed = Iterator[tuple[str, TextEdits]]
+_Proposed = Iterable[tuple[str, TextEdits]]
 
 
 def _fixes(proposed: _Proposed, kind: FixKind = FixKind.ATTACH) -> list[Fix]:
@@ -330,7 +330,7 @@ def mistaken(made: Site) -> list[Fix]:
     if texts.count(texts[at]) < 2:
         return []
     message = f"read `{name}` in line {reads[at].lineno}, which reads `{texts[at]}` once more"
-    return _fixes(iter([(message, (instead_of(reads[at], made.file, name),))]), FixKind.OTHER)
+    return _fixes([(message, (instead_of(reads[at], made.file, name),))], FixKind.OTHER)
 
 
 # who steps them
@@ -345,7 +345,7 @@ def given_to(holder: Stepper, leaves: Sequence[int], ways: Paths) -> list[Fix]:
     found: list[Fix] = []
     if (is_later := first.turn > holder.turn) and built.file == made.file:
         message = f"build `{holder.name or 'the optimizer'}` behind line {made.line}"
-        found = _fixes(iter([(message, _built_behind(built, made))]), FixKind.REORDER)
+        found = _fixes([(message, _built_behind(built, made))], FixKind.REORDER)
     is_once = _around(made) is _around(built)  # it is given once, and by a name that is known there
     later = (made if is_later else built) if is_once else None
     return [*found, *_fixes(_given_to(holder, leaves, ways.record, later))]
@@ -407,7 +407,7 @@ def _built_behind(built: Site, made: Site) -> TextEdits:
     return moved(_line(built), _line(made), *own[1:])
 
 
-def reset(step: Site, places: Iterable[Site] = ()) -> list[Fix]:
+def reset(step: Site, places: Iterable[Site]) -> list[Fix]:
     """Return what resets the gradients that a step has used, and not before it, at one of some
     ``places``.
     """
@@ -418,14 +418,14 @@ def reset(step: Site, places: Iterable[Site] = ()) -> list[Fix]:
     for place in places:
         message = f"reset them behind the step, and not in line {place.line}: {line}"
         found.append((message, together(removed(_statement(place), place.file), once)))
-    return _fixes(iter(found or [(f"reset what the optimizer steps, once a step: {line}", once)]))
+    return _fixes(found or [(f"reset what the optimizer steps, once a step: {line}", once)])
 
 
 def reset_at(step: Site, call: Site) -> list[Fix]:
     """Return what resets the gradients that a step uses before a backward call adds to them."""
     line = _reset_line(step)
     edit = before(_statement(call), call.file, [line] if line else [])
-    return _fixes(iter([(f"reset what was left before line {call.line}: {line}", edit)]))
+    return _fixes([(f"reset what was left before line {call.line}: {line}", edit)])
 
 
 def _reset_line(step: Site) -> str:
@@ -458,4 +458,4 @@ def listed_once(file: str) -> list[Fix]:
         if value is not None and (is_call or isinstance(value, ast.GeneratorExp)):
             text = f"list({text_of(value, file)})"
             found.append((f"make a list in line {value.lineno}", (instead_of(value, file, text),)))
-    return _fixes(iter(found))[:_MOST_LISTED]
+    return _fixes(found)[:_MOST_LISTED]

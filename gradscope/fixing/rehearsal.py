@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -235,7 +235,9 @@ class Option(NamedTuple):
     late: bool = False
 
 
-@dataclass
+_UNCHANGED = Option()
+
+
 class Simulation:
     """Replays the events of a rehearsal as they would be with a change.
 
@@ -250,19 +252,17 @@ class Simulation:
     variable stands no more. ``used`` are the calls whose gradients a step uses, for each leaf.
     """
 
-    record: Trace
-    change: Option = field(default_factory=Option)
-    hazards: list[int] = field(default_factory=list)
-    fruitless: list[int] = field(default_factory=list)
-    flows: set[Flow] = field(default_factory=set)
-    needed: set[Flow] = field(default_factory=set)
-    ran: dict[int, set[int]] = field(default_factory=dict)
-    fresh: dict[int, set[int]] = field(default_factory=dict)
-    spent: dict[int, set[int]] = field(default_factory=dict)
-    rebound: set[int] = field(default_factory=set)
-    used: dict[int, dict[int, set[int]]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, record: Trace, change: Option = _UNCHANGED) -> None:
+        self.record, self.change = record, change
+        self.hazards: list[int] = []
+        self.fruitless: list[int] = []
+        self.flows: set[Flow] = set()
+        self.needed: set[Flow] = set()
+        self.ran: dict[int, set[int]] = {}
+        self.fresh: dict[int, set[int]] = {}
+        self.spent: dict[int, set[int]] = {}
+        self.rebound: set[int] = set()
+        self.used: dict[int, dict[int, set[int]]] = {}
         self._is_again, self._latest = False, -1
         self._carried = self._held_by_names()
         self._rebound: list[tuple[tuple[int, ...], int]] = []
@@ -322,13 +322,11 @@ class Simulation:
         return bisect_right(self.record.begun.get(self.change.head, ()), node) - 1
 
     def _turn_of(self, event: Event) -> int:
-        """Return how often the head had begun when an event happened, minus one. A head that began
-        at the same number of nodes does not count: nothing was built since.
-        """
-        return bisect_left(self.record.begun.get(self.change.head, ()), event.nodes) - 1
+        """Return the turn in which the last node before an event was built."""
+        return self._turn(event.nodes - 1)
 
     def _held_by_names(self) -> dict[int, set[int]]:
-        """Return a function that tells whether an edge is cut, and notes what this call lost."""
+        """Return, for each turn of the head, the older nodes that the detached variables hold."""
         found: dict[int, set[int]] = defaultdict(set)
         begun = self.record.begun.get(self.change.head, ())
         for place in self.change.names:

@@ -10,16 +10,18 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from gradscope.errors import GradscopeError
 from gradscope.fixing.origins import Origins
-from gradscope.fixing.patch import Patch, bare, read
+from gradscope.fixing.patch import Patch, read
 from gradscope.fixing.plan import CODE
 from gradscope.fixing.rehearsal import Line, Spot, Trace
+from gradscope.formatting import line_at
 from gradscope.model import Finding, Header, Recording
 from gradscope.record.file import load
 
@@ -42,22 +44,43 @@ REFUSED = 125
 LEAST_SECONDS = 2.0
 _MOST_OUTPUT = 64 << 10  # bytes of the output that are kept, the last: enough for a traceback
 LINES_OF_OUTPUT = 15  # of a failed run that are shown, the last: most tracebacks are no longer
+_POLL = 0.01  # seconds between two looks whether a fork has ended: a tenth of the shortest try
 _GRACE = 5  # seconds for a run that was asked to end, to write its recording
 # Backward calls of a program that is first run for its findings: most hazards show in the first
 # calls, and leaks within 512.
 _MOST_CALLS = 10_000
 
 
-class ChildProcess(Protocol):
-    """The part of ``subprocess.Popen`` that is used here."""
+class ForkedProcess:
+    """A forked process, to be waited for as one of ``subprocess``."""
 
-    pid: int
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._status: int | None = None
 
-    def wait(self, timeout: float | None = None) -> int: ...  # noqa: D102
-    def poll(self) -> int | None: ...  # noqa: D102
-    def send_signal(self, sig: int) -> None: ...  # noqa: D102
+    def poll(self) -> int | None:
+        """Return the exit status; None while it runs."""
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._status = os.waitstatus_to_exitcode(status)
+        return self._status
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status; raise TimeoutExpired if there is none after so many seconds."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired("fork", timeout or 0)
+            time.sleep(_POLL)
+        return status
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal."""
+        os.kill(self.pid, sig)
 
 
+ChildProcess: TypeAlias = subprocess.Popen[bytes] | ForkedProcess
 Start: TypeAlias = Callable[[str, Path, str, dict[str, str], Any], ChildProcess]
 """Has a module of ``launch`` do a job: its name, the job's file, the folder to run in, the
 environment, and the open file for what is printed.
@@ -89,11 +112,8 @@ class Job(NamedTuple):
 
 
 class LossLog(NamedTuple):
-    """The losses that the backward calls of one line started from, and the line to show."""
+    """The losses that the backward calls of one line started from, and the text to show."""
 
-    of: Line
-    file: str
-    line: int
     text: str
     values: tuple[float, ...]
 
@@ -316,9 +336,9 @@ def read_notes(file: Path) -> dict[Line, list[float]]:
 
 def _losses(values: dict[Line, list[float]], changes: dict[str, Patch]) -> tuple[LossLog, ...]:
     """Return the values of the calls that started from a single number, by their lines."""
-    places = [(line, told_place(line, values)) for line in values]
     return tuple(
-        LossLog(line, *at, text_at(*at, changes), tuple(values[line])) for line, at in places
+        LossLog(text_at(*told_place(line, values), changes), tuple(own))
+        for line, own in values.items()
     )
 
 
@@ -338,4 +358,4 @@ def text_at(file: str, line: int, changes: dict[str, Patch]) -> str:
     lines: Sequence[str] = ()
     with suppress(OSError, ValueError, SyntaxError):
         lines = changes[file].after.lines if file in changes else read(file).lines
-    return bare(lines[line - 1]).strip() if 0 < line <= len(lines) else ""
+    return line_at(lines, line).strip()

@@ -255,6 +255,10 @@ class WhatIf:
     def _first(self) -> set[object]:
         """The calls of the line that fails that came before, where each failing call needs a part
         of its own: what is carried on comes to be only then.
+
+            h = enc(first)
+            for x in data:
+                h = cell(enc(x), h)  # with h.detach(), the first call trains `enc` by one way less
         """
         events = self._record.events
         if len(self._meant) < 2 or self.is_built_once:

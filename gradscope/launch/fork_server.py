@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from gradscope.fixing.rehearsal import Trace
     from gradscope.fixing.runs import ChildProcess
 
-_POLL = 0.01  # seconds between two checks whether a copy has ended: a tenth of the shortest try
 _PACKAGES = str(Path(__file__).resolve().parents[2])
 _START = """\
 import sys
@@ -116,42 +115,13 @@ def improved(
         return untried(recording, str(failure)), None
 
 
-class ForkedProcess:
-    """A forked process, to be waited for as one of ``subprocess``."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self._status: int | None = None
-
-    def poll(self) -> int | None:
-        """Return the exit status; None while it runs."""
-        if self._status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._status = os.waitstatus_to_exitcode(status)
-        return self._status
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return the exit status; raise TimeoutExpired if there is none after so many seconds."""
-        end = None if timeout is None else time.monotonic() + timeout
-        while (status := self.poll()) is None:
-            if end is not None and time.monotonic() > end:
-                raise subprocess.TimeoutExpired("fork", timeout or 0)
-            time.sleep(_POLL)
-        return status
-
-    def send_signal(self, sig: int) -> None:
-        """Send a signal."""
-        os.kill(self.pid, sig)
-
-
 def started(
     module: str, job: Path, folder: str, environment: dict[str, str], output: Any
 ) -> ChildProcess:
     """Have a module of ``launch`` do a job in a copy of this process, if it can have any."""
-    if not hasattr(os, "fork"):
-        from gradscope.fixing.runs import start_process
+    from gradscope.fixing.runs import ForkedProcess, start_process
 
+    if not hasattr(os, "fork"):
         return start_process(module, job, folder, environment, output)
     pid = os.fork()
     if not pid:

@@ -176,9 +176,9 @@ def _print_way(
                 _say(f"  {'…' if is_wide else '...'} {counted(hidden, 'line')}", console)
             continue
         wide, narrow, style = _SIGNS[row.state]
-        if row.is_last and row.state in _LAST:
+        if row is rows[-1] and row.state in _LAST:
             wide, narrow = _LAST[row.state]
-        word = "" if row.is_last or row.state is LineState.GRADIENT else str(row.state)
+        word = "" if row is rows[-1] or row.state is LineState.GRADIENT else str(row.state)
         word = f"cut: {cut}" if row.state is LineState.CUT else word
         _print_row(wide if is_wide else narrow, row.site, word, style, script, console)
 

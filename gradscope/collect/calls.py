@@ -206,6 +206,7 @@ class CallPattern:
         """Tensors and bytes that the hooks counted, for each that the fast walk reads."""
         # Of watched calls, and of those whose saved tensors the hooks did not see.
         self._watched, self.unseen = Accounts(), Accounts()
+        self._read = (0, 0, 0)  # nodes, saved tensors and bytes of the graphs that were read
         self._measured = self._measured_tensors = 0
         self._returned = (0, 0)  # bytes whose memory came back, and bytes freed
 
@@ -235,6 +236,15 @@ class CallPattern:
         """Return what the hooks would have counted, from what the fast walk has read."""
         of_tensors, of_bytes = self.scale or (1.0, 1.0)
         return round(tensors * of_tensors), round(nbytes * of_bytes)
+
+    def read(self, nodes: int, size: tuple[int, int]) -> None:
+        """Note what a graph of so many nodes saved."""
+        self._read = tuple(map(add, self._read, (nodes, *size)))
+
+    def size_of(self, nodes: int) -> tuple[int, int]:
+        """Estimate what a graph of so many nodes saved: as much a node as those that were read."""
+        read, tensors, nbytes = self._read
+        return round(nodes * tensors / read), round(nodes * nbytes / read)
 
     def watch(self, call: Call, counts: Sequence[int]) -> None:
         """Note what the ledger counted from the end of the call before to the end of this watched
@@ -524,11 +534,8 @@ class Counted(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
-        """About how many tensors and bytes the graph saved: per node as many as a graph like it."""
-        like = self.shape.record
-        assert like is not None
-        share = len(self.numbers) / like.nodes
-        return round(share * like.saved_tensors), round(share * like.saved_bytes)
+        """About how many tensors and bytes the graph saved."""
+        return self.pattern.size_of(len(self.numbers))
 
     @property
     def parent(self) -> None:

@@ -193,6 +193,7 @@ class Recognizer:
         call.of_new_shape = shape is None or shape.record is None
         call.shape = shape or known
         call.size = pattern.scaled(tensors, nbytes)
+        pattern.read(len(numbers), call.size)
         call.guarded, call.exact = True, False
         call.numbers = array("Q", numbers)
         return True

@@ -29,7 +29,7 @@ from gradscope.detect.node_facts import built_at
 from gradscope.detect.suspects import LAST
 from gradscope.model import Failure, Finding, Related, Site
 from gradscope.model.variable_paths import Origin, Path
-from gradscope.program.containers import class_name, class_namespace, is_a, is_exactly, module_file
+from gradscope.program.containers import class_name, is_a, is_exactly, module_file, module_of
 from gradscope.program.names import attributes_of, names_in, variable_of
 from gradscope.program.reach import Walk, steps_down, tensors_with_graph
 from gradscope.program.sites import (
@@ -312,7 +312,7 @@ def sent(tensor: Any, inspector: Inspector) -> Finding:
 
 def _files(frames: Iterable[FrameType], holders: Iterable[object] = ()) -> list[str]:
     """Return the user's files whose code runs in frames, or has the classes of holders."""
-    names = (str(class_namespace(type(each)).get("__module__")) for each in holders)
+    names = (module_of(type(each)) for each in holders)
     classes = (file for file in map(module_file, names) if file and classify(file) == USER)
     return [*dict.fromkeys([*(frame.f_code.co_filename for frame in frames), *classes])]
 

@@ -17,7 +17,6 @@ from torch.utils.checkpoint import checkpoint
 import gradscope
 from gradscope.api.scope import Scope
 from gradscope.api.watch import current
-from gradscope.collect.steady import GuardedQueue
 from gradscope.detect.lookahead import Schedule
 from tests import device, known
 from tests.device.forked import on_device
@@ -215,28 +214,15 @@ def tensor_hooks() -> Step:
 
 def run_steps(make: Callable[[], Step], count: int = 40) -> tuple[Scope, int]:
     """Run a loop under a watch; return that, and how many calls were recognized without hooks."""
-    light = 0
-    end = GuardedQueue.end
-
-    def counted(*args: Any) -> None:
-        nonlocal light
-        light += 1
-        end(*args)
-
-    patched: Any = counted
-    GuardedQueue.end = patched  # type: ignore[method-assign]
-    try:
-        step = make()
-        # Which calls are woken depends on the time that there was to read ahead: here there is none.
-        with (
-            mock.patch.object(Schedule, "has_time", return_value=False),
-            gradscope.watch() as scope,
-        ):
-            for _ in map(int, range(count)):  # of which it is not known how many are left
-                step()
-            assert current() is not None
-    finally:
-        GuardedQueue.end = end  # type: ignore[method-assign]
+    step = make()
+    # Which calls are woken depends on the time that there was to read ahead: here there is none.
+    with (
+        mock.patch.object(Schedule, "has_time", return_value=False),
+        gradscope.watch() as scope,
+    ):
+        for _ in map(int, range(count)):  # of which it is not known how many are left
+            step()
+        light = known(current()).state.guarded
     return scope, light
 
 

@@ -236,9 +236,7 @@ model(len)(lambda m, f, given, named: v.known(iteration.size_of(m, given[0]), "l
 
 @model(range)
 def _range(m: Machine, function: Any, given: Given, named: Named) -> Any:
-    if not v.is_plain(given):
-        return iteration.of_unknown(m, lambda: v.Unknown(why="an index"))
-    return computed(m, range, given, named)
+    return computed(m, range, given, named) if v.is_plain(given) else v.Unknown(why="an index")
 
 
 model(*iteration.ITERATORS)(iteration.lazily)

@@ -457,7 +457,7 @@ class Backward:
             return False
         call.roots = (call.numbers[0], *map(_torch_number, roots[1:]))
         call.started = state.elapsed()
-        suspension.begin(call, roots)
+        suspension.begin(roots[0], call.numbers, call.size if call.keep else (0, 0))
         state.guarded += 1
         return True
 

@@ -503,11 +503,10 @@ class CallHistory:
 
     def count_new(self, numbers: Sequence[int]) -> int:
         """Count the nodes, without leaves, that the call before has not run and kept."""
-        self.gather()
-        last = self._calls[-1] if self._calls else None
-        if last is None or not last.keep:
+        calls: Sequence[Guarded] = self.counted or self._calls
+        if not (calls and calls[-1].keep):
             return len(numbers) - numbers.count(0)
-        return len({*numbers}.difference(last.numbers, (0,)))
+        return len({*numbers}.difference(calls[-1].numbers, (0,)))
 
     def has_new_shape(self, since: int) -> bool:
         """Return whether a call after number ``since`` ran a graph of a new shape."""

@@ -649,15 +649,17 @@ class HookSuspension:
 
     # while they are suspended
 
-    def begin(self, call: Call, roots: Sequence[Node]) -> None:
-        """Count the nodes of a recognized graph as alive for as long as its root lives."""
-        metadata: Any = roots[0].metadata  # a property, though its stub says a method
+    def begin(self, root: Node, numbers: Sequence[int], kept: tuple[int, int]) -> None:
+        """Count the nodes of a recognized graph as alive for as long as its root lives, and the
+        tensors and bytes that a call leaves in it.
+        """
+        metadata: Any = root.metadata  # a property, though its stub says a method
         if GraphMark.KEY not in metadata:
             mark = metadata.get(KEY)  # gradscope.snapshot() may have marked it: it is counted then
             is_counted = mark is not None and mark.census is self._census
-            nodes = 0 if is_counted else self._history.count_new(call.numbers)
+            nodes = 0 if is_counted else self._history.count_new(numbers)
             metadata[GraphMark.KEY] = GraphMark(self._census, nodes)
-        metadata[GraphMark.KEY].keep(*call.size if call.keep else (0, 0))
+        metadata[GraphMark.KEY].keep(*kept)
 
     def after_guarded(self, call: Call) -> bool:
         """Remember a guarded call that has ended, and resume the hooks if it was not like the

@@ -90,7 +90,8 @@ class CallCounter:
         self._state = state
         # Those fields of ``Counted``, in order, that are known before the call has ended.
         self._open: tuple[Any, ...] | None = None
-        self._freed = 0  # nodes, by the call that runs
+        # Nodes that the call that runs frees, and those of them that count as destroyed with it.
+        self._freed = self._destroyed = 0
         self._promoted: Call | None = None
         self.allowances: list[Allowance] = []
         """Of the calls that run now, each within the one before."""
@@ -194,7 +195,12 @@ class CallCounter:
         state.guarded += 1
         of = state.steps, site.place, pattern, shape, of_new_shape, bool(keeps)
         self._open = number, *of, array("Q", numbers), fresh, extra, began
-        self._freed = 0 if keeps else graph
+        self._freed = self._destroyed = 0
+        if keeps:
+            state.suspension.begin(root, numbers, pattern.size_of(len(numbers)))
+        else:
+            self._freed = graph
+            self._destroyed = state.history.count_new(numbers) if older else graph
         state.cost.add(number, since)
         return True
 
@@ -212,7 +218,7 @@ class CallCounter:
         suspension.pending += extra + fresh + ended - began - self._freed
         if self._freed and opened[4].signature.asked & INPUTS:  # a part of its graph
             suspension.leaves = True
-        state.census.destroyed += self._freed
+        state.census.destroyed += self._destroyed
         state.history.counted.append(Counted._make((*opened, ended, state.elapsed())))
         return None
 

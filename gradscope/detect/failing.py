@@ -49,12 +49,7 @@ from gradscope.program.variables import (
     variables,
 )
 from gradscope.rules import gs604
-from gradscope.torch_private import (
-    DEEPCOPY_TENSOR,
-    ENGINE_CALL,
-    FUNCTION_BACKWARD,
-    BackwardHook,
-)
+from gradscope.torch_private import DEEPCOPY_TENSOR, ENGINE_CALL, FUNCTION_BACKWARD, BackwardHook
 
 _IN_PYTHON = (FunctionType, MethodType)
 _NAMED = re.compile(r"Function '?(\w+)'? ")

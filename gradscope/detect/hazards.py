@@ -33,15 +33,7 @@ from gradscope.detect.node_facts import built_at, needs_saved, node_at
 from gradscope.formatting import followers_last
 from gradscope.model import BackwardCall, Finding, SavedState, SavedTensor, Site
 from gradscope.program.names import entries_of, names_in, parameters_in
-from gradscope.program.sites import (
-    USER,
-    Place,
-    classify,
-    owner_of,
-    place_of,
-    site_of,
-    user_frames,
-)
+from gradscope.program.sites import USER, Place, classify, owner_of, place_of, site_of, user_frames
 from gradscope.program.tensors import (
     TensorRef,
     describe,
@@ -54,11 +46,7 @@ from gradscope.program.tensors import (
 )
 from gradscope.program.variables import variables
 from gradscope.rules import gs101, gs104, gs201, gs501, gs505, unannounced
-from gradscope.torch_private import (
-    DisableTorchFunction,
-    FunctionNode,
-    has_donated_buffers,
-)
+from gradscope.torch_private import DisableTorchFunction, FunctionNode, has_donated_buffers
 
 # Freed nodes that a finding lists, for the picture and the JSON report: the text names some, and
 # the line of the first that has one.

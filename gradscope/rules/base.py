@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 from gradscope.formatting import counted, gathered, listed, nbytes
 from gradscope.model import TrainingCell, TrainingRow
@@ -19,6 +19,18 @@ from gradscope.model.finding import Certainty, Finding, Fix, FixKind, Related, S
 from gradscope.model.graph import Node, SavedTensor, Site, activation_bytes
 
 _ELEMENT = re.compile(r"(\[\d+\])+$")
+
+
+class Details(TypedDict, total=False):
+    """Fields of a finding that only some rules fill, by the names that a ``Finding`` has."""
+
+    label: str
+    count: int
+    missed: bool
+    silent: bool
+    parameters: tuple[str, ...]
+    step: Site | None
+    trend: Trend | None
 
 
 class Rule(NamedTuple):
@@ -47,14 +59,14 @@ class Rule(NamedTuple):
         fixes: Iterable[Fix] = (),
         severity: Severity | None = None,
         certainty: Certainty | None = None,
-        **fields: Any,
+        **details: Unpack[Details],
     ) -> Finding:
         """Return a finding of this rule, made at ``call``, or else after the call of number
         ``after``.
 
         ``site`` is that of the call, if it is not given, and severity and certainty are those of
         the rule. ``bytes`` are those of the saved tensors, if not given. ``fixes`` are what can be
-        done, the better first; ``fields`` are others of the finding.
+        done, the better first.
         """
         tensors = [each for each in saved if isinstance(each, SavedTensor)]
         return Finding(
@@ -67,7 +79,7 @@ class Rule(NamedTuple):
             backward_call=call.number if call else after,
             graph=call.graph if call else None,
             graph_nodes=tuple(node.index for node in nodes if isinstance(node, Node)),
-            **fields,
+            **details,
         ).with_fixes((*fixes,))
 
 

@@ -252,7 +252,7 @@ class Backward:
         call, budget, is_passed = None, state.budget, False
         try:
             try:
-                is_counted = bool(counter.sites) and counter.begin(args)
+                is_counted = bool(counter.sites) and counter.begin(args, kwargs)
             except BaseException as failure:
                 counter.cancel()
                 if not isinstance(failure, Exception) or raised_by_program(failure):

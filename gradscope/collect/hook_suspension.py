@@ -691,12 +691,14 @@ class HookSuspension:
         older = [number for number in call.numbers if 0 < number < newest]
         is_alone = call.parent is None and not call.within
         is_told = is_alone and call.completed and (call.keep or self._frees_all(call))
+        if self._generations.others and (call.keep or call.builds):
+            is_told = False  # what their threads build in the call is not counted here
         if not is_told or (
             older and self._history.may_have_freed(older, call.number - 1, min(older))
         ):
             self.leaves = self.leaves or self._leaves_any(call)
         else:
-            freed = 0 if call.keep else len(call.numbers) - call.numbers.count(0)
+            freed = 0 if call.keep else call.fresh + len(older)
             self.pending += call.built + self._generations.own_next - call.sequence_nr - freed
 
     def _leaves_any(self, call: Call) -> bool:

@@ -61,8 +61,7 @@ _MOST_SITES = 64
 _MANY = 100
 
 _BACKWARD = torch.Tensor.backward.__code__
-# How many arguments ``backward`` and ``grad`` give the engine by position.
-_OF_BACKWARD, _OF_GRAD = 5, 6
+_POSITIONAL = 5  # arguments of the engine that ``backward`` gives by position; ``grad`` gives 6
 
 
 class CallCounter:
@@ -131,22 +130,22 @@ class CallCounter:
         alarms = state.alarms.get(place, range(0))
         site.alarm = next((number for number in alarms if number > state.calls), sys.maxsize)
 
-    def begin(self, args: tuple[Any, ...]) -> bool:
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Begin to count a call for ``Backward.run``; return False if the call must be read.
 
-        ``args`` are the arguments of the engine. Each test here is one of "is this call like those
-        that were read?": the cheapest come first.
+        ``args`` and ``kwargs`` are the arguments of the engine. Each test here is one of "is this
+        call like those that were read?": the cheapest come first.
         """
         frame = sys._getframe(2).f_back
         if frame is not None and frame.f_code is _BACKWARD:
             frame = frame.f_back
         site = None if frame is None else self.sites.get((id(frame.f_code), frame.f_lasti))
-        if site is None or site.left <= 0 or not _OF_BACKWARD <= len(args) <= _OF_GRAD:
+        if site is None or site.left <= 0 or len(args) < _POSITIONAL:
             return False
-        outputs, _, keeps, creates, inputs, *_ = args
+        outputs, _, keeps, creates, inputs = args[:_POSITIONAL]
         asked, kind = None, PLAIN_BACKWARD
-        if keeps or creates or inputs or len(args) == _OF_GRAD:
-            asked = EngineCall.of(*args)._replace(accumulates=len(args) == _OF_BACKWARD)
+        if keeps or creates or inputs or len(args) > _POSITIONAL:
+            asked = EngineCall.of(*args, **kwargs)
             kind = asked.kind
         state, number = self._state, self._state.calls + 1
         generations, pattern = state.generations, site.pattern

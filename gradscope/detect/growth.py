@@ -324,7 +324,7 @@ class Growth(Observer):
 
     def _go_on(self, numbers: Iterable[int]) -> None:
         """Start over with the loops that have built what a call runs: they were steps of it."""
-        waiting = [place for place, loop in self._loops.items() if loop.waits]
+        waiting = [place for place, loop in self._loops.items() if loop.begun]
         if not waiting:
             return
         run = [self.watch.generations.time_here(number) for number in numbers]

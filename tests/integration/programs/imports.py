@@ -38,6 +38,8 @@ def run(program):
         runpy.run_path(program, run_name="__main__")
     except RuntimeError as error:
         print(str(error).splitlines()[0])
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def ask(scope):

@@ -495,13 +495,13 @@ def copying(
     """
     file = spot[0]
     block = block_with(file, nodes[0])
-    names = {name for node in again for name in stored_names(node)}
+    names = {name for node in again for name in _bound_in(node)}
     ends = [i for i, each in enumerate(block) if source.spans(each, spot[1])]
     bound = set[str]()
     for node in again:  # what is computed from itself is another one each time
-        if read_names(node) & names - bound:
+        if read_names(node.value if isinstance(node, ast.Assign) else node) & names - bound:
             return ()
-        bound |= stored_names(node)
+        bound |= _bound_in(node)
     if not ends or not names or any(map(_takes, again)):
         return ()
     begin = block.index(nodes[-1]) + 1
@@ -517,6 +517,11 @@ def copying(
         line for node in again for line in statement_lines(node, file, _pieces_in(node, within))
     )
     return before(readers[-1], file, lines)
+
+
+def _bound_in(node: ast.stmt) -> set[str]:
+    """Return the variables that a statement binds, and those in whose attributes it stores."""
+    return {path.partition(".")[0] for path in _targets(node)}
 
 
 def _pieces_in(node: ast.AST, pieces: TextEdits) -> TextEdits:

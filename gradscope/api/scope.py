@@ -270,14 +270,16 @@ class Session:
     def _before_step(self, optimizer: Any) -> None:
         state, self._counted_step = self.state, None
         is_steady = state.suspension.sites and len(self.scopes) == 1 and not self._reducers.is_open
-        if is_steady and self._is_idle() and self.scopes[0].trained.passes(optimizer):
+        is_counted = is_steady and not state.ledger.live_tensors
+        if is_counted and self.scopes[0].trained.passes(optimizer):
             # In a steady loop most steps are only counted.
             state.generations.stepped()
             self._counted_step = id(optimizer), state.calls
-            return
+            if self._is_idle():
+                return
 
         def look() -> None:
-            for scope in self.scopes:
+            for scope in self.scopes if self._counted_step is None else ():
                 scope.trained.stepping(optimizer)
             self.state.mutations.before_step(optimizer, looks=not self._is_idle())
 
@@ -290,22 +292,25 @@ class Session:
         return (budget is not None and budget.rests) or is_compiling()
 
     def _after_step(self, optimizer: Any) -> None:
-        self.state.steps += 1
+        state = self.state
+        state.steps += 1
         begun, self._counted_step = self._counted_step, None
-        if begun == (id(optimizer), self.state.calls) or self._is_passed():
+        is_counted = begun == (id(optimizer), state.calls)
+        if (is_counted and self._is_idle()) or self._is_passed():
             return
 
         def look() -> None:
-            for scope in self.scopes:
+            for scope in () if is_counted else self.scopes:
                 scope.trained.stepped(optimizer)
             if self._is_idle() and not self._reducers.is_open:
                 return
             frame = user_frame(sys._getframe(1))
             place = None if frame is None else place_in(frame)
-            self.state.mutations.after_step(optimizer, place)
-            self.state.observers.tell(Observer.after_step, optimizer, place, frame)
+            state.mutations.after_step(optimizer, place)
+            state.observers.tell(Observer.after_step, optimizer, place, frame)
 
-        self.state.generations.stepped()
+        if not is_counted:
+            state.generations.stepped()
         self._timed(look)
 
     def _timed(self, look: Callable[[], None]) -> None:

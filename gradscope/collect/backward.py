@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import methodcaller
 from traceback import walk_tb
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
@@ -29,7 +28,7 @@ from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.snapshot import Snapshots
 from gradscope.collect.state import Overhead, State
 from gradscope.collect.steady import READ_EACH, GuardedQueue
-from gradscope.collect.walk import root_node
+from gradscope.collect.walk import root_node, torch_number
 from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Related, Root, Sample, Site
 from gradscope.program.names import Names, names_in
@@ -54,7 +53,6 @@ from gradscope.torch_private import (
     next_sequence_nr,
 )
 
-_torch_number = methodcaller("_sequence_nr")
 # Seconds between points of the memory curve. A recording has at most 4,000 points, so those of a
 # run of a minute are joined already; more would only cost time in each call.
 _SAMPLE_EVERY = 0.01
@@ -455,7 +453,7 @@ class Backward:
             elif not (call.plain and state.recognizer.is_mixed):
                 suspension.leave()
             return False
-        call.roots = (call.numbers[0], *map(_torch_number, roots[1:]))
+        call.roots = (call.numbers[0], *map(torch_number, roots[1:]))
         call.started = state.elapsed()
         suspension.begin(roots[0], call.numbers, call.size if call.keep else (0, 0))
         state.guarded += 1

@@ -63,8 +63,6 @@ class Shape:
     """Bytes whose memory came back when one of them was freed."""
     record: BackwardCall | None = None
     """The record of the last call that met one."""
-    recognizable: bool | None = None
-    """Whether the fast walk can read a graph of this shape; None until that was tried."""
     elsewhere: dict[int, int] = field(default_factory=dict)
     """Which nodes threads of the engine have built: the upper bits of their numbers."""
 
@@ -525,6 +523,7 @@ class Counted(NamedTuple):
     shape: Shape
     of_new_shape: bool
     keep: bool
+    roots: tuple[int, ...]
     numbers: Sequence[int]
     fresh: int
     extra: int
@@ -561,14 +560,14 @@ class Counted(NamedTuple):
         known = {name: getattr(self, name) for name in _OF_COUNTED}
         call = Call(open=False, completed=True, exact=False, plain=True, **known)
         call.built, call.builds = self.fresh + self.extra, self.sequence_nr != self.start
-        call.roots, call.started, call.guarded = (self.numbers[0],), self.ended, True
+        call.started, call.guarded = self.ended, True
         call.word = "backward" if self.shape.signature.asked & ACCUMULATES else "grad"
         return call
 
 
 _OF_COUNTED = (
-    *("number", "place", "steps", "pattern", "shape", "of_new_shape", "keep", "numbers", "fresh"),
-    *("size", "began", "time", "sequence_nr", "ended"),
+    *("number", "place", "steps", "pattern", "shape", "of_new_shape", "keep", "roots", "numbers"),
+    *("fresh", "size", "began", "time", "sequence_nr", "ended"),
 )
 
 Guarded: TypeAlias = Call | Counted

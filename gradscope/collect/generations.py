@@ -432,7 +432,7 @@ class CallHistory:
     """
 
     def __init__(self, generations: Generations) -> None:
-        self._generations = generations
+        self.generations = generations
         self.counted: list[Counted] = []
         """Counted calls that have ended since the others were remembered (``gather``)."""
         self._taken: list[Counted] = []
@@ -444,7 +444,7 @@ class CallHistory:
     def toggle(self, calls: int) -> None:
         """Note that the hooks are suspended or resumed now, after ``calls`` calls have begun."""
         self.gather()
-        self._toggles.append(self._generations.own_next)
+        self._toggles.append(self.generations.own_next)
         self._toggled_at = calls
 
     def was_suspended(self, sequence_nr: int) -> bool:
@@ -456,7 +456,7 @@ class CallHistory:
     def add(self, call: Call) -> None:
         """Remember a guarded call that has just ended."""
         self.gather()
-        call.sequence_nr = self._generations.own_seen
+        call.sequence_nr = self.generations.own_seen
         self._keep([call])
 
     def may_have_freed(self, numbers: list[int], calls: int, oldest: int) -> bool:
@@ -489,7 +489,7 @@ class CallHistory:
         if self.counted:
             counted = self.counted[:]
             del self.counted[:]
-            self._generations.passed(counted)
+            self.generations.passed(counted)
             self._taken += counted
             self._keep(counted)
 
@@ -555,7 +555,7 @@ class CallHistory:
         """Return the call that most likely freed a node of long ago: the first that ended after the
         node was built.
         """
-        after = self._generations.first_after(number)
+        after = self.generations.first_after(number)
         if after is None:
             return None
         call = Call(*after, keep=False)

@@ -33,7 +33,7 @@ from gradscope.collect.calls import (
     Reads,
     Shape,
 )
-from gradscope.collect.generations import OTHER, Generations
+from gradscope.collect.generations import OTHER, CallHistory
 from gradscope.collect.inspection import Inspection
 from gradscope.collect.marks import KEY, Census, GraphMark, NodeMark, Packed
 from gradscope.collect.nodes import (
@@ -81,8 +81,10 @@ _Window = tuple[type | None, ...]
 
 _FUNCTION: Reads = (("function", "", "", None),)
 _LEAF: Reads = (("leaf", "", "", None),)
-"""Stand for the saved tensors of a Python Function, which are read in a different way, and for
-those of a leaf, which has none.
+_NUMBER: Reads = (("number", "", "", None),)
+"""Stand for the saved tensors of a Python Function, which are read in a different way; for those of
+a leaf, which has none; and for those that cannot be read: of such a node only its number tells
+whether it was freed. That something it saved was modified since is left to the engine's own check.
 """
 
 
@@ -97,7 +99,7 @@ saved.
 """
 
 
-def numbers_of(root: Node, kinds: Sequence[type], oldest: int) -> _Numbers | None:
+def numbers_of(roots: list[Node], kinds: Sequence[type], oldest: int) -> _Numbers | None:
     """Walk a graph as the full inspection does, and return its numbers and nodes; None if they are
     not of these ``kinds``, or one is older than ``oldest``.
 
@@ -106,7 +108,7 @@ def numbers_of(root: Node, kinds: Sequence[type], oldest: int) -> _Numbers | Non
     numbers: list[int] = []
     seen: set[Node] = set()
     see, add = seen.add, numbers.append
-    stack = [root]
+    stack = roots[::-1]
     pop, push = stack.pop, stack.append
     try:
         for kind in kinds:
@@ -140,13 +142,13 @@ class Recognizer:
     """
 
     def __init__(
-        self, generations: Generations, census: Census, room_for: Callable[[int], int]
+        self, history: CallHistory, census: Census, room_for: Callable[[int], int]
     ) -> None:
         self.is_mixed = False
         """Whether the last graph that was not recognized had nodes from before the hooks were
         suspended: such a graph is inspected in full, and is no reason to resume the hooks.
         """
-        self._generations = generations
+        self._history, self._generations = history, history.generations
         self._census = census
         self._room_for = room_for
         self._patterns: dict[PatternKey, CallPattern] = {}
@@ -172,7 +174,7 @@ class Recognizer:
         if asked.inputs and asked.constant:
             return False
         oldest = self._generations.oldest_of(pattern.ended)
-        read = self._read(roots, pattern, oldest, suspended, guarded=guarded)
+        read = self._read(roots, pattern, oldest, suspended, call.number - 1, guarded=guarded)
         if read is None:
             return False
         seen, kinds, numbers, elsewhere, tensors, nbytes = read
@@ -198,18 +200,11 @@ class Recognizer:
         call.numbers = array("Q", numbers)
         return True
 
-    @staticmethod
-    def is_countable(pattern: CallPattern) -> bool:
-        """Return whether such a call may be only counted: whether the numbers of its nodes tell
-        that the graph is whole. They do not tell it of a Python Function.
-        """
-        return ACCUMULATE_GRAD is not None and _FUNCTION not in pattern.reads.values()
-
-    def count(self, root: Node, pattern: CallPattern, oldest: int) -> _Counts | None:
+    def count(self, roots: Sequence[Node], pattern: CallPattern, oldest: int) -> _Counts | None:
         """Walk a graph of unknown shape, reading only kinds and numbers; None if a node is older
         than ``oldest``, or is of a kind that was not met before.
         """
-        read = self._read([root], pattern, oldest, 0, guarded=False, unread=True)
+        read = self._read(roots, pattern, oldest, 0, 0, guarded=False, unread=True)
         if read is None or pattern.shape is None or pattern.shape.record is None:
             return None
         seen, kinds, numbers, *_ = read
@@ -269,10 +264,7 @@ class Recognizer:
         for node, mark in zip(look.nodes, look.marks, strict=True):
             if type(node) not in pattern.reads:
                 known = False
-                reads = _reads_of(node, mark)
-                if reads is None:
-                    return False
-                pattern.reads[type(node)] = reads
+                pattern.reads[type(node)] = _reads_of(node, mark)
         pattern.shape = shape
         if self._generations.others:
             numbers = enumerate(mark.sequence_nr for mark in look.marks)
@@ -281,26 +273,20 @@ class Recognizer:
         older = [mark for mark in look.marks if mark.sequence_nr < oldest]
         pattern.old = max(pattern.old, len(older))
         known = known and not any(mark.has_buffers for mark in older)
-        if shape.recognizable is None and (not call.exact or pattern.scale is None):
-            self._learn_exactly(pattern, shape, look)
-        seen = SAVED_TENSORS_ARE_READABLE or not look.foreign
-        return known and shape.recognizable is not False and seen
-
-    def _learn_exactly(self, pattern: CallPattern, shape: Shape, look: Inspection) -> None:
-        """Read a graph as the fast walk will, and remember its shape if all of it can be read."""
-        shape.recognizable = False
-        sizes: list[int] = []
-        for node in look.nodes:
-            of_node = _sizes(node, kind_of(type(node)))
-            if of_node is None:
-                return
-            sizes += of_node
-        shape.recognizable = True
-        if sizes:
-            pattern.scale = (look.tensors / len(sizes), look.nbytes / max(sum(sizes), 1))
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        self._known[pattern, tuple(look.kinds)] = shape
+        kinds = tuple(look.kinds)
+        if (pattern, kinds) not in self._known and (not call.exact or pattern.scale is None):
+            sizes: list[int] = []
+            for node in look.nodes:
+                of_node = _sizes(node, kind_of(type(node)))
+                if of_node is None:
+                    pattern.reads[type(node)] = _NUMBER
+                sizes += of_node or ()
+            if sizes:
+                pattern.scale = (look.tensors / len(sizes), look.nbytes / max(sum(sizes), 1))
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[pattern, kinds] = shape
+        return known and (SAVED_TENSORS_ARE_READABLE or not look.foreign)
 
     def places_of(self, kinds: tuple[type, ...], place: Place | None) -> list[Place | None]:
         """Return the lines that made the nodes of a graph, as far as known graphs of calls at
@@ -334,6 +320,7 @@ class Recognizer:
         pattern: CallPattern,
         oldest: int,
         suspended: int,
+        calls: int,
         *,
         guarded: bool,
         unread: bool = False,
@@ -342,7 +329,8 @@ class Recognizer:
         if ``unread``.
 
         Return None if a node of this thread that saves something is older than ``oldest`` or
-        ``suspended``, if a saved tensor cannot be read, or if a node is of a new kind. To read a
+        ``suspended``, if one that cannot be read may have been freed by one of so many ``calls``,
+        if a saved tensor cannot be read, or if a node is of a new kind. To read a
         tensor that was saved without hooks runs torch's own check of its version, and no code of
         the program. A tensor that hooks of the program have packed is not unpacked: the walk only
         finds whether it is there. This runs at every call of a steady loop, so it has its own loop
@@ -357,6 +345,7 @@ class Recognizer:
         most, tells = _FEW_NODES, SAVED_TENSORS_ARE_READABLE
         met: set[int] = set()
         late: list[int] = []
+        unasked: list[int] = []
         others = bool(self._generations.others)
         stack = list(roots)[::-1]
         pop, push = stack.pop, stack.append
@@ -391,6 +380,9 @@ class Recognizer:
                         self.is_mixed = number >= oldest
                         return None
                     late.append(len(kinds) - 1)
+                if reads is _NUMBER:
+                    unasked.append(number)
+                    continue
                 if reads is _FUNCTION:
                     own = kind_of(kind)
                     sizes = None if stale_by_engine(node, own) else _sizes(node, own)
@@ -406,31 +398,17 @@ class Recognizer:
                         tensors += packed
                         continue
                     value = getattr(node, name) if tells else _unpacked(node, name)
-                    if value is None:
-                        continue
-                    if type(value) in PLAIN:
-                        tensors += 1
-                        if value.requires_grad:
-                            base = value._base
-                            if (value if base is None else base).is_leaf:
-                                continue  # of a parameter, which costs the graph no memory
-                        elif (
-                            tells
-                            and (edge is None or following[edge][0] is not None)
-                            and was_detached(getattr(node, raw), value)
-                        ):
-                            return None
-                        nbytes += value.nbytes
-                    elif type(value) is tuple:
-                        some = [at for at, each in enumerate(value) if each is not None]
-                        tensors += len(some)
-                        nbytes += sum(_nbytes(value[at]) for at in some)
-                        bare = [at for at in some if tells and not value[at].requires_grad]
-                        held = getattr(node, raw) if bare else ()
-                        if any(was_detached(held[at], value[at]) for at in bare):
-                            return None
-                    else:
+                    values = value if (listed := type(value) is tuple) else (value,)
+                    some = [at for at, each in enumerate(values) if each is not None]
+                    if any(type(values[at]) not in PLAIN for at in some):
                         return None  # a tensor subclass, whose code is not to run
+                    tensors += len(some)
+                    nbytes += sum(_nbytes(values[at]) for at in some)
+                    bare = [at for at in some if tells and not values[at].requires_grad]
+                    if bare and (listed or edge is None or following[edge][0] is not None):
+                        held = getattr(node, raw) if listed else (getattr(node, raw),)
+                        if any(was_detached(held[at], values[at]) for at in bare):
+                            return None
         except RuntimeError:  # freed or stale
             return None
         shape = self._known.get((pattern, tuple(kinds))) if others else None
@@ -438,6 +416,9 @@ class Recognizer:
         older = [numbers[i] for i in late if i not in elsewhere]
         if older:
             self.is_mixed = min(older) >= oldest
+            return None
+        is_old = bool(unasked) and min(unasked) < self._generations.newest
+        if is_old and (others or self._history.may_have_freed(unasked, calls, oldest)):
             return None
         return seen, kinds, numbers, elsewhere, tensors, nbytes
 
@@ -456,14 +437,12 @@ def _unpacked(node: Node, name: str) -> Any:
     return value
 
 
-def _reads_of(node: Node, mark: NodeMark) -> Reads | None:
-    """Return what to read of nodes of this kind; None if the hooks saw more than can be read."""
+def _reads_of(node: Node, mark: NodeMark) -> Reads:
+    """Return what to read of nodes of this kind."""
     kind = kind_of(type(node))
-    if kind.is_slices or kind.is_compiled or kind.is_unnamed:
-        return None
     sizes = _sizes(node, kind)
-    if sizes is None or len(sizes) < len(mark.packs):
-        return None
+    if kind.is_slices or kind.is_unnamed or sizes is None or len(sizes) < len(mark.packs):
+        return _NUMBER  # the hooks saw more than can be read
     return _LEAF if kind.is_leaf else _FUNCTION if kind.is_function else kind.reads
 
 

@@ -49,9 +49,12 @@ class Inspection:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the engine may refuse to run the graph."""
-        asked = self.bare or self.constant or self.unused
-        return bool(self.freed or self.stale or self.compiled or asked)
+        """Whether the engine may refuse to run the graph. What was compiled it refuses only if it
+        is to keep it.
+        """
+        keeps = self.asked is not None and (self.asked.keep_graph or self.asked.create_graph)
+        asked = self.bare or self.constant or self.unused or (keeps and self.compiled)
+        return bool(self.freed or self.stale or asked)
 
     @cached_property
     def targets(self) -> Targets:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.autograd.graph import Node, increment_version
@@ -70,17 +71,16 @@ class Kind:
 
 
 known_kinds: dict[type, Kind] = {}
+_functions = WeakKeyDictionary[type, Kind]()
+"""Those of Python Functions, which a program may define in a loop."""
 
 
 def kind_of(kind: type) -> Kind:
-    """Return the kind for a type of nodes. Types of Python Functions are not cached: they are
-    endless.
-    """
-    known = known_kinds.get(kind)
+    """Return the kind for a type of nodes."""
+    known = known_kinds.get(kind) or _functions.get(kind)
     if known is None:
         known = Kind(kind)
-        if not known.is_function:
-            known_kinds[kind] = known
+        (_functions if known.is_function else known_kinds)[kind] = known
     return known
 
 

@@ -167,8 +167,8 @@ class State:
         self.hooks = DefaultHooks(self.saving, lambda: self.suspension.before_theirs())
         self.mutations = Mutations()
         self.stack_limit = StackLimit()
-        self.recognizer = Recognizer(self.generations, self.census, self.stack_limit.room_for)
         self.history = CallHistory(self.generations)
+        self.recognizer = Recognizer(self.history, self.census, self.stack_limit.room_for)
         self.suspension = HookSuspension(self)
         self.foreseen: dict[int, Finding] = {}
         self.left_out: set[Site | None] = set()

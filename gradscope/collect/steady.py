@@ -20,9 +20,8 @@ import sys
 import time
 from array import array
 from collections import Counter
-from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -36,13 +35,17 @@ from gradscope.collect.calls import (
     EngineCall,
     Guarded,
 )
-from gradscope.collect.hook_suspension import Recognizer, numbers_of
+from gradscope.collect.hook_suspension import numbers_of
 from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import State
+from gradscope.collect.walk import torch_number
 from gradscope.program.sites import ENGINE, Place, frames_from, owner_of, user_frame
 from gradscope.program.undisturbed import Allowance
 from gradscope.record.writer import WRITE_EVERY
-from gradscope.torch_private import DisableTorchFunction, next_sequence_nr
+from gradscope.torch_private import ACCUMULATE_GRAD, DisableTorchFunction, next_sequence_nr
+
+if TYPE_CHECKING:
+    from gradscope.collect.backward import CallRecorder
 
 # Guarded calls at one line whose saved tensors are read before later calls are only counted: most
 # programs fail in the first iterations of a loop.
@@ -123,9 +126,9 @@ class CallCounter:
         straddles = any(0 < number < last_step for number in call.numbers)
         site.steps = call.steps - site.stepped if straddles else None
         site.stepped = call.steps
-        is_alone = call.parent is None and not call.within and len(call.roots) == 1
-        may = call.plain and is_alone and not (call.woken or call.pattern.pace or state.budget)
-        may = may and self.is_allowed and Recognizer.is_countable(call.pattern)
+        is_alone = call.parent is None and not call.within
+        may = call.plain and is_alone and not (call.woken or state.budget)
+        may = may and self.is_allowed and ACCUMULATE_GRAD is not None
         site.left = min(most, READ_EACH - 1) if may and site.reads >= _READ_FIRST else 0
         alarms = state.alarms.get(place, range(0))
         site.alarm = next((number for number in alarms if number > state.calls), sys.maxsize)
@@ -140,6 +143,8 @@ class CallCounter:
         if frame is not None and frame.f_code is _BACKWARD:
             frame = frame.f_back
         site = None if frame is None else self.sites.get((id(frame.f_code), frame.f_lasti))
+        if site is None and (frame := user_frame(frame)) is not None:  # a library has called
+            site = self.sites.get((id(frame.f_code), frame.f_lasti))
         if site is None or site.left <= 0 or len(args) < _POSITIONAL:
             return False
         outputs, _, keeps, creates, inputs = args[:_POSITIONAL]
@@ -151,16 +156,17 @@ class CallCounter:
         generations, pattern = state.generations, site.pattern
         since = time.perf_counter()
         if (
-            (kind != site.asked or len(outputs) != 1)
-            or (type(outputs[0]) is not torch.Tensor or number >= site.alarm)
+            (kind != site.asked or number >= site.alarm)
             or (state.running or self._open is not None or not generations.is_own)
             or (since > self.until or sys.getprofile() is not None)
         ):
             return False
         with DisableTorchFunction():  # a mode of the program's may not see us read an attribute
-            root = outputs[0].grad_fn
-        if root is None:
-            return False
+            roots = []
+            for output in outputs:
+                if type(output) is not torch.Tensor or (node := output.grad_fn) is None:
+                    return False
+                roots.append(node)
         newest, oldest = generations.newest, generations.oldest_of(pattern.ended)
         if site.steps is None:
             oldest = max(oldest, generations.last_step)
@@ -168,10 +174,10 @@ class CallCounter:
             return False
         self.postpone_gc(site.nodes)
         shape, of_new_shape = site.shape, False
-        walked = None if shape is None else numbers_of(root, shape.signature.kinds, oldest)
+        walked = None if shape is None else numbers_of(roots, shape.signature.kinds, oldest)
         if shape is None or walked is None:
             site.shape = None  # it differs from call to call, as with sequences of any length
-            counted = state.recognizer.count(root, pattern, oldest)
+            counted = state.recognizer.count(roots, pattern, oldest)
             if counted is None:
                 return False
             shape, of_new_shape, walked = counted
@@ -193,12 +199,13 @@ class CallCounter:
         state.calls = number
         state.guarded += 1
         of = state.steps, site.place, pattern, shape, of_new_shape, bool(keeps)
-        self._open = number, *of, array("Q", numbers), fresh, extra, began
-        self._freed = self._destroyed = 0
-        if keeps:
-            state.suspension.begin(root, numbers, pattern.size_of(len(numbers)))
+        at = (numbers[0],) if len(roots) == 1 else tuple(map(torch_number, roots))
+        self._open = number, *of, at, array("Q", numbers), fresh, extra, began
+        self._freed, self._destroyed = 0 if keeps else graph, 0
+        if keeps or pattern.pace:  # it outlives the call
+            kept = pattern.size_of(len(numbers)) if keeps else (0, 0)
+            state.suspension.begin(roots[0], numbers, kept)
         else:
-            self._freed = graph
             self._destroyed = state.history.count_new(numbers) if older else graph
         state.cost.add(number, since)
         return True
@@ -218,6 +225,8 @@ class CallCounter:
         if self._freed and opened[4].signature.asked & INPUTS:  # a part of its graph
             suspension.leaves = True
         state.census.destroyed += self._destroyed
+        if pattern.pace:
+            pattern.go_on()
         state.history.counted.append(Counted._make((*opened, ended, state.elapsed())))
         return None
 
@@ -259,19 +268,6 @@ class CallCounter:
         return promoted
 
 
-class GuardedRecorder(Protocol):
-    """Records guarded calls, as ``gradscope.collect.backward.CallRecorder`` does."""
-
-    def count_from_here(self) -> None:
-        """Note how many nodes there are now, so that the next call counts only its own."""
-
-    def ends(self, call: Call) -> bool:
-        """Note what a guarded call left in memory; return whether its row can be written later."""
-
-    def guarded(self, calls: Sequence[Guarded]) -> None:
-        """Add guarded calls to the rows of the calls that are like them."""
-
-
 class GuardedQueue:
     """The guarded calls that have ended and are not recorded yet.
 
@@ -280,7 +276,7 @@ class GuardedQueue:
     ``WRITE_EVERY`` seconds while calls come.
     """
 
-    def __init__(self, state: State, recorder: GuardedRecorder) -> None:
+    def __init__(self, state: State, recorder: CallRecorder) -> None:
         self._state = state
         self._recorder = recorder
         self._calls: list[Guarded] = []

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import ExitStack
 from graphlib import TopologicalSorter
+from operator import methodcaller
 from typing import Any
 
 from torch import Tensor
@@ -26,6 +27,10 @@ Targets = Sequence[tuple[int, ...]]
 """For each node the numbers of the nodes to which it hands gradients, an edge each."""
 Following = Sequence[tuple[Node | None, int]]
 """The edges of a node, as its ``next_functions`` tells them: to which node, and to which input."""
+
+
+torch_number: Callable[[Node], int] = methodcaller("_sequence_nr")
+"""The sequence number of a node, as torch tells it."""
 
 
 def root_node(output: Any) -> Node | None:

@@ -524,6 +524,31 @@ body = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4))
 one, two = nn.Linear(4, 1), nn.Linear(4, 1)
 opt = torch.optim.SGD([*body.parameters(), *one.parameters(), *two.parameters()], lr=0.01)
 errors = []
+kept = []
+
+class Sub(torch.Tensor):
+    pass
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * ctx.saved_tensors[0] * g
+
+class Nested(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, late):
+        with torch.enable_grad():
+            kept.append((x := x.detach().requires_grad_(), x.sin()))
+        ctx.x, ctx.y = kept[-1 - late]
+        return ctx.y.detach()
+    @staticmethod
+    def backward(ctx, g):
+        return torch.autograd.grad(ctx.y, ctx.x, g)[0], None
+
 for i in range(300):
     late = i == 290
     opt.zero_grad(set_to_none=False)
@@ -555,6 +580,73 @@ for _ in range(3):
 body(torch.randn(2, 3) * fast).mean().backward()
 """
 BEGIN = "fast = body[0].weight[0]"
+FUNCTION = """
+hidden = {function}.apply(body(torch.randn(2, 3)){more})
+loss = one(hidden).mean()
+{between}
+loss.backward()
+if {again}:
+    loss.backward()
+"""
+
+
+IN_SLICES = """
+hidden = torch.zeros(2, 4)
+hidden[:, :2] = body(torch.randn(2, 3))[:, 2:]
+hidden[:, 2:] = body(torch.randn(2, 3))[:, 2:].exp()
+"""
+OF_A_SUBCLASS = """
+hidden = body(torch.randn(2, 3).as_subclass(Sub)).exp()
+"""
+IN_A_LIST = """
+hidden = sum(torch._foreach_exp([body(torch.randn(2, 3)), body(torch.randn(2, 3))]))
+"""
+COMPILED = """
+if i == 0:
+    compiled = torch.compile(body, backend="aot_eager")
+hidden = compiled(torch.randn(2, 3)).exp()
+"""
+ONE_LOSS = """
+loss = one(hidden).mean()
+{between}
+loss.backward()
+if {again}:
+    loss.backward()
+"""
+SHARED = """
+one(hidden).mean().backward(retain_graph={retain})
+two(hidden).mean().backward()
+"""
+TWO_ROOTS = """
+hidden = body(torch.randn(2, 3))
+losses = [one(hidden).mean(), two(hidden).mean()]
+torch.autograd.backward(losses)
+if {again}:
+    torch.autograd.backward(losses)
+"""
+BY_A_LIBRARY = """
+one.weight.grad = torch.ones(1, 4)
+def loss_of(x):
+    loss = one(body(x)).mean()
+    if {late}:
+        opt.step()
+    return loss
+torch.autograd.functional.vjp(loss_of, torch.randn(2, 3))
+"""
+LEAK = """
+hidden = body(torch.randn(2, 3))
+loss = one(hidden).mean()
+kept.append(loss)
+loss.backward()
+if {again}:
+    kept[0].backward()
+"""
+
+
+def with_function(
+    name: str = "Square", more: str = "", between: str = "", again: str = "False"
+) -> str:
+    return FUNCTION.format(function=name, more=more, between=between, again=again)
 
 
 @pytest.mark.parametrize(
@@ -570,6 +662,28 @@ BEGIN = "fast = body[0].weight[0]"
         (PENALTY.format(x="x", create=True, between="if late: opt.step()"), "GS201"),
         (INNER_STEPS.format(begin=BEGIN), None),
         (INNER_STEPS.format(begin=f"if not late: {BEGIN}"), "GS101"),
+        (with_function(), None),
+        (with_function(again="late"), "GS101"),
+        (with_function(between="if late: opt.step()"), "GS201"),
+        (with_function(more=" + (kept[0] if late else 0)", between="kept = [hidden]"), "GS101"),
+        *[
+            (before + program, code)
+            for before in (IN_SLICES, OF_A_SUBCLASS, IN_A_LIST, COMPILED)
+            for program, code in (
+                (ONE_LOSS.format(between="", again="False"), None),
+                (ONE_LOSS.format(between="", again="late"), "GS101"),
+                (ONE_LOSS.format(between="if late: opt.step()", again="False"), "GS201"),
+                (SHARED.format(retain="True"), None),
+                (SHARED.format(retain="not late"), "GS101"),
+            )
+            if before != COMPILED or "retain" not in program
+        ],
+        (TWO_ROOTS.format(again="False"), None),
+        (TWO_ROOTS.format(again="late"), "GS101"),
+        (BY_A_LIBRARY.format(late="False"), None),
+        (BY_A_LIBRARY.format(late="late"), "GS201"),
+        (LEAK.format(again="False"), None),
+        (LEAK.format(again="late"), "GS101"),
     ],
 )
 def test_calls_with_options_are_counted_and_what_begins_late_is_called_first(
@@ -588,7 +702,24 @@ def test_calls_with_options_are_counted_and_what_begins_late_is_called_first(
     certain = [each for each in scope.findings if each.severity is Severity.ERROR]
     assert [each.code for each in certain] == ([] if code is None else [code])
     assert not any("after the error" in each.label for each in certain)
-    assert sum(ended) > 300  # of 600 calls, or of 1,200
+    # The calls of a subclass go through its ``__torch_function__``, at no line of the program's own.
+    assert OF_A_SUBCLASS in iteration or sum(ended) > scope.summary.backward_calls / 2
+
+
+@pytest.mark.parametrize(
+    ("iteration", "code"),
+    [
+        (with_function("Nested", ", False"), None),
+        (with_function("Nested", ", late"), "GS101"),
+    ],
+)
+def test_a_function_whose_calls_run_others_is_read(iteration: str, code: str | None) -> None:
+    text = WITH_OPTIONS.format(iteration=textwrap.indent(iteration, " " * 8))
+    scope, program, _ = recognizing(text)
+    assert len(program["errors"]) == (code is not None)
+    certain = [each for each in scope.findings if each.severity is Severity.ERROR]
+    assert [each.code for each in certain] == ([] if code is None else [code])
+    assert not any("after the error" in each.label for each in certain)
 
 
 def test_a_step_is_looked_at_where_a_call_has_run_only_a_part() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -209,6 +210,45 @@ def checkpointed() -> Iteration:
     return trained(list(layers.parameters()), loss)
 
 
+class Sign(torch.autograd.Function):
+    """The sign of a number, with the gradient of the number itself where that is small."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return slope * (x.abs() < 1)
+
+
+def quantized() -> Iteration:
+    layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+
+    def loss(size: Draw, _: Draw) -> Tensor:
+        x = torch.randn(size(64), 64)
+        for layer in layers:
+            x = Sign.apply(layer(x))
+        return x.square().mean()
+
+    return trained(list(layers.parameters()), loss)
+
+
+def in_slices() -> Iteration:
+    net = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 16))
+
+    def loss(size: Draw, length: Draw) -> Tensor:
+        x = torch.randn(size(64), 64)
+        out = torch.zeros(len(x), 16)
+        for i in range(length(4)):
+            out[:, i] = net(x)[:, i]
+        return out.square().mean()
+
+    return trained(list(net.parameters()), loss)
+
+
 def packed_sequences() -> Iteration:
     encoder, head = nn.GRU(8, 16, batch_first=True), nn.Linear(16, 1)
 
@@ -255,6 +295,8 @@ LOOPS: dict[str, tuple[Callable[[], Iteration], tuple[str, ...]]] = {
     "gradient penalty": (gradient_penalty, (SAME, SIZES)),
     "MAML, 4 inner steps": (inner_loop, (SAME, SIZES, SHAPE)),
     "PPO, 4 epochs of 4 batches": (policy_epoch, (SAME, SIZES, SHAPE)),
+    "Functions in Python, 4 layers": (quantized, (SAME, SIZES)),
+    "results written into slices": (in_slices, (SAME, SIZES, SHAPE)),
     "checkpointed network": (checkpointed, (SAME, SIZES)),
 }
 UNDER_HOOKS = frozenset({"checkpointed network"})

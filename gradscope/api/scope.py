@@ -294,8 +294,7 @@ class Session:
     def _after_step(self, optimizer: Any) -> None:
         state = self.state
         state.steps += 1
-        begun, self._counted_step = self._counted_step, None
-        is_counted = begun == (id(optimizer), state.calls)
+        is_counted = self._counted_step == (id(optimizer), state.calls)
         if (is_counted and self._is_idle()) or self._is_passed():
             return
 
@@ -307,7 +306,8 @@ class Session:
             frame = user_frame(sys._getframe(1))
             place = None if frame is None else place_in(frame)
             state.mutations.after_step(optimizer, place)
-            state.observers.tell(Observer.after_step, optimizer, place, frame)
+            if not is_counted:  # nothing that they ask of a step is alive
+                state.observers.tell(Observer.after_step, optimizer, place, frame)
 
         if not is_counted:
             state.generations.stepped()

@@ -332,6 +332,24 @@ def test_graph_click_search_keys_and_details(show: Show) -> None:
     assert report.errors == []
 
 
+def test_the_table_of_nodes_comes_back_with_the_graph(show: Show) -> None:
+    one = canned()
+    report = show(replace(one, calls=(*one.calls[:-1], replace(one.calls[-1], graph=None))))
+    page, table = report.page, report.page.locator("#nodes-table")
+    page.focus("#timeline-svg")
+    page.keyboard.press("Home")
+    page.click("#nodes-toggle")
+    assert table.is_visible()
+    page.focus("#timeline-svg")
+    page.keyboard.press("End")
+    assert page.locator("#graph-empty").is_visible()
+    assert not table.is_visible()
+    page.keyboard.press("Home")
+    assert table.is_visible()
+    assert report.text("#nodes-toggle") == "Hide table"
+    assert report.errors == []
+
+
 def test_canvas_zooms_pans_and_answers_to_clicks(show: Show) -> None:
     report = show(clean_recording())
     page = report.page

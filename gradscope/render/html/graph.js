@@ -12,13 +12,13 @@ async function loadGraph(number) {
 function showEmptyGraph(text) {
   stage.graph = null;
   hideGraph(true);
-  byId("nodes-table").hidden = true;
   byId("graph-empty").textContent = text;
   byId("graph-note").textContent = "";
 }
 
 function hideGraph(hidden) {
   for (const id of ["graph-card", "nodes-toggle"]) byId(id).hidden = hidden;
+  byId("nodes-table").hidden = hidden || byId("nodes-toggle").getAttribute("aria-expanded") !== "true";
   byId("graph-empty").hidden = !hidden;
 }
 

@@ -273,10 +273,9 @@ class Recognizer:
         older = [mark for mark in look.marks if mark.sequence_nr < oldest]
         pattern.old = max(pattern.old, len(older))
         known = known and not any(mark.has_buffers for mark in older)
-        kinds = tuple(look.kinds)
-        if (pattern, kinds) not in self._known and (not call.exact or pattern.scale is None):
-            sizes: list[int] = []
-            for node in look.nodes:
+        if not call.exact or pattern.scale is None:
+            key, sizes = (pattern, tuple(look.kinds)), list[int]()
+            for node in () if key in self._known else look.nodes:
                 of_node = _sizes(node, kind_of(type(node)))
                 if of_node is None:
                     pattern.reads[type(node)] = _NUMBER
@@ -285,7 +284,7 @@ class Recognizer:
                 pattern.scale = (look.tensors / len(sizes), look.nbytes / max(sum(sizes), 1))
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[pattern, kinds] = shape
+            self._known[key] = shape
         return known and (SAVED_TENSORS_ARE_READABLE or not look.foreign)
 
     def places_of(self, kinds: tuple[type, ...], place: Place | None) -> list[Place | None]:

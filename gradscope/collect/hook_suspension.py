@@ -18,7 +18,6 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.autograd.graph import Node
 
 from gradscope.collect import slots
@@ -35,18 +34,22 @@ from gradscope.collect.calls import (
 )
 from gradscope.collect.generations import OTHER, CallHistory
 from gradscope.collect.inspection import Inspection
-from gradscope.collect.marks import KEY, Census, GraphMark, NodeMark, Packed
+from gradscope.collect.marks import KEY, Census, GraphMark, NodeMark
 from gradscope.collect.nodes import (
-    Kind,
     kind_of,
+    nbytes_of,
+    packed_by_theirs,
+    sizes_of,
     stale_by_engine,
-    stale_inputs_of_checkpoint,
     was_detached,
 )
 from gradscope.collect.walk import StackLimit
 from gradscope.program.sites import Place
-from gradscope.program.tensors import PLAIN, is_parameter
+from gradscope.program.tensors import PLAIN
 from gradscope.torch_private import ACCUMULATE_GRAD, NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
+
+if TYPE_CHECKING:
+    from gradscope.collect.state import State
 
 # The largest graph that a fast walk recognizes, at about a microsecond a node. A call on a larger
 # one is inspected in full each time.
@@ -276,7 +279,7 @@ class Recognizer:
         if not call.exact or pattern.scale is None:
             key, sizes = (pattern, tuple(look.kinds)), list[int]()
             for node in () if key in self._known else look.nodes:
-                of_node = _sizes(node, kind_of(type(node)))
+                of_node = sizes_of(node, kind_of(type(node)))
                 if of_node is None:
                     pattern.reads[type(node)] = _NUMBER
                 sizes += of_node or ()
@@ -384,14 +387,14 @@ class Recognizer:
                     continue
                 if reads is _FUNCTION:
                     own = kind_of(kind)
-                    sizes = None if stale_by_engine(node, own) else _sizes(node, own)
+                    sizes = None if stale_by_engine(node, own) else sizes_of(node, own)
                     if sizes is None:
                         return None
                     tensors += len(sizes)
                     nbytes += sum(sizes)
                     continue
                 for saved, name, raw, edge in reads:
-                    if guarded and (packed := _packed_by_theirs(node, saved, met)) != 0:
+                    if guarded and (packed := packed_by_theirs(node, saved, met)) != 0:
                         if packed is None:
                             return None
                         tensors += packed
@@ -402,7 +405,7 @@ class Recognizer:
                     if any(type(values[at]) not in PLAIN for at in some):
                         return None  # a tensor subclass, whose code is not to run
                     tensors += len(some)
-                    nbytes += sum(_nbytes(values[at]) for at in some)
+                    nbytes += sum(nbytes_of(values[at]) for at in some)
                     bare = [at for at in some if tells and not values[at].requires_grad]
                     if bare and (listed or edge is None or following[edge][0] is not None):
                         held = getattr(node, raw) if listed else (getattr(node, raw),)
@@ -439,69 +442,10 @@ def _unpacked(node: Node, name: str) -> Any:
 def _reads_of(node: Node, mark: NodeMark) -> Reads:
     """Return what to read of nodes of this kind."""
     kind = kind_of(type(node))
-    sizes = _sizes(node, kind)
+    sizes = sizes_of(node, kind)
     if kind.is_slices or kind.is_unnamed or sizes is None or len(sizes) < len(mark.packs):
         return _NUMBER  # the hooks saw more than can be read
     return _LEAF if kind.is_leaf else _FUNCTION if kind.is_function else kind.reads
-
-
-def _sizes(node: Node, kind: Kind) -> list[int] | None:
-    """Return the bytes of each tensor that a node saved, without unpacking anything: 0 for tensors
-    that hooks of the program have packed.
-
-    Return None for tensor subclasses, whose code must not run; if such hooks could not be
-    recognized later; and if torch raises: for a list that was freed, and for sparse tensors, which
-    have no size.
-    """
-    sizes = []
-    try:
-        for each in (one for name in kind.names for one in slots.each_saved(node, name)):
-            data: Any = each.data
-            if data is None:
-                continue
-            ours = isinstance(data, Packed)
-            if data.theirs is not None if ours else each.unpack_hook is not None:
-                if not SAVED_TENSORS_ARE_READABLE:
-                    return None
-                sizes.append(0)
-                continue
-            tensor = data.tensor if ours else data
-            if type(tensor) not in PLAIN:
-                return None
-            sizes.append(_nbytes(tensor))
-    except RuntimeError:
-        return None
-    return sizes
-
-
-def _nbytes(tensor: torch.Tensor) -> int:
-    """Return the bytes that a saved tensor costs the graph, which for a parameter are none."""
-    return 0 if is_parameter(tensor) else tensor.nbytes
-
-
-def _packed_by_theirs(node: Node, name: str, met: set[int]) -> int | None:
-    """Count the saved tensors of a node that hooks of the program have packed; unpack none of them.
-
-    Return None if one of them is not there, or stands for a checkpoint whose inputs are stale.
-    ``met`` has the ids of the hooks whose checkpoints were checked.
-    """
-    count = 0
-    for each in slots.each_saved(node, name):
-        unpack = each.unpack_hook
-        if unpack is None:
-            continue
-        count += 1
-        if each.data is None:
-            return None
-        if id(unpack) not in met:
-            met.add(id(unpack))
-            if stale_inputs_of_checkpoint(unpack):
-                return None
-    return count
-
-
-if TYPE_CHECKING:
-    from gradscope.collect.state import State
 
 
 # Consecutive calls on known structures after which the hooks are suspended. Before the first

@@ -14,7 +14,7 @@ from torch.autograd.graph import Node, increment_version
 from gradscope.collect import slots
 from gradscope.collect.marks import Packed, Stale
 from gradscope.collect.walk import Following
-from gradscope.program.tensors import PLAIN, is_leaf, version_of
+from gradscope.program.tensors import PLAIN, is_leaf, is_parameter, version_of
 from gradscope.torch_private import (
     CHECKPOINT_FILE,
     CLEARS,
@@ -218,6 +218,61 @@ def _stale_foreach(node: Node) -> list[Stale]:
     for _ in range(versions[0]):
         increment_version(like)
     return [Stale(like, versions[1])]
+
+
+def sizes_of(node: Node, kind: Kind) -> list[int] | None:
+    """Return the bytes of each tensor that a node saved, without unpacking anything: 0 for tensors
+    that hooks of the program have packed.
+
+    Return None for tensor subclasses, whose code must not run; if such hooks could not be
+    recognized later; and if torch raises: for a list that was freed, and for sparse tensors, which
+    have no size.
+    """
+    sizes = []
+    try:
+        for each in (one for name in kind.names for one in slots.each_saved(node, name)):
+            data: Any = each.data
+            if data is None:
+                continue
+            ours = isinstance(data, Packed)
+            if data.theirs is not None if ours else each.unpack_hook is not None:
+                if not SAVED_TENSORS_ARE_READABLE:
+                    return None
+                sizes.append(0)
+                continue
+            tensor = data.tensor if ours else data
+            if type(tensor) not in PLAIN:
+                return None
+            sizes.append(nbytes_of(tensor))
+    except RuntimeError:
+        return None
+    return sizes
+
+
+def nbytes_of(tensor: torch.Tensor) -> int:
+    """Return the bytes that a saved tensor costs the graph, which for a parameter are none."""
+    return 0 if is_parameter(tensor) else tensor.nbytes
+
+
+def packed_by_theirs(node: Node, name: str, met: set[int]) -> int | None:
+    """Count the saved tensors of a node that hooks of the program have packed; unpack none of them.
+
+    Return None if one of them is not there, or stands for a checkpoint whose inputs are stale.
+    ``met`` has the ids of the hooks whose checkpoints were checked.
+    """
+    count = 0
+    for each in slots.each_saved(node, name):
+        unpack = each.unpack_hook
+        if unpack is None:
+            continue
+        count += 1
+        if each.data is None:
+            return None
+        if id(unpack) not in met:
+            met.add(id(unpack))
+            if stale_inputs_of_checkpoint(unpack):
+                return None
+    return count
 
 
 def stale_by_engine(node: Node, kind: Kind) -> list[Stale]:

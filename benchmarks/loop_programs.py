@@ -220,17 +220,19 @@ class Sign(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return slope * (x.abs() < 1)
+        x: Tensor = ctx.saved_tensors[0]
+        back: Tensor = slope * (x.abs() < 1)
+        return back
 
 
 def quantized() -> Iteration:
     layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+    sign: Callable[[Tensor], Tensor] = Sign.apply
 
     def loss(size: Draw, _: Draw) -> Tensor:
         x = torch.randn(size(64), 64)
         for layer in layers:
-            x = Sign.apply(layer(x))
+            x = sign(layer(x))
         return x.square().mean()
 
     return trained(list(layers.parameters()), loss)

@@ -37,7 +37,6 @@ from gradscope.collect.inspection import Inspection
 from gradscope.collect.marks import KEY, Census, GraphMark, NodeMark
 from gradscope.collect.nodes import (
     kind_of,
-    nbytes_of,
     packed_by_theirs,
     sizes_of,
     stale_by_engine,
@@ -401,13 +400,19 @@ class Recognizer:
                         continue
                     value = getattr(node, name) if tells else _unpacked(node, name)
                     values = value if (listed := type(value) is tuple) else (value,)
-                    some = [at for at, each in enumerate(values) if each is not None]
-                    if any(type(values[at]) not in PLAIN for at in some):
-                        return None  # a tensor subclass, whose code is not to run
-                    tensors += len(some)
-                    nbytes += sum(nbytes_of(values[at]) for at in some)
-                    bare = [at for at in some if tells and not values[at].requires_grad]
-                    if bare and (listed or edge is None or following[edge][0] is not None):
+                    bare = []
+                    for at, each in enumerate(values):
+                        if each is None:
+                            continue
+                        if type(each) not in PLAIN:
+                            return None  # a tensor subclass, whose code is not to run
+                        tensors += 1
+                        if not each.requires_grad:
+                            bare.append(at)
+                        elif (each if (base := each._base) is None else base).is_leaf:
+                            continue  # of a parameter, which costs the graph no memory
+                        nbytes += each.nbytes
+                    if bare and tells and (listed or edge is None or following[edge][0]):
                         held = getattr(node, raw) if listed else (getattr(node, raw),)
                         if any(was_detached(held[at], values[at]) for at in bare):
                             return None

@@ -243,15 +243,10 @@ def sizes_of(node: Node, kind: Kind) -> list[int] | None:
             tensor = data.tensor if ours else data
             if type(tensor) not in PLAIN:
                 return None
-            sizes.append(nbytes_of(tensor))
+            sizes.append(0 if is_parameter(tensor) else tensor.nbytes)
     except RuntimeError:
         return None
     return sizes
-
-
-def nbytes_of(tensor: torch.Tensor) -> int:
-    """Return the bytes that a saved tensor costs the graph, which for a parameter are none."""
-    return 0 if is_parameter(tensor) else tensor.nbytes
 
 
 def packed_by_theirs(node: Node, name: str, met: set[int]) -> int | None:

@@ -126,8 +126,7 @@ class CallCounter:
         straddles = any(0 < number < last_step for number in call.numbers)
         site.steps = call.steps - site.stepped if straddles else None
         site.stepped = call.steps
-        is_alone = call.parent is None and not call.within
-        may = call.plain and is_alone and not (call.woken or state.budget)
+        may = call.plain and not (call.parent or call.within or call.woken or state.budget)
         may = may and self.is_allowed and ACCUMULATE_GRAD is not None
         site.left = min(most, READ_EACH - 1) if may and site.reads >= _READ_FIRST else 0
         alarms = state.alarms.get(place, range(0))

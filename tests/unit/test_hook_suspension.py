@@ -580,16 +580,6 @@ for _ in range(3):
 body(torch.randn(2, 3) * fast).mean().backward()
 """
 BEGIN = "fast = body[0].weight[0]"
-FUNCTION = """
-hidden = {function}.apply(body(torch.randn(2, 3)){more})
-loss = one(hidden).mean()
-{between}
-loss.backward()
-if {again}:
-    loss.backward()
-"""
-
-
 IN_SLICES = """
 hidden = torch.zeros(2, 4)
 hidden[:, :2] = body(torch.randn(2, 3))[:, 2:]
@@ -646,7 +636,8 @@ if {again}:
 def with_function(
     name: str = "Square", more: str = "", between: str = "", again: str = "False"
 ) -> str:
-    return FUNCTION.format(function=name, more=more, between=between, again=again)
+    hidden = f"\nhidden = {name}.apply(body(torch.randn(2, 3)){more})\n"
+    return hidden + ONE_LOSS.format(between=between, again=again)
 
 
 @pytest.mark.parametrize(

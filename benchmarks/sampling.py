@@ -20,8 +20,8 @@ PARTS = {
     "CallCounter.end": "after the engine, where a call is counted",
     "Backward._prepare": f"reading one call in {READ_EACH}: each node, and what it saved",
     "Backward._conclude": "booking those before it, observers",
-    "on_optimizer_step.<locals>.pre": "before and after the optimizer's step",
-    "on_optimizer_step.<locals>.post": "before and after the optimizer's step",
+    "Session._before_step": "before and after the optimizer's step",
+    "Session._after_step": "before and after the optimizer's step",
 }
 """By functions of gradscope: the innermost that runs counts."""
 

@@ -44,6 +44,7 @@ from gradscope.torch_private import (
 Pack: TypeAlias = Callable[[torch.Tensor], Any]
 Unpack: TypeAlias = Callable[[Any], torch.Tensor]
 Pair: TypeAlias = tuple[Pack, Unpack]
+StepHook: TypeAlias = Callable[[Any, Any, Any], None]
 Trace: TypeAlias = Callable[[FrameType, str, Any], Any]
 
 _gettrace = sys.gettrace
@@ -100,20 +101,12 @@ def wrap_engine(run: Callable[..., Any]) -> Handle:
     return handles
 
 
-def on_optimizer_step(before: Callable[[Any], None], after: Callable[[Any], None]) -> Handle:
-    """Call ``before(optimizer)`` and ``after(optimizer)`` around every step of every torch
-    optimizer.
+def on_optimizer_step(before: StepHook, after: StepHook) -> Handle:
+    """Call ``before`` and ``after`` around every step of every torch optimizer, with it and with
+    what it was called with.
     """
-
-    @hidden_from_compiler
-    def pre(optimizer: Any, args: Any, kwargs: Any) -> None:
-        before(optimizer)
-
-    @hidden_from_compiler
-    def post(optimizer: Any, args: Any, kwargs: Any) -> None:
-        after(optimizer)
-
-    hooks = register_optimizer_step_pre_hook(pre), register_optimizer_step_post_hook(post)
+    hidden_from_compiler(before), hidden_from_compiler(after)
+    hooks = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
     return Handle(*(hook.remove for hook in hooks))
 
 

@@ -87,6 +87,7 @@ from gradscope.torch_private import (
     has_default_hooks,
     hide_package_from_compiler,
     is_compiling,
+    next_sequence_nr,
     rank_of_process,
 )
 
@@ -127,8 +128,10 @@ class Session:
         state.looks = Part.LOOKS not in off
         self.inspector = Inspector(state)
         self._backward = Backward(state, self.inspector, hazards, self)
-        self._counted_step: tuple[int, int] | None = None
-        """An optimizer whose step is only counted, by its id, and the last call before the step."""
+        self._counted_step: tuple[int, int, bool] | None = None
+        """An optimizer whose step is only counted, by its id; the last call before the step; and
+        whether no graph was alive then.
+        """
         self.recorder, self.queue = self._backward.recorder, self._backward.queue
         self._lines = lines = LineWatch(state)
         later = FreedWatch(state, lines)
@@ -245,6 +248,7 @@ class Session:
 
     def _ask_scopes(self) -> None:
         """Note what the watches in progress need."""
+        self.state.suspension.resting.clear()
         self.queue.counter.is_allowed = not any(each.needs_each_call for each in self.scopes)
         self.recorder.has_file = any(each.writer.has_file for each in self.scopes)
 
@@ -265,53 +269,62 @@ class Session:
         state, suspension = self.state, self.state.suspension
         if not state.hooked or state.ledger.live_tensors or suspension.leaves or suspension.pending:
             return False
-        return not (suspension.on and state.generations.has_built)
+        return not suspension.on or next_sequence_nr() == state.generations.newest
 
-    def _before_step(self, optimizer: Any) -> None:
-        state, self._counted_step = self.state, None
-        is_steady = state.suspension.sites and len(self.scopes) == 1 and not self._reducers.is_open
-        is_counted = is_steady and not state.ledger.live_tensors
-        if is_counted and self.scopes[0].trained.passes(optimizer):
-            # In a steady loop most steps are only counted.
+    def _may_rest(self) -> bool:
+        """Return whether the next steps of an optimizer need no look, if it says so itself."""
+        state, is_told = self.state, len(self.scopes) > 1 or self._reducers.is_open
+        return bool(state.suspension.sites) and not (is_told or state.ledger.live_tensors)
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        state = self.state
+        known = state.suspension.resting.get(id(optimizer))
+        if known is None or not known.rests or known.optimizer() is not optimizer:
+            self._counted_step = None
+        else:  # in a steady loop most steps are only counted
+            known.rests -= 1
+            known.steps += 1
             state.generations.stepped()
-            self._counted_step = id(optimizer), state.calls
-            if self._is_idle():
+            is_idle = self._is_idle()
+            self._counted_step = id(optimizer), state.calls, is_idle
+            if is_idle:
                 return
-
-        def look() -> None:
-            for scope in self.scopes if self._counted_step is None else ():
-                scope.trained.stepping(optimizer)
-            self.state.mutations.before_step(optimizer, looks=not self._is_idle())
-
         if not self._is_passed():
-            self._timed(look)
+            self._timed(partial(self._look_before, optimizer))
+
+    def _look_before(self, optimizer: Any) -> None:
+        for scope in self.scopes if self._counted_step is None else ():
+            scope.trained.stepping(optimizer)
+        self.state.mutations.before_step(optimizer, looks=not self._is_idle())
 
     def _is_passed(self) -> bool:
         """Return whether a step is not inspected: the budget is spent, or the step is compiled."""
         budget = self.state.budget
         return (budget is not None and budget.rests) or is_compiling()
 
-    def _after_step(self, optimizer: Any) -> None:
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         state = self.state
         state.steps += 1
-        is_counted = self._counted_step == (id(optimizer), state.calls)
-        if (is_counted and self._is_idle()) or self._is_passed():
+        of = id(optimizer), state.calls
+        if self._counted_step == (*of, True) or self._is_passed():
             return
+        self._timed(partial(self._look_after, optimizer, self._counted_step == (*of, False)))
 
-        def look() -> None:
-            for scope in () if is_counted else self.scopes:
-                scope.trained.stepped(optimizer)
-            if self._is_idle() and not self._reducers.is_open:
-                return
-            frame = user_frame(sys._getframe(1))
-            place = None if frame is None else place_in(frame)
-            state.mutations.after_step(optimizer, place)
-            if not is_counted:  # nothing that they ask of a step is alive
-                state.observers.tell(Observer.after_step, optimizer, place, frame)
-
+    def _look_after(self, optimizer: Any, is_counted: bool) -> None:
+        state = self.state
         if not is_counted:
             state.generations.stepped()
-        self._timed(look)
+            for scope in self.scopes:
+                known = scope.trained.stepped(optimizer)
+                if known is not None and self._may_rest():
+                    state.suspension.resting[id(optimizer)] = known
+        if self._is_idle() and not self._reducers.is_open:
+            return
+        frame = user_frame(sys._getframe(1))
+        place = None if frame is None else place_in(frame)
+        state.mutations.after_step(optimizer, place)
+        if not is_counted:  # nothing that they ask of a step is alive
+            state.observers.tell(Observer.after_step, optimizer, place, frame)
 
     def _timed(self, look: Callable[[], None]) -> None:
         """Inspect an optimizer's step, and count the time that it takes among the overhead."""

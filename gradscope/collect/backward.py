@@ -27,7 +27,7 @@ from gradscope.collect.saving import Saving
 from gradscope.collect.slots import ADOPTED, READ_THROUGH
 from gradscope.collect.snapshot import Snapshots
 from gradscope.collect.state import Overhead, State
-from gradscope.collect.steady import READ_EACH, GuardedQueue
+from gradscope.collect.steady import MANY_NODES, READ_EACH, GuardedQueue
 from gradscope.collect.walk import root_node, torch_number
 from gradscope.hooks import erase
 from gradscope.model import BackwardCall, Finding, Graph, Related, Root, Sample, Site
@@ -445,7 +445,7 @@ class Backward:
                 is_known = state.recognizer.look(
                     call, asked, roots, suspension.since, guarded=suspension.theirs_entered
                 )
-                if is_known:
+                if is_known and len(call.numbers) >= MANY_NODES:
                     self.queue.counter.postpone_gc(len(call.numbers))
         if not is_known:
             if not call.own:

@@ -8,6 +8,7 @@ what such a call usually saves, frees and leaves behind.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add, attrgetter
@@ -506,6 +507,15 @@ class CallSite:
     alarm: int = 0
     steps: int | None = None
     stepped: int = 0
+
+
+@dataclass(eq=False)
+class StepCount:
+    """How many steps an optimizer has made; the next ``rests`` ones need only be counted."""
+
+    optimizer: weakref.ref[Any]
+    steps: int = 0
+    rests: int = 0
 
 
 class Counted(NamedTuple):

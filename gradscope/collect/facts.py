@@ -246,7 +246,7 @@ def functions_know_their_nodes() -> bool:
 @_fact((Part.STEPS,), "hooks.py", "collect/mutations.py", "detect/untrained.py")
 def steps_have_global_hooks() -> bool:
     """Check that every optimizer's step runs the global hooks."""
-    hooks.on_optimizer_step(lambda optimizer: None, lambda optimizer: None).close()
+    hooks.on_optimizer_step(lambda *of_step: None, lambda *of_step: None).close()
     return True
 
 

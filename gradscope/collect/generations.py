@@ -17,6 +17,7 @@ of ``OTHER`` that stands for the thread.
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from array import array
 from bisect import bisect_right
@@ -109,7 +110,8 @@ class Generations:
     """
 
     def __init__(self) -> None:
-        self._own = this_thread.number
+        self.own = this_thread.number
+        """The number of the thread that began the watch."""
         self.newest = next_sequence_nr()
         """The number at which the last call ended, or the watch began: every node of the watch's
         own thread with a smaller number was built before that.
@@ -129,17 +131,18 @@ class Generations:
         """The upper bits of the numbers of the other threads that have built nodes."""
         self.built = self._built_before = 0
         """How many nodes were built since the watch began, as far as that is known."""
-        self._stepped: tuple[int, int] | None = None
+        self.last_step, self.step_before = 0, sys.maxsize
+        """The number of the next node when an optimizer last stepped, and at the step before."""
         self._steps = 0
 
     @property
     def is_own(self) -> bool:
         """Whether this is the thread that began the watch."""
-        return this_thread.number == self._own
+        return this_thread.number == self.own
 
     def bits_of(self, thread: int) -> int:
         """Return the upper bits of the numbers of a thread's nodes."""
-        return 0 if thread == self._own else thread * OTHER
+        return 0 if thread == self.own else thread * OTHER
 
     def alike(self, number: int) -> list[int]:
         """Return the numbers of nodes that torch has numbered alike, in all known threads."""
@@ -158,7 +161,7 @@ class Generations:
     def see(self) -> int:
         """Return the number of this thread's next node, and take note of it."""
         number, thread = next_sequence_nr(), this_thread.number
-        if thread != self._own:
+        if thread != self.own:
             number += thread * OTHER
             self._see_other(number, number, counts=True)
         elif number > self._own_thread.next:
@@ -242,15 +245,11 @@ class Generations:
 
     def stepped(self) -> None:
         """Record that an optimizer has stepped."""
-        if self.is_own:
-            now = next_sequence_nr()
+        if this_thread.number == self.own:
+            if self._steps:
+                self.step_before = self.last_step
+            self.last_step = next_sequence_nr()
             self._steps += 1
-            self._stepped = (now if self._stepped is None else self._stepped[1], now)
-
-    @property
-    def last_step(self) -> int:
-        """The number of the next node when an optimizer last stepped."""
-        return 0 if self._stepped is None else self._stepped[1]
 
     def oldest_of(self, ended: int) -> int:
         """Return the lowest number that the nodes of a graph may have, if the graph is no older
@@ -259,9 +258,7 @@ class Generations:
         Older nodes are allowed if they are of the current optimizer step or of the one before: in a
         GAN, the losses of both networks go back over one pass of the generator.
         """
-        if self._stepped is None or self._steps < 2:
-            return ended
-        return min(ended, self._stepped[0])
+        return min(ended, self.step_before)
 
     def of(self, number: int) -> int:
         """Return the generation of the node with this number: the last backward call that had ended

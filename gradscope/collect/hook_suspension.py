@@ -31,6 +31,7 @@ from gradscope.collect.calls import (
     PatternKey,
     Reads,
     Shape,
+    StepCount,
 )
 from gradscope.collect.generations import OTHER, CallHistory
 from gradscope.collect.inspection import Inspection
@@ -514,6 +515,8 @@ class HookSuspension:
         """Whether the program has entered hooks of its own since."""
         self.sites: dict[tuple[int, int], CallSite] = {}
         """Where calls are counted, by the identity of the code, and the instruction in it."""
+        self.resting: dict[int, StepCount] = {}
+        """Optimizers whose steps are only counted for now, by their identity."""
         # By kind of call: how many calls since, and the most graphs that were alive after one.
         self._alive: dict[CallPattern, tuple[int, int]] = {}
         self._counted = state.ledger.counts()
@@ -679,6 +682,7 @@ class HookSuspension:
         They are resumed at the next backward call, because only their own thread can do that.
         """
         self.blocked = True
+        self.resting.clear()
         self.read_next()
 
     def leave(self) -> None:
@@ -692,6 +696,7 @@ class HookSuspension:
         if not self.on:  # a call within this one has done it
             return
         self.on = False
+        self.resting.clear()
         self.read_next()
         self._alike = self._alike_nodes = 0
         self._state.hooks.resume()

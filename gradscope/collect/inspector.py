@@ -58,6 +58,7 @@ class Inspector:
         """
         self._history.gather()
         self.state.suspension.read_next()  # its nodes are marked from now on
+        self.state.suspension.resting.clear()  # and a step may be the first to use its gradients
         look = Inspection()
         nodes, index, marks = look.nodes, look.index, look.marks
         kinds, places = look.kinds, look.places

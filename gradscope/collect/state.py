@@ -92,7 +92,7 @@ class Overhead:
 
 # The first calls, which cost most, are all timed; of the others, one in 17: no divisor of the
 # iterations after which more is inspected (4, 6, 8, 12, 16 …).
-_TIMED_ALL, _TIMED_EACH = 34, 17
+_TIMED_ALL, TIMED_EACH = 34, 17
 _ENOUGH_TIMED = 200  # calls, for what they took to say something of the loop, not of its start
 # How much longer the program's own part takes, of the time that is taken from it: it runs with cold
 # caches, and nodes that Python has seen die more slowly. Measured in CPU time with MLPs of 2 to 8
@@ -111,11 +111,11 @@ class Cost:
         """Count the time since then, where it is one of those of which it is taken, and so many
         nodes that were built under hooks; so many calls have begun.
         """
-        if calls > _TIMED_ALL and calls % _TIMED_EACH:
+        if calls > _TIMED_ALL and calls % TIMED_EACH:
             return
         self._calls, self._last = calls, time.perf_counter()
         self._began = self._began or since
-        each = 1 if calls <= _TIMED_ALL else _TIMED_EACH
+        each = 1 if calls <= _TIMED_ALL else TIMED_EACH
         self._spent += each * (self._last - since + _PER_NODE * nodes)
 
     @property

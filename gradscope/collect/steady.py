@@ -19,8 +19,10 @@ import _thread
 import sys
 import time
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from itertools import islice
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,15 +31,15 @@ from gradscope.collect.calls import (
     INPUTS,
     PLAIN_BACKWARD,
     Call,
-    CallPattern,
     CallSite,
     Counted,
     EngineCall,
     Guarded,
 )
+from gradscope.collect.generations import this_thread
 from gradscope.collect.hook_suspension import numbers_of
 from gradscope.collect.observers import MOST_UNTOLD, Observer
-from gradscope.collect.state import State
+from gradscope.collect.state import TIMED_EACH, State
 from gradscope.collect.walk import torch_number
 from gradscope.program.sites import ENGINE, Place, frames_from, owner_of, user_frame
 from gradscope.program.undisturbed import Allowance
@@ -61,9 +63,10 @@ _MOST_SITES = 64
 # For graphs of at least this many nodes, the garbage collector does not count the two Python
 # objects that a walk makes of each node. It sets in after 700 new objects (in Python 3.11), and
 # took up to a tenth of the time of loops whose graphs have hundreds of nodes.
-_MANY = 100
+MANY_NODES = 100
 
 _BACKWARD = torch.Tensor.backward.__code__
+_counted = tuple.__new__  # the class's own would be one call of Python more
 _POSITIONAL = 5  # arguments of the engine that ``backward`` gives by position; ``grad`` gives 6
 
 
@@ -100,10 +103,9 @@ class CallCounter:
 
     def postpone_gc(self, nodes: int) -> None:
         """Have the collector not count, while a call runs, the Python objects that torch keeps of
-        the nodes and tensors that are read, if these are many.
+        the nodes and tensors that are read.
         """
-        if nodes >= _MANY:
-            self.allowances.append(Allowance(2 * nodes))
+        self.allowances.append(Allowance(2 * nodes))
 
     def allow(self, call: Call, most: int) -> None:
         """Let up to ``most`` of the next calls be counted at the line of a guarded call."""
@@ -138,7 +140,7 @@ class CallCounter:
         ``args`` and ``kwargs`` are the arguments of the engine. Each test here is one of "is this
         call like those that were read?": the cheapest come first.
         """
-        frame = sys._getframe(2).f_back
+        frame: FrameType | None = sys._getframe(3)
         if frame is not None and frame.f_code is _BACKWARD:
             frame = frame.f_back
         site = None if frame is None else self.sites.get((id(frame.f_code), frame.f_lasti))
@@ -151,13 +153,12 @@ class CallCounter:
         if keeps or creates or inputs or len(args) > _POSITIONAL:
             asked = EngineCall.of(*args, **kwargs)
             kind = asked.kind
-        state, number = self._state, self._state.calls + 1
-        generations, pattern = state.generations, site.pattern
-        since = time.perf_counter()
+        state, generations, pattern = self._state, self._state.generations, site.pattern
+        number = state.calls + 1
         if (
             (kind != site.asked or number >= site.alarm)
-            or (state.running or self._open is not None or not generations.is_own)
-            or (since > self.until or sys.getprofile() is not None)
+            or (state.running or self._open is not None or this_thread.number != generations.own)
+            or ((since := time.perf_counter()) > self.until or sys.getprofile() is not None)
         ):
             return False
         with DisableTorchFunction():  # a mode of the program's may not see us read an attribute
@@ -166,12 +167,13 @@ class CallCounter:
                 if type(output) is not torch.Tensor or (node := output.grad_fn) is None:
                     return False
                 roots.append(node)
-        newest, oldest = generations.newest, generations.oldest_of(pattern.ended)
+        newest, oldest = generations.newest, min(pattern.ended, generations.step_before)
         if site.steps is None:
             oldest = max(oldest, generations.last_step)
         elif state.steps - site.stepped != site.steps:
             return False
-        self.postpone_gc(site.nodes)
+        if site.nodes >= MANY_NODES:
+            self.postpone_gc(site.nodes)
         shape, of_new_shape = site.shape, False
         walked = None if shape is None else numbers_of(roots, shape.signature.kinds, oldest)
         if shape is None or walked is None:
@@ -185,7 +187,7 @@ class CallCounter:
             with DisableTorchFunction():
                 if asked.constant or asked.unused(nodes):
                     return False
-        older = [number for number in numbers if 0 < number < newest] if oldest < newest else []
+        older = _between(sorted(numbers), 1, newest) if oldest < newest else []
         began, graph = next_sequence_nr(), len(numbers) - numbers.count(0)
         fresh = graph - len(older)
         extra = began - newest - fresh
@@ -197,28 +199,29 @@ class CallCounter:
         site.stepped = state.steps
         state.calls = number
         state.guarded += 1
-        of = state.steps, site.place, pattern, shape, of_new_shape, bool(keeps)
         at = (numbers[0],) if len(roots) == 1 else tuple(map(torch_number, roots))
-        self._open = number, *of, at, array("Q", numbers), fresh, extra, began
+        like = site.place, pattern, shape, of_new_shape, bool(keeps), at, array("Q", numbers)
+        self._open = number, state.steps, *like, fresh, extra, began
         self._freed, self._destroyed = 0 if keeps else graph, 0
         if keeps or pattern.pace:  # it outlives the call
             kept = pattern.size_of(len(numbers)) if keeps else (0, 0)
             state.suspension.begin(roots[0], numbers, kept)
         else:
             self._destroyed = state.history.count_new(numbers) if older else graph
-        state.cost.add(number, since)
+        if not number % TIMED_EACH:
+            state.cost.add(number, since)
         return True
 
     def end(self) -> Call | None:
         """End the call that the engine has run; return it if it must be recorded by itself."""
-        opened, promoted = self._open, self._close()
+        opened, promoted = self._open, self._promoted
+        self._open = self._promoted = None
         if promoted is not None or opened is None:
             return promoted
-        state, ended = self._state, next_sequence_nr()
-        pattern: CallPattern = opened[3]
-        state.generations.newest = pattern.ended = ended
+        state, now = self._state, time.perf_counter()
+        suspension, pattern = state.suspension, opened[3]
         fresh, extra, began = opened[-3:]
-        suspension = state.suspension
+        state.generations.newest = pattern.ended = ended = next_sequence_nr()
         suspension.guarded += 1
         suspension.pending += extra + fresh + ended - began - self._freed
         if self._freed and opened[4].signature.asked & INPUTS:  # a part of its graph
@@ -226,7 +229,7 @@ class CallCounter:
         state.census.destroyed += self._destroyed
         if pattern.pace:
             pattern.go_on()
-        state.history.counted.append(Counted._make((*opened, ended, state.elapsed())))
+        state.history.counted.append(_counted(Counted, (*opened, ended, now - state.started)))
         return None
 
     def cancel(self) -> Call | None:
@@ -265,6 +268,11 @@ class CallCounter:
         promoted = self._promoted
         self._open = self._promoted = None
         return promoted
+
+
+def _between(ordered: list[int], first: int, end: int) -> list[int]:
+    """Return the part of ascending numbers from ``first`` on that is below ``end``."""
+    return ordered[bisect_left(ordered, first) : bisect_left(ordered, end)]
 
 
 class GuardedQueue:

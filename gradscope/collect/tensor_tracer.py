@@ -738,7 +738,7 @@ class TensorTracer(TorchFunctionMode):
         self._holders.append(Stepper("", kind, (), made, next(self._turns)))
         return len(self._optimizers) - 1
 
-    def step(self, optimizer: Any) -> None:
+    def step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Note a step."""
         self._noting(partial(self._note_step, optimizer, sys._getframe(1)), None)
         self._local.steps += 1
@@ -765,7 +765,7 @@ class TensorTracer(TorchFunctionMode):
         name = known.name or name_held(optimizer, user_frames(frame)) or ""
         self._holders[number] = known._replace(name=name, leaves=leaves)
 
-    def stepped(self, optimizer: Any) -> None:
+    def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Note that a step has ended."""
         self._local.steps -= 1
         self._noting(partial(self._note_stepped, optimizer), None)

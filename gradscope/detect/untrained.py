@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import Module, Parameter
 
 from gradscope.code import source, statements
-from gradscope.collect.calls import Call, Guarded
+from gradscope.collect.calls import Call, Guarded, StepCount
 from gradscope.collect.inspection import Inspection
 from gradscope.collect.observers import Observer
 from gradscope.collect.state import State
@@ -216,15 +216,12 @@ class _Uses:
         self.evaluated = at, {*map(id, leaves)}
 
 
-class _Optimizer:
+class _Optimizer(StepCount):
     """What is known of one optimizer and its steps; it may be gone when these are judged."""
 
     def __init__(self, optimizer: Any) -> None:
-        self.optimizer = weakref.ref(optimizer)
+        super().__init__(weakref.ref(optimizer))
         self.kind = type(optimizer).__name__
-        self.steps = 0
-        self.rests = 0
-        """How many more steps are only counted before one is looked at."""
         self.place: Place | None = None
         self.name: str | None = None
         self.names: dict[int, str] = {}
@@ -354,16 +351,6 @@ class TrainingObserver(Observer):
         known = self._optimizers.get(id(optimizer))
         return known if known is not None and known.optimizer() is optimizer else None
 
-    def passes(self, optimizer: Any) -> bool:
-        """Count a step, and return whether it need not be inspected."""
-        known = self._known(optimizer)
-        # If a call was inspected since, the step may use its gradients first.
-        if known is None or not known.rests or self._losses.waits:
-            return False
-        known.rests -= 1
-        known.steps += 1
-        return True
-
     def stepping(self, optimizer: Any) -> None:
         """Note the parameters and gradients that an optimizer is about to use."""
         known = self._known(optimizer)
@@ -383,11 +370,13 @@ class TrainingObserver(Observer):
         if known.steps <= _LOOKED_AT:
             known.uses.note_use(guarded=guarded)
 
-    def stepped(self, optimizer: Any) -> None:
-        """Note the gradients that an optimizer has used in its step."""
+    def stepped(self, optimizer: Any) -> StepCount | None:
+        """Note the gradients that an optimizer has used in its step; return what counts the steps
+        that need no look.
+        """
         known = self._known(optimizer)
         if known is None:
-            return
+            return None
         self._stepping = None
         known.wait()  # a closure, as LBFGS calls it, may have computed gradients within the step
         known.end_step()
@@ -396,7 +385,9 @@ class TrainingObserver(Observer):
         if known.steps <= _LOOKED_AT:
             known.uses.take()
         is_settled = not (known.waiting or known.is_idle or self._losses.waits)
+        # If it is not: a step may still be the first to use what a call has left.
         known.rests = _LOOKED_AT_EACH - 1 if is_settled and known.steps > _LOOKED_AT else 0
+        return known
 
     def _refer(self, parameter: Tensor) -> TensorRef:
         """Return the reference to a parameter, the same one for all optimizers that hold it."""

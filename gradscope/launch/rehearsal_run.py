@@ -546,7 +546,7 @@ class Rehearsal(TorchFunctionMode):
                 self._record.owners.setdefault(self._graph.variable(tensor), (number, position))
             return number, tensors
 
-    def step(self, optimizer: Any) -> None:
+    def step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Note a step of an optimizer, with the parameters that have a gradient."""
         with self._lock:
             number, tensors = self.meet(optimizer)
@@ -561,7 +561,7 @@ class Rehearsal(TorchFunctionMode):
         leaves = tuple(map(self._graph.variable, used))
         self._note("step", leaves=leaves, gradients=tuple(map(_sums, used)), optimizer=number)
 
-    def stepped(self, optimizer: Any) -> None:
+    def stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Forget what the step was to change; if it ran a closure, it used what that has made."""
         with self._lock:
             self._stepped.clear()

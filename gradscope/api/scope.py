@@ -267,21 +267,15 @@ class Session:
     def _is_idle(self) -> bool:
         """Return whether no graph is alive that a step could change."""
         state, suspension = self.state, self.state.suspension
-        if not state.hooked or state.ledger.live_tensors or suspension.leaves or suspension.pending:
-            return False
-        return not suspension.on or next_sequence_nr() == state.generations.newest
-
-    def _may_rest(self) -> bool:
-        """Return whether the next steps of an optimizer need no look, if it says so itself."""
-        state, is_told = self.state, len(self.scopes) > 1 or self._reducers.is_open
-        return bool(state.suspension.sites) and not (is_told or state.ledger.live_tensors)
+        is_alive = state.ledger.live_tensors or suspension.leaves or suspension.pending
+        is_built = suspension.on and next_sequence_nr() != state.generations.newest
+        return state.hooked and not (is_alive or is_built)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        state = self.state
+        state, self._counted_step = self.state, None
         known = state.suspension.resting.get(id(optimizer))
-        if known is None or not known.rests or known.optimizer() is not optimizer:
-            self._counted_step = None
-        else:  # in a steady loop most steps are only counted
+        # In a steady loop most steps are only counted.
+        if known is not None and known.rests and known.optimizer() is optimizer:
             known.rests -= 1
             known.steps += 1
             state.generations.stepped()
@@ -289,35 +283,28 @@ class Session:
             self._counted_step = id(optimizer), state.calls, is_idle
             if is_idle:
                 return
-        if not self._is_passed():
-            self._timed(partial(self._look_before, optimizer))
+        self._timed(partial(self._look_before, optimizer))
 
     def _look_before(self, optimizer: Any) -> None:
         for scope in self.scopes if self._counted_step is None else ():
             scope.trained.stepping(optimizer)
         self.state.mutations.before_step(optimizer, looks=not self._is_idle())
 
-    def _is_passed(self) -> bool:
-        """Return whether a step is not inspected: the budget is spent, or the step is compiled."""
-        budget = self.state.budget
-        return (budget is not None and budget.rests) or is_compiling()
-
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         state = self.state
         state.steps += 1
         of = id(optimizer), state.calls
-        if self._counted_step == (*of, True) or self._is_passed():
-            return
-        self._timed(partial(self._look_after, optimizer, self._counted_step == (*of, False)))
+        if self._counted_step != (*of, True):
+            self._timed(partial(self._look_after, optimizer, self._counted_step == (*of, False)))
 
     def _look_after(self, optimizer: Any, is_counted: bool) -> None:
         state = self.state
         if not is_counted:
             state.generations.stepped()
-            for scope in self.scopes:
-                known = scope.trained.stepped(optimizer)
-                if known is not None and self._may_rest():
-                    state.suspension.resting[id(optimizer)] = known
+            known = [scope.trained.stepped(optimizer) for scope in self.scopes]
+            is_alive = self._reducers.is_open or state.ledger.live_tensors
+            if len(known) == 1 and state.suspension.sites and not is_alive:
+                state.suspension.resting[id(optimizer)] = known[0]
         if self._is_idle() and not self._reducers.is_open:
             return
         frame = user_frame(sys._getframe(1))
@@ -327,8 +314,12 @@ class Session:
             state.observers.tell(Observer.after_step, optimizer, place, frame)
 
     def _timed(self, look: Callable[[], None]) -> None:
-        """Inspect an optimizer's step, and count the time that it takes among the overhead."""
-        began = perf_counter()
+        """Inspect an optimizer's step, and count the time that it takes among the overhead; but not
+        if the budget is spent, or the step is compiled.
+        """
+        began, budget = perf_counter(), self.state.budget
+        if (budget is not None and budget.rests) or is_compiling():
+            return
         self.state.notes.attempt("inspecting an optimizer step failed in gradscope", look, None)
         self.state.cost.add(self.state.calls, began)
 

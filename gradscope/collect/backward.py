@@ -42,7 +42,7 @@ from gradscope.program.sites import (
     user_frame,
 )
 from gradscope.program.tensors import describe, grad_of, held_node, leaves_of
-from gradscope.program.undisturbed import GCPaused, unprofiled, unseen
+from gradscope.program.undisturbed import Allowance, GCPaused, unprofiled, unseen
 from gradscope.record.writer import AT_ONCE, Further
 from gradscope.torch_private import (
     ENGINE_CALL,
@@ -446,7 +446,7 @@ class Backward:
                     call, asked, roots, suspension.since, guarded=suspension.theirs_entered
                 )
                 if is_known and len(call.numbers) >= MANY_NODES:
-                    self.queue.counter.postpone_gc(len(call.numbers))
+                    self.queue.counter.allowances.append(Allowance(2 * len(call.numbers)))
         if not is_known:
             if not call.own:
                 suspension.block()

@@ -132,8 +132,10 @@ class Generations:
         self.built = self._built_before = 0
         """How many nodes were built since the watch began, as far as that is known."""
         self.last_step, self.step_before = 0, sys.maxsize
-        """The number of the next node when an optimizer last stepped, and at the step before."""
-        self._steps = 0
+        """The number of the next node when an optimizer last stepped, and at the step before that:
+        a graph may have nodes from there on, though calls like its own have ended since. In a GAN,
+        the losses of both networks go back over one pass of the generator.
+        """
 
     @property
     def is_own(self) -> bool:
@@ -238,27 +240,11 @@ class Generations:
             thread.forget(old)
         self._calls[:old], self._places[:old] = self._calls[:old:2], self._places[:old:2]
 
-    @property
-    def has_built(self) -> bool:
-        """Whether this thread has built nodes since the last call, or is not the watch's own."""
-        return next_sequence_nr() != self.newest
-
     def stepped(self) -> None:
         """Record that an optimizer has stepped."""
         if this_thread.number == self.own:
-            if self._steps:
-                self.step_before = self.last_step
+            self.step_before = self.last_step or self.step_before
             self.last_step = next_sequence_nr()
-            self._steps += 1
-
-    def oldest_of(self, ended: int) -> int:
-        """Return the lowest number that the nodes of a graph may have, if the graph is no older
-        than those before it. ``ended`` is the number at which the last call like this one ended.
-
-        Older nodes are allowed if they are of the current optimizer step or of the one before: in a
-        GAN, the losses of both networks go back over one pass of the generator.
-        """
-        return min(ended, self.step_before)
 
     def of(self, number: int) -> int:
         """Return the generation of the node with this number: the last backward call that had ended

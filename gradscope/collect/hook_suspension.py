@@ -176,7 +176,7 @@ class Recognizer:
             return False
         if asked.inputs and asked.constant:
             return False
-        oldest = self._generations.oldest_of(pattern.ended)
+        oldest = min(pattern.ended, self._generations.step_before)
         read = self._read(roots, pattern, oldest, suspended, call.number - 1, guarded=guarded)
         if read is None:
             return False
@@ -272,7 +272,7 @@ class Recognizer:
         if self._generations.others:
             numbers = enumerate(mark.sequence_nr for mark in look.marks)
             shape.elsewhere = {i: n - n % OTHER for i, n in numbers if OTHER <= n < NO_SEQUENCE_NR}
-        oldest = self._generations.oldest_of(pattern.ended)
+        oldest = min(pattern.ended, self._generations.step_before)
         older = [mark for mark in look.marks if mark.sequence_nr < oldest]
         pattern.old = max(pattern.old, len(older))
         known = known and not any(mark.has_buffers for mark in older)
@@ -515,7 +515,7 @@ class HookSuspension:
         """Whether the program has entered hooks of its own since."""
         self.sites: dict[tuple[int, int], CallSite] = {}
         """Where calls are counted, by the identity of the code, and the instruction in it."""
-        self.resting: dict[int, StepCount] = {}
+        self.resting: dict[int, StepCount | None] = {}
         """Optimizers whose steps are only counted for now, by their identity."""
         # By kind of call: how many calls since, and the most graphs that were alive after one.
         self._alive: dict[CallPattern, tuple[int, int]] = {}
@@ -682,7 +682,6 @@ class HookSuspension:
         They are resumed at the next backward call, because only their own thread can do that.
         """
         self.blocked = True
-        self.resting.clear()
         self.read_next()
 
     def leave(self) -> None:

@@ -22,7 +22,6 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from itertools import islice
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -60,13 +59,13 @@ READ_EACH = 256
 # ``_READ_FIRST``. A program has a few; code that is made by exec() in a loop has new ones without
 # end.
 _MOST_SITES = 64
-# For graphs of at least this many nodes, the garbage collector does not count the two Python
-# objects that a walk makes of each node. It sets in after 700 new objects (in Python 3.11), and
-# took up to a tenth of the time of loops whose graphs have hundreds of nodes.
+# For graphs of at least this many nodes, the garbage collector does not count, while the call runs,
+# the two Python objects that a walk makes of each node and torch keeps. It sets in after 700 new
+# objects (in Python 3.11), and took up to a tenth of the time of loops whose graphs have hundreds
+# of nodes.
 MANY_NODES = 100
 
 _BACKWARD = torch.Tensor.backward.__code__
-_counted = tuple.__new__  # the class's own would be one call of Python more
 _POSITIONAL = 5  # arguments of the engine that ``backward`` gives by position; ``grad`` gives 6
 
 
@@ -101,12 +100,6 @@ class CallCounter:
         self.allowances: list[Allowance] = []
         """Of the calls that run now, each within the one before."""
 
-    def postpone_gc(self, nodes: int) -> None:
-        """Have the collector not count, while a call runs, the Python objects that torch keeps of
-        the nodes and tensors that are read.
-        """
-        self.allowances.append(Allowance(2 * nodes))
-
     def allow(self, call: Call, most: int) -> None:
         """Let up to ``most`` of the next calls be counted at the line of a guarded call."""
         state, place, suspension = self._state, call.place, self._state.suspension
@@ -140,8 +133,8 @@ class CallCounter:
         ``args`` and ``kwargs`` are the arguments of the engine. Each test here is one of "is this
         call like those that were read?": the cheapest come first.
         """
-        frame: FrameType | None = sys._getframe(3)
-        if frame is not None and frame.f_code is _BACKWARD:
+        frame: Any = sys._getframe(3)
+        if frame.f_code is _BACKWARD:
             frame = frame.f_back
         site = None if frame is None else self.sites.get((id(frame.f_code), frame.f_lasti))
         if site is None and (frame := user_frame(frame)) is not None:  # a library has called
@@ -173,7 +166,7 @@ class CallCounter:
         elif state.steps - site.stepped != site.steps:
             return False
         if site.nodes >= MANY_NODES:
-            self.postpone_gc(site.nodes)
+            self.allowances.append(Allowance(2 * site.nodes))
         shape, of_new_shape = site.shape, False
         walked = None if shape is None else numbers_of(roots, shape.signature.kinds, oldest)
         if shape is None or walked is None:
@@ -187,7 +180,8 @@ class CallCounter:
             with DisableTorchFunction():
                 if asked.constant or asked.unused(nodes):
                     return False
-        older = _between(sorted(numbers), 1, newest) if oldest < newest else []
+        ordered = sorted(numbers) if oldest < newest else []
+        older = ordered[bisect_left(ordered, 1) : bisect_left(ordered, newest)]
         began, graph = next_sequence_nr(), len(numbers) - numbers.count(0)
         fresh = graph - len(older)
         extra = began - newest - fresh
@@ -229,7 +223,8 @@ class CallCounter:
         state.census.destroyed += self._destroyed
         if pattern.pace:
             pattern.go_on()
-        state.history.counted.append(_counted(Counted, (*opened, ended, now - state.started)))
+        row = *opened, ended, now - state.started
+        state.history.counted.append(tuple.__new__(Counted, row))  # its own is a function in Python
         return None
 
     def cancel(self) -> Call | None:
@@ -268,11 +263,6 @@ class CallCounter:
         promoted = self._promoted
         self._open = self._promoted = None
         return promoted
-
-
-def _between(ordered: list[int], first: int, end: int) -> list[int]:
-    """Return the part of ascending numbers from ``first`` on that is below ``end``."""
-    return ordered[bisect_left(ordered, first) : bisect_left(ordered, end)]
 
 
 class GuardedQueue:

@@ -89,7 +89,7 @@ from gradscope.rules.base import rule
 RULE = rule(__doc__, "GS601", "checkpoint-recomputes-otherwise", Severity.ERROR, Certainty.CERTAIN)
 
 PRESERVED = "pass preserve_rng_state=True to the checkpoint, so that both runs draw the same"
-_MOST_NAMED = 3
+_MOST_NAMED = 3  # as many names as fit in a message of two lines at 80 columns
 
 
 class Operand(NamedTuple):

@@ -16,11 +16,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 34_816
+CODE = 34_815
 FILES = 175
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
@@ -169,6 +170,17 @@ class House:
             if times > 1
         ]
 
+    def numbers_without_reason(self) -> list[str]:
+        """Return the numbers at the top of modules of which no comment says why they are so large:
+        none stands beside them, after them, or above the lines in a row that they belong to.
+        """
+        return [
+            f"{module.name}:{each.lineno}"
+            for module in self.modules.values()
+            for each, following in pairwise([*module.tree.body, ast.Pass()])
+            if _is_number(each) and not _has_reason(module.lines, each, following)
+        ]
+
     def contract_faults(self) -> list[str]:
         """Return what the import contract in pyproject.toml leaves open."""
         text = (self.root / "pyproject.toml").read_text(encoding="utf-8")
@@ -208,6 +220,28 @@ def _bound_at_the_top(tree: ast.Module) -> Iterator[str]:
                 yield from [node.id] if isinstance(node.ctx, ast.Store) else ()
 
 
+def _is_number(statement: ast.stmt) -> bool:
+    """Return whether a statement binds a name to numbers alone."""
+    value = getattr(statement, "value", None)
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or value is None:
+        return False
+    nodes = [*ast.walk(value)]
+    kinds = {type(each.value) for each in nodes if isinstance(each, ast.Constant)}
+    parts = ast.Constant | ast.Tuple | ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop
+    return (
+        bool(kinds)
+        and kinds <= {int, float}
+        and all(isinstance(each, parts | ast.expr_context) for each in nodes)
+    )
+
+
+def _has_reason(lines: list[str], statement: ast.stmt, following: ast.stmt) -> bool:
+    own = lines[statement.lineno - 1 : statement.end_lineno]
+    above = list(takewhile(str.strip, reversed(lines[: statement.lineno - 1])))
+    is_told_after = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+    return is_told_after or any("#" in line for line in (*own, *above))
+
+
 def main() -> int:
     """Print each measure beside its limit, and return the exit status."""
     house = House()
@@ -225,6 +259,7 @@ def main() -> int:
         ("modules without an opening sentence", len(house.without_opening_sentence()), 0),
         ("classes of one name", len(house.shared_class_names()), 0),
         ("names bound twice in a module", len(house.names_bound_twice()), 0),
+        ("numbers without a reason", len(house.numbers_without_reason()), 0),
         ("faults of the contract", len(house.contract_faults()), 0),
     ]
     print(f"{len(sizes)} files, {sum(sizes.values()):,} lines")

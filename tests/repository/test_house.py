@@ -92,3 +92,14 @@ def test_a_name_that_a_module_binds_twice_is_found(tmp_path: Path) -> None:
     assert built(tmp_path, {"__init__.py": "", "a.py": text}).names_bound_twice() == [
         "gradscope.a._MOST"
     ]
+
+
+def test_a_number_that_no_comment_explains_is_found(tmp_path: Path) -> None:
+    text = (
+        "_MOST = 12\n\n# As measured.\n_FEW, _MANY = 2, 10\n_HALF = 1 / 2\n\n_LEAST = 3  # lines\n\n"
+        '_EACH = 4\n"""Said after it."""\n\n_NAME = "x"\n_SUM = 2 * 8\n_OF = len("x")\n'
+    )
+    assert built(tmp_path, {"__init__.py": "", "a.py": text}).numbers_without_reason() == [
+        "gradscope.a:1",
+        "gradscope.a:13",
+    ]

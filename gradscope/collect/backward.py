@@ -250,7 +250,7 @@ class Backward:
         call, budget, is_passed = None, state.budget, False
         try:
             try:
-                is_counted = bool(counter.sites) and counter.begin(args, kwargs)
+                is_counted = budget is None and bool(counter.sites) and counter.begin(args, kwargs)
             except BaseException as failure:
                 counter.cancel()
                 if not isinstance(failure, Exception) or raised_by_program(failure):

@@ -286,28 +286,30 @@ class Session:
         self._timed(partial(self._look_before, optimizer))
 
     def _look_before(self, optimizer: Any) -> None:
-        for scope in self.scopes if self._counted_step is None else ():
+        is_counted = self._counted_step is not None
+        for scope in () if is_counted else self.scopes:
             scope.trained.stepping(optimizer)
-        self.state.mutations.before_step(optimizer, looks=not self._is_idle())
+        self.state.mutations.before_step(optimizer, looks=is_counted or not self._is_idle())
 
     def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         state = self.state
         state.steps += 1
         of = id(optimizer), state.calls
         if self._counted_step != (*of, True):
-            self._timed(partial(self._look_after, optimizer, self._counted_step == (*of, False)))
+            is_counted = self._counted_step == (*of, False)
+            self._timed(partial(self._look_after, optimizer, sys._getframe(1), is_counted))
 
-    def _look_after(self, optimizer: Any, is_counted: bool) -> None:
+    def _look_after(self, optimizer: Any, caller: FrameType, is_counted: bool) -> None:
         state = self.state
         if not is_counted:
             state.generations.stepped()
             known = [scope.trained.stepped(optimizer) for scope in self.scopes]
-            is_alive = self._reducers.is_open or state.ledger.live_tensors
-            if len(known) == 1 and state.suspension.sites and not is_alive:
+            waits = self._reducers.is_open or state.ledger.live_tensors or len(known) > 1
+            if state.suspension.sites and not waits:
                 state.suspension.resting[id(optimizer)] = known[0]
-        if self._is_idle() and not self._reducers.is_open:
+        if not is_counted and self._is_idle() and not self._reducers.is_open:
             return
-        frame = user_frame(sys._getframe(1))
+        frame = user_frame(caller)
         place = None if frame is None else place_in(frame)
         state.mutations.after_step(optimizer, place)
         if not is_counted:  # nothing that they ask of a step is alive

@@ -223,8 +223,8 @@ class CallCounter:
         state.census.destroyed += self._destroyed
         if pattern.pace:
             pattern.go_on()
-        row = *opened, ended, now - state.started
-        state.history.counted.append(tuple.__new__(Counted, row))  # its own is a function in Python
+        # The class's own ``__new__`` is one more function in Python.
+        state.history.counted.append(tuple.__new__(Counted, (*opened, ended, now - state.started)))
         return None
 
     def cancel(self) -> Call | None:

@@ -304,7 +304,7 @@ class Session:
         if not is_counted:
             state.generations.stepped()
             known = [scope.trained.stepped(optimizer) for scope in self.scopes]
-            waits = self._reducers.is_open or state.ledger.live_tensors or len(known) > 1
+            waits = self._reducers.is_open or state.ledger.live_tensors or len(known) != 1
             if state.suspension.sites and not waits:
                 state.suspension.resting[id(optimizer)] = known[0]
         if not is_counted and self._is_idle() and not self._reducers.is_open:

@@ -25,6 +25,7 @@ from gradscope.api.scope import Scope
 from gradscope.collect import hook_suspension, steady
 from gradscope.collect.hook_suspension import HookSuspension
 from gradscope.collect.steady import CallCounter
+from gradscope.detect.untrained import TrainingObserver
 from gradscope.model import Finding, Severity, Summary
 from gradscope.record.file import load
 from gradscope.record.writer import AT_ONCE, WRITE_EVERY
@@ -514,6 +515,40 @@ def test_a_graph_that_a_step_has_come_into_is_read_if_another_step_has(
     stale = [each.label for each in scope.findings if each.code == "GS201"]
     assert len(stale) == is_late
     assert not any("after the error" in each for each in stale)
+
+
+def test_of_steps_in_a_steady_loop_one_in_32_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, stepping = list[object](), TrainingObserver.stepping
+
+    def note(self: TrainingObserver, optimizer: object) -> None:
+        looked.append(optimizer)
+        stepping(self, optimizer)
+
+    monkeypatch.setattr(TrainingObserver, "stepping", note)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    opt = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def looks_in(count: int) -> int:
+        before = len(looked)
+        for _ in itertools.repeat(None, count):
+            opt.zero_grad()
+            net(torch.randn(2, 4)).mean().backward()
+            opt.step()
+        return len(looked) - before
+
+    with gradscope.watch() as scope:
+        assert looks_in(200) < 60
+        assert looks_in(320) == 10
+        lifting_of(scope).leave()
+        assert looks_in(3) == 3, "their graphs were inspected in full"
+        looks_in(100)
+        assert looks_in(64) == 2
+        with gradscope.watch():
+            assert looks_in(3) == 6, "each watch looks for itself"
+        assert looks_in(1) == 1
+        training = known(scope._session).scopes[0].trained
+    assert training._optimizers[id(opt)].steps == 691
+    assert not scope.findings
 
 
 WITH_OPTIONS = """

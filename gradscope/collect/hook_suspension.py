@@ -43,10 +43,10 @@ from gradscope.collect.nodes import (
     stale_by_engine,
     was_detached,
 )
-from gradscope.collect.walk import StackLimit
+from gradscope.collect.walk import Numbers, StackLimit
 from gradscope.program.sites import Place
 from gradscope.program.tensors import PLAIN
-from gradscope.torch_private import ACCUMULATE_GRAD, NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
+from gradscope.torch_private import NO_SEQUENCE_NR, SAVED_TENSORS_ARE_READABLE
 
 if TYPE_CHECKING:
     from gradscope.collect.state import State
@@ -91,49 +91,13 @@ whether it was freed. That something it saved was modified since is left to the 
 """
 
 
-_Numbers = tuple[list[int], set[Node]]
-"""The numbers of the nodes of a graph in depth-first order, 0 for leaves; and its nodes."""
-_Counts = tuple[Shape, bool, _Numbers]
+_Counts = tuple[Shape, bool, Numbers]
 """The shape of a graph, or of a graph like it; whether its own shape is new; and its numbers."""
 _Read = tuple[set[Node], list[type], list[int], Mapping[int, int], int, int]
 """What the fast walk has read of a graph: its nodes, their kinds and sequence numbers in
 depth-first order, which of them other threads have built, and how many tensors and bytes they
 saved.
 """
-
-
-def numbers_of(roots: list[Node], kinds: Sequence[type], oldest: int) -> _Numbers | None:
-    """Walk a graph as the full inspection does, and return its numbers and nodes; None if they are
-    not of these ``kinds``, or one is older than ``oldest``.
-
-    This runs at every call of a steady loop, so it has its own loop with local names.
-    """
-    numbers: list[int] = []
-    seen: set[Node] = set()
-    see, add = seen.add, numbers.append
-    stack = roots[::-1]
-    pop, push = stack.pop, stack.append
-    try:
-        for kind in kinds:
-            node = pop()
-            while node in seen:
-                node = pop()
-            see(node)
-            if type(node) is not kind:
-                return None
-            if kind is ACCUMULATE_GRAD:
-                add(0)
-                continue
-            number = node._sequence_nr()
-            if number < oldest:
-                return None
-            add(number)
-            for target, _ in reversed(node.next_functions):
-                if target is not None:
-                    push(target)
-    except IndexError:  # it has fewer nodes
-        return None
-    return (numbers, seen) if seen.issuperset(stack) else None
 
 
 class Recognizer:

@@ -36,10 +36,9 @@ from gradscope.collect.calls import (
     Guarded,
 )
 from gradscope.collect.generations import this_thread
-from gradscope.collect.hook_suspension import numbers_of
 from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import TIMED_EACH, State
-from gradscope.collect.walk import torch_number
+from gradscope.collect.walk import numbers_of, torch_number
 from gradscope.program.sites import ENGINE, Place, frames_from, owner_of, user_frame
 from gradscope.program.undisturbed import Allowance
 from gradscope.record.writer import WRITE_EVERY

@@ -1,5 +1,5 @@
-"""Walks backward graphs from ``grad_fn``, with room on the stack for their destruction, and works
-out which nodes a call will run.
+"""Walks backward graphs from ``grad_fn``, with room on the stack for their destruction; reads the
+numbers of their nodes; and works out which nodes a call will run.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from gradscope.program.tensors import node_of, requires_grad
+from gradscope.torch_private import ACCUMULATE_GRAD
 
 if sys.platform == "linux":
     import resource
@@ -27,6 +28,8 @@ Targets = Sequence[tuple[int, ...]]
 """For each node the numbers of the nodes to which it hands gradients, an edge each."""
 Following = Sequence[tuple[Node | None, int]]
 """The edges of a node, as its ``next_functions`` tells them: to which node, and to which input."""
+Numbers = tuple[list[int], set[Node]]
+"""The numbers of the nodes of a graph in depth-first order, 0 for leaves; and its nodes."""
 
 
 torch_number: Callable[[Node], int] = methodcaller("_sequence_nr")
@@ -98,6 +101,40 @@ class Walker:
                         push(following)
         self.room -= len(index)
         return index
+
+
+def numbers_of(roots: list[Node], kinds: Sequence[type], oldest: int) -> Numbers | None:
+    """Walk a graph as the full inspection does, and return its numbers and nodes; None if they are
+    not of these ``kinds``, or one is older than ``oldest``.
+
+    This runs at every call of a steady loop, so it has its own loop with local names.
+    """
+    numbers: list[int] = []
+    seen: set[Node] = set()
+    see, add = seen.add, numbers.append
+    stack = roots[::-1]
+    pop, push = stack.pop, stack.append
+    try:
+        for kind in kinds:
+            node = pop()
+            while node in seen:
+                node = pop()
+            see(node)
+            if type(node) is not kind:
+                return None
+            if kind is ACCUMULATE_GRAD:
+                add(0)
+                continue
+            number = node._sequence_nr()
+            if number < oldest:
+                return None
+            add(number)
+            for target, _ in reversed(node.next_functions):
+                if target is not None:
+                    push(target)
+    except IndexError:  # it has fewer nodes
+        return None
+    return (numbers, seen) if seen.issuperset(stack) else None
 
 
 class StackLimit:

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.utils.checkpoint
+from in_threads import with_low_numbers
 from test_freed_unseen import certain
 
 import gradscope
@@ -80,6 +81,7 @@ def test_what_a_checkpoint_next_to_a_view_saved_is_not_blamed_on_it() -> None:
 
 @pytest.mark.parametrize("saves", [True, False])
 @pytest.mark.parametrize("change", [lambda view: view.add_(1), InPlace.apply])
+@with_low_numbers
 def test_what_this_thread_saved_is_not_blamed_on_a_view_of_another_thread(
     change: Callable[[torch.Tensor], object], saves: bool
 ) -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from in_threads import in_a_thread
+from in_threads import in_a_thread, with_low_numbers
 
 import gradscope
 from gradscope.torch_private import next_sequence_nr
@@ -76,6 +76,7 @@ def test_what_a_foreach_operation_of_another_thread_saved_is_known_to_be_stale()
 
 @pytest.mark.full(but=1)
 @pytest.mark.parametrize("stale_first", [True, False])
+@with_low_numbers
 def test_a_node_of_another_thread_is_not_given_what_one_of_this_thread_saved(
     stale_first: bool,
 ) -> None:
@@ -121,12 +122,14 @@ def freed_in_a_thread_that_has_built_more() -> torch.Tensor:
     return result
 
 
+@with_low_numbers
 def test_check_tells_that_it_was_freed_in_whatever_thread_it_was_built() -> None:
     result = freed_in_a_thread_that_has_built_more()
     assert [finding.code for finding in gradscope.check(result)] == ["GS101"]
 
 
 @pytest.mark.parametrize("hooks", [True, False], ids=["hooks", "no-hooks"])
+@with_low_numbers
 def test_a_watch_tells_that_it_was_freed_before_in_whatever_thread_it_was_built(
     hooks: bool,
 ) -> None:
@@ -140,6 +143,7 @@ def test_a_watch_tells_that_it_was_freed_before_in_whatever_thread_it_was_built(
     assert found == [("GS101", "certain", False)]
 
 
+@with_low_numbers
 def test_a_node_that_saved_nothing_is_not_given_what_one_of_this_thread_saved() -> None:
     """The other thread has saved nothing at all, so that no hook of the watch has run in it."""
     leaf, factor = torch.ones(3, requires_grad=True), torch.ones(3)

@@ -307,8 +307,8 @@ class Session:
             waits = self._reducers.is_open or state.ledger.live_tensors or len(known) != 1
             if state.suspension.sites and not waits:
                 state.suspension.resting[id(optimizer)] = known[0]
-        if not is_counted and self._is_idle() and not self._reducers.is_open:
-            return
+            if self._is_idle() and not self._reducers.is_open:
+                return
         frame = user_frame(caller)
         place = None if frame is None else place_in(frame)
         state.mutations.after_step(optimizer, place)
@@ -425,10 +425,13 @@ class Session:
         """Return the totals of the session so far."""
         self.queue.settle()
         ledger, census = self.state.ledger, self.state.census
-        built = self.state.nodes_built  # first, because it takes note of the newest nodes
+        generations = self.state.generations
+        if generations.is_own:
+            generations.see()
+        built = generations.built
         passed = () if self.state.budget is None else self.state.budget.notes
         is_unseen = self.state.suspension.on and not passed  # else a note says what is missing
-        uncounted = self.state.generations.built_since if is_unseen else 0
+        uncounted = generations.built_since if is_unseen else 0
         met = census.alive + census.destroyed - census.before
         return Summary(
             backward_calls=self.state.calls,

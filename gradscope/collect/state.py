@@ -185,13 +185,6 @@ class State:
         call = carried(CALL) if self.running else None
         return call if call in self.running else None
 
-    @property
-    def nodes_built(self) -> int:
-        """Nodes built since the watch began, in its own thread and in the engine's for it."""
-        if self.generations.is_own:
-            self.generations.see()
-        return self.generations.built
-
     def saved_by(self, node: Node) -> list[Packed]:
         """Return what a node saved. Torch may number those of two threads alike: then a node that
         no look has met is asked.

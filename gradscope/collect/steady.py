@@ -192,7 +192,7 @@ class CallCounter:
         site.stepped = state.steps
         state.calls = number
         state.guarded += 1
-        at = (numbers[0],) if len(roots) == 1 else tuple(map(torch_number, roots))
+        at = tuple(map(torch_number, roots))
         like = site.place, pattern, shape, of_new_shape, bool(keeps), at, array("Q", numbers)
         self._open = number, state.steps, *like, fresh, extra, began
         self._freed, self._destroyed = 0 if keeps else graph, 0

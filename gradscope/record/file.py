@@ -412,8 +412,8 @@ _MOST_TEXT = dict.fromkeys(TABLES, 2 << 20) | {"graphs": 20 << 20, "sources": 32
 
 _A_LIST = 16  # bytes that a list counts more: an empty one takes 2 there, and 64 in memory
 
-# Rows that are read of each table, so that a broken file cannot take all memory. A recording that
-# gradscope has written stays far below: it joins rows long before.
+# Rows that are read of each table; those beyond are counted as left out. A bound against files that
+# are broken or made to fill the memory, not a measured one.
 _MOST_RECORDS = dict.fromkeys(TABLES, 10_000) | {"findings": 500}
 
 _NAMES = {"graphs": "graph", "sources": "source file", "timeline": "part of the memory curve"}

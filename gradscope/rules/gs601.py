@@ -89,7 +89,6 @@ from gradscope.rules.base import rule
 RULE = rule(__doc__, "GS601", "checkpoint-recomputes-otherwise", Severity.ERROR, Certainty.CERTAIN)
 
 PRESERVED = "pass preserve_rng_state=True to the checkpoint, so that both runs draw the same"
-_MOST_NAMED = 3  # as many names as fit in a message of two lines at 80 columns
 
 
 class Operand(NamedTuple):
@@ -188,7 +187,7 @@ def _causes(facts: Recomputed) -> Iterator[tuple[str, str]]:
                 f"draw from `{name}` before the checkpoint, and hand the numbers to its function",
             )
     if facts.changed:
-        names = listed((f"`{_named(name)}`" for name in facts.changed), _MOST_NAMED)
+        names = listed(f"`{_named(name)}`" for name in facts.changed)
         modes = [name for name in facts.changed if name.endswith(".training")]
         one = f"`{_named(facts.changed[0])}`"
         if modes:

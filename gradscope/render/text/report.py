@@ -399,7 +399,7 @@ def _asking(findings: Sequence[Finding]) -> list[str]:
     return ["--finding", advice[0], "--write"] if advice and not graver else []
 
 
-_MOST_ROWS = 12  # of a table, so that two of them and the findings fit on one screen
+_MOST_ROWS = 12  # of a table; those left out are counted below it
 _NOTHING = "no graph was recorded, so there is nothing to show"
 
 BarRow = tuple[str, Sequence[str], float]

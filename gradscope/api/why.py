@@ -92,7 +92,7 @@ def why(x: torch.Tensor | Module, loss: torch.Tensor | None = None) -> Why:
     Raises GradscopeError for what is neither a tensor nor a module with parameters.
     """
     tensors = [*x.parameters()] if isinstance(x, Module) else [x]
-    if not tensors or not all(isinstance(t, torch.Tensor) for t in (*tensors, loss or x)[:-1]):
+    if not tensors or not all(isinstance(t, torch.Tensor) for t in tensors):
         raise GradscopeError("gradscope.why takes a tensor, or a module that has parameters")
     if loss is not None and not isinstance(loss, torch.Tensor):
         raise GradscopeError(f"loss is a {type(loss).__name__}: pass a tensor")

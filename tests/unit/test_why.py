@@ -78,6 +78,11 @@ def test_a_gradient_arrives(net: Net) -> None:
     assert "`net.unused.*` (2 parameters): nothing was computed from them" in str(whole)
 
 
+def test_a_loss_of_many_numbers(net: Net) -> None:
+    losses = net(X).pow(2)
+    assert gradscope.why(net.head.weight, losses).arrives is True
+
+
 def test_of_the_calls_that_were_made(net: Net) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with gradscope.watch(ways=True):

@@ -17,7 +17,6 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 _STEP = 1024  # of a binary unit
-_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _STAND_INS = {"→": "->", **dict(zip("…•·—–×█●■○≠✗▲✂", "~*.--x#*+o!x!%", strict=True))}  # noqa: RUF001
 """Replacements for signs that an encoding lacks; all but the arrow are as wide."""
 
@@ -38,17 +37,12 @@ def visible(char: str, encoding: str = "utf-8") -> str:
     Those are control and format characters (as that which turns what follows it around, or has no
     width), line and paragraph separators, lone surrogates, and what Unicode leaves undefined.
     """
-    if char in _ESCAPES:
-        return _ESCAPES[char]
     is_shown = char.isprintable() or unicodedata.category(char) == "Zs"
     if is_shown and _can_encode(char, encoding):
         return char
     if is_shown and char in _STAND_INS:
         return _STAND_INS[char]
-    number = ord(char)
-    if number < 0x100:
-        return f"\\x{number:02x}"
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+    return char.encode("unicode_escape").decode("ascii")
 
 
 def _can_encode(text: str, encoding: str) -> bool:

@@ -243,14 +243,14 @@ def _location(site: Site) -> dict[str, Any]:
 def _artifact(file: str) -> dict[str, Any]:
     """Return the address of a file, relative if it is below the working directory."""
     short = short_path(file)
+    try:
+        os.fsencode(short)
+    except UnicodeEncodeError:  # no file can have it: the recording is damaged
+        short = short.encode("utf-8", "replace").decode()
     if os.path.isabs(short):
         return {"uri": Path(short).as_uri()}
-    name = short.replace(os.sep, "/")
-    try:
-        encoded = os.fsencode(name)
-    except UnicodeEncodeError:  # no file can have it: the recording is damaged
-        encoded = name.encode("utf-8", "replace")
-    return {"uri": quote_from_bytes(encoded), "uriBaseId": ROOT}
+    name = os.fsencode(short.replace(os.sep, "/"))
+    return {"uri": quote_from_bytes(name), "uriBaseId": ROOT}
 
 
 def _replacement(edit: Edit) -> dict[str, Any]:

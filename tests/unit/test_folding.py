@@ -22,7 +22,7 @@ from gradscope.render.pictures import (
     Picture,
 )
 from gradscope.render.pictures.compose import compose
-from gradscope.render.pictures.folding import MOST, Repeat, find_repeats, fold, merge
+from gradscope.render.pictures.folding import COMFORTABLE, MOST, Repeat, find_repeats, fold, merge
 
 
 def titles(picture: Picture) -> list[str]:
@@ -128,6 +128,14 @@ def test_a_loop_without_modules_shows_one_turn_and_how_many_more() -> None:
     assert len(picture.boxes) < 15
     assert any(f"{TIMES}298" in box.title or f"{TIMES}299" in box.title for box in folds)
     assert any("alike" in group.title for group in picture.clusters)
+
+
+def test_neighbours_share_boxes_where_nothing_repeats() -> None:
+    picture = compose([chain(400, [f"Op{number}x" for number in range(400)])], Options())
+    folds = [box for box in picture.boxes if box.is_fold]
+    assert 10 < len(picture.boxes) <= COMFORTABLE
+    assert len(folds) == len(picture.boxes) - 1
+    assert picture.boxes[0].root
 
 
 def test_a_fold_names_the_key_that_opens_it() -> None:

@@ -206,6 +206,13 @@ def test_a_file_name_that_is_not_unicode_can_be_written_in_every_format() -> Non
     assert location["artifactLocation"]["uri"] == "caf%E9.py"
 
 
+@pytest.mark.parametrize("file", ["\ud800.py", os.path.abspath("/\ud800.py")])
+def test_a_name_that_no_file_can_have_comes_from_a_damaged_recording(file: str) -> None:
+    recording = with_finding(site=Site(file, 1))
+    for render in (to_json, to_sarif, to_github, to_brief):
+        render(recording).encode("utf-8")
+
+
 # SARIF
 
 

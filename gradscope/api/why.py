@@ -20,14 +20,14 @@ from gradscope.collect.tensor_tracer import TensorTracer, followed
 from gradscope.collect.walk import Walker, root_node
 from gradscope.errors import GradscopeError
 from gradscope.fixing.gradient_paths import Arrival, Cut, Paths, Row
-from gradscope.fixing.origins import EngineUse, Leaf
+from gradscope.fixing.origins import Leaf
 from gradscope.model import Site
 from gradscope.program.names import parameters_in
 from gradscope.program.sites import place_in, user_frames
 from gradscope.program.tensors import describe, leaves_of
 from gradscope.render.pictures.draw import Drawing
 from gradscope.render.pictures.why import draw_way
-from gradscope.render.text import console_in_memory, written_on
+from gradscope.render.printing import written
 from gradscope.render.text.why import print_answer, print_call
 from gradscope.rules.base import told
 from gradscope.torch_private import DisableTorchFunction
@@ -102,8 +102,10 @@ def why(x: torch.Tensor | Module, loss: torch.Tensor | None = None) -> Why:
     with DisableTorchFunction():
         if following is None:
             return _of_graph(tensors, own, loss, name, frames)
-        script = frames[0].f_code.co_filename if frames else ""
-        return _Asking(following, os.path.abspath(script)).of(tensors, own, loss, name)
+        script = os.path.abspath(frames[0].f_code.co_filename if frames else "")
+        if loss is None and following.is_computed(following.number_of(tensors[0])):
+            return _of_root(tensors, own, following, script)
+        return _of_ways(tensors, own, loss, name, following, script)
 
 
 def _written(frame: FrameType) -> tuple[str, str]:
@@ -147,51 +149,43 @@ def _of_graph(
     return Why(arrives=False, text=f"{lead}\n{_UNDER_WAYS}")
 
 
-class _Asking:
-    """Asks what was followed; ``script`` is the file whose lines are named by number alone."""
+def _of_ways(
+    tensors: Sequence[torch.Tensor],
+    own: str,
+    loss: torch.Tensor | None,
+    name: str,
+    following: TensorTracer,
+    script: str,
+) -> Why:
+    """Return what was followed; ``script`` is the file whose lines are named by number alone."""
+    values = [following.number_of(each) for each in tensors]
+    use = None if loss is None else following.use_of([loss])
+    record = following.record()
+    if use is not None:
+        record = replace(record, calls=[use], steps=[])
+    if following.is_computed(values[0]):
+        facts = own, describe(tensors[0]), tensors[0].numel()
+        record = record.with_leaf(values[0], Leaf(*facts, requires_grad=True, is_parameter=True))
+    ways = Paths(record, asked="" if use is None else name)
+    answers = ways.of_leaves(record.origins[value].leaf for value in values)
+    states = {each.state for each in answers} - {Arrival.FROZEN}
+    cuts = [cut for answer in answers for cut in answer.cuts]
+    first = min(answers, key=lambda each: each.state is not Arrival.CUT)
+    said = (partial(print_answer, answer, ways, script) for answer in answers)
+    arrives = bool(states) and states <= {Arrival.ARRIVES, Arrival.ZERO}
+    return _why(ways, arrives, ways.shown(first)[1], cuts, written(*said, width=_WIDTH), first)
 
-    def __init__(self, following: TensorTracer, script: str) -> None:
-        self._following = following
-        self._script = script
 
-    def of(
-        self, tensors: Sequence[torch.Tensor], own: str, loss: torch.Tensor | None, name: str
-    ) -> Why:
-        following = self._following
-        values = [following.number_of(each) for each in tensors]
-        is_computed = following.is_computed(values[0])
-        if is_computed and loss is None:
-            return self._of_root(following.use_of(tensors), own)
-        use = None if loss is None else following.use_of([loss])
-        record = following.record()
-        if use is not None:
-            record = replace(record, calls=[use], steps=[])
-        if is_computed:
-            facts = own, describe(tensors[0]), tensors[0].numel()
-            record = record.with_leaf(
-                values[0], Leaf(*facts, requires_grad=True, is_parameter=True)
-            )
-        ways = Paths(record, asked="" if use is None else name)
-        answers = ways.of_leaves(record.origins[value].leaf for value in values)
-        states = {each.state for each in answers} - {Arrival.FROZEN}
-        cuts = [cut for answer in answers for cut in answer.cuts]
-        first = min(answers, key=lambda each: each.state is not Arrival.CUT)
-        text = self._printed(partial(print_answer, answer, ways) for answer in answers)
-        arrives = bool(states) and states <= {Arrival.ARRIVES, Arrival.ZERO}
-        return _why(ways, arrives, ways.shown(first)[1], cuts, text, first)
-
-    def _of_root(self, call: EngineUse, name: str) -> Why:
-        ways = Paths(replace(self._following.record(), calls=[call]))
-        cuts = [] if call.has_graph else ways.cuts(call.roots)
-        rows = ways.cut_way(cuts[0], call.roots) if cuts else []
-        text = self._printed([partial(print_call, call, ways, name=name)])
-        return _why(ways, call.has_graph, rows, cuts, text, call)
-
-    def _printed(self, prints: Iterable[Callable[..., None]]) -> str:
-        console = console_in_memory(_WIDTH)
-        for each in prints:
-            each(script=self._script, console=console)
-        return written_on(console).rstrip()
+def _of_root(
+    tensors: Sequence[torch.Tensor], name: str, following: TensorTracer, script: str
+) -> Why:
+    """Return whether what was computed has a graph, or why it has none."""
+    call = following.use_of(tensors)
+    ways = Paths(replace(following.record(), calls=[call]))
+    cuts = [] if call.has_graph else ways.cuts(call.roots)
+    rows = ways.cut_way(cuts[0], call.roots) if cuts else []
+    text = written(partial(print_call, call, ways, script, name=name), width=_WIDTH)
+    return _why(ways, call.has_graph, rows, cuts, text, call)
 
 
 def _why(

@@ -146,25 +146,26 @@ def changes_text(changes: Changes) -> str:
 @text_of.register
 def finding_text(finding: Finding) -> str:
     """Return a finding as the report shows it."""
-    return _written(lambda console: print_finding(finding, console))
+    return written(lambda console: print_finding(finding, console))
 
 
 @text_of.register
 def findings_text(findings: Findings) -> str:
     """Return findings as the report shows them, one after the other; suppressed ones counted."""
-    return _written(lambda console: print_findings(findings, console)) or "no finding"
+    return written(lambda console: print_findings(findings, console)) or "no finding"
 
 
 @text_of.register
 def report_text(recording: Recording) -> str:
     """Return the whole report."""
-    return _written(lambda console: print_report(recording, console, verbose=True))
+    return written(lambda console: print_report(recording, console, verbose=True))
 
 
-def _written(print_on: Callable[[Console], object]) -> str:
-    """Return what a function prints on a console."""
-    console = console_in_memory(_WIDTH)
-    print_on(console)
+def written(*prints: Callable[[Console], object], width: int = _WIDTH) -> str:
+    """Return what functions print on a console."""
+    console = console_in_memory(width)
+    for print_on in prints:
+        print_on(console)
     return written_on(console).strip("\n")
 
 

@@ -120,10 +120,8 @@ class _Traced:
         if (cuts := cuts & behind) or answer.state is Arrival.FROZEN:
             above = self._leading(cuts or goals or range(len(origins)))
         shown = above | self._leading(at, fed=True)
-        fed = {root for call in self.calls if call.has_graph for root in call.roots}
-        for value in range(len(origins) - 1, -1, -1):
-            if value in fed:
-                fed.update(p for p in origins[value].parents if origins[p].has_graph)
+        roots = (root for call in self.calls if call.has_graph for root in call.roots)
+        fed = {*self.record.before(roots, with_graph=True)}
         sites = {self.record.site(origins[n].route) for n in fed & shown if origins[n].leaf < 0}
         spots = {*map(spot_of, sites)}
         losses: list[Key] = [("loss", "", n) for n in range(len(self.calls))]

@@ -15,7 +15,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType, UnionType
 from typing import Any, Literal, TypeAlias, Unpack
@@ -42,7 +42,7 @@ from gradscope.model.variable_paths import Path
 from gradscope.program.containers import derives
 from gradscope.program.names import Names, names_in
 from gradscope.program.reach import ON_DEMAND, Walk, paths_by_referrers, tensors_with_graph
-from gradscope.program.sites import USER, owner_of, user_frames
+from gradscope.program.sites import USER, frames_from, owner_of, user_frames
 from gradscope.program.tensors import describe, held_node, node_of, storage_of, values_of
 from gradscope.program.undisturbed import GCPaused
 from gradscope.program.variables import frames_of_threads, variables
@@ -554,7 +554,7 @@ def holders(tensor: torch.Tensor, *, graph: bool = False) -> Holders:
         given = f"gradscope.holders() takes a tensor, not {type(tensor).__name__}"
         raise GradscopeError(f"{given}: give it one, such as the model's output")
     walk = Walk(ON_DEMAND, wanted=tensor)
-    frames = [*_frames(sys._getframe(1))]
+    frames = _frames(sys._getframe(1))
     walk.enter_named(_attributes(sys, _LAST), "sys.")
     if (shell := shell_of_ipython()) is not None:  # it keeps the last exception, and its outputs
         walk.enter_named(_attributes(shell, ("last_execution_result",)), f"{_IPYTHON}.")
@@ -605,14 +605,12 @@ def _sharing(tensor: torch.Tensor) -> tuple[list[torch.Tensor], list[str]]:
     return found, how
 
 
-def _frames(caller: FrameType | None) -> Iterator[FrameType]:
+def _frames(caller: FrameType) -> list[FrameType]:
     """The caller's frames, innermost first, then those of other threads."""
     here = threading.get_ident()
     others = [frame for thread, frame in frames_of_threads().items() if thread != here]
-    for frame in (caller, *others):
-        while frame is not None:
-            yield frame
-            frame = frame.f_back
+    stacks = map(frames_from, (caller, *others))
+    return list(dict.fromkeys(itertools.chain.from_iterable(stacks)))
 
 
 _IPYTHON = "get_ipython()"

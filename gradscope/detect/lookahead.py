@@ -266,7 +266,7 @@ def predict(
     if found.conditions == () and not is_left:
         return found
     sure = [hazard for hazard in explored.hazards if hazard.sure]
-    for hazard in sorted(sure, key=lambda each: each.steps)[:1]:  # the nearest
+    for hazard in sorted(sure, key=lambda each: each.note.steps)[:1]:  # the nearest
         for taint in sorted(hazard.taints, key=wanted.rank):
             if all(taint.held is not known for known, _ in found.reads):
                 found.reads.append((taint.held, _read(hazard, taint, frames)))

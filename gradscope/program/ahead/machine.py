@@ -175,15 +175,15 @@ class Machine:
         """
         if not self.frames:
             v.lost("a branch outside of all code")
-        note = self._note(self.frames[-1])
-        here = id(note.code), note.at, turn
+        frame = self.frames[-1]
+        here = id(frame.code), frame.index, turn
         times, taken = self.turns.get(here, (0, True))
         number = len(self.forks)
         if max(number, times) >= _MOST_FORKS:
             v.lost("too many branches on unknown values")
         if not times:
             taken = self.choices[number] if number < len(self.choices) else True
-            self.forks.append(Fork(note.code, note.at, turn, taken, note.depth))
+            self.forks.append(Fork(frame.code, frame.index, turn, taken))
         self.turns[here] = times + 1, taken
         return taken
 
@@ -199,8 +199,7 @@ class Machine:
         frame = next((each for each in reversed(self.frames) if each.of_user), self.frames[-1])
         sure = sure and not self.doubt
         gone = self.question.gone(self, taints)
-        note, steps = self._note(frame), self.steps
-        self.hazard = Hazard(note, taints, sure, steps, self.parted, gone, alone)
+        self.hazard = Hazard(self._note(frame), taints, sure, self.parted, gone, alone)
         raise v.Stop("hazard")
 
     def unknown(self, why: str, *given: Any) -> v.Unknown:

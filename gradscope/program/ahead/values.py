@@ -525,18 +525,16 @@ class Fork(NamedTuple):
     at: int
     turn: int
     taken: bool
-    depth: int
 
 
 class Hazard(NamedTuple):
-    """A backward call ahead that runs what is looked for, after so many ``steps`` of the
-    interpreter; ``parted``: an optimizer steps or resets gradients before.
+    """A backward call ahead that runs what is looked for; ``parted``: an optimizer steps or resets
+    gradients before.
     """
 
     note: Bookmark
     taints: Taints
     sure: bool
-    steps: int
     parted: bool
     gone: frozenset[str]
     alone: bool

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import InitVar, dataclass, field
 from enum import Enum, auto
 from math import ceil, inf
-from types import CellType, FrameType
+from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
@@ -27,7 +27,6 @@ from gradscope.program.ahead.questions import FromFrames, explore, in_words
 from gradscope.program.ahead.values import (
     NO_TAINTS,
     NULL,
-    Cell,
     Compared,
     Conditions,
     Elements,
@@ -223,8 +222,7 @@ def _found(machine: Machine, frames: Sequence[Frame], path: Path) -> Any:
         elif (origin.function, origin.line) == (code.co_qualname, code.co_firstlineno):
             slots = frame.flow.slots
             found = frame.variables[slots.index(path.root)] if path.root in slots else MISSING
-            if is_exactly(found, Cell, CellType):
-                found = machine.overlay.cell(found)
+            found = machine.overlay.value_in(found)
             break
     else:
         return MISSING if origin.owner in ("local", "cell") else _UNREAD

@@ -401,9 +401,7 @@ def _super(m: Machine, function: Any, given: Given, named: Named) -> Any:
     if given:
         return v.Super(*given)
     frame = m.frames[-1]
-    owner = frame.variables[0]
-    if is_exactly(owner, v.Cell, types.CellType):
-        owner = m.overlay.cell(owner)
+    owner = m.overlay.value_in(frame.variables[0])
     slots = frame.flow.slots
     if "__class__" not in slots:
         return v.lost("super")

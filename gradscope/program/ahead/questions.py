@@ -232,8 +232,7 @@ class FromFrames:
                 frame.stack.append(None)  # await asyncio.sleep(0): other tasks run, then this one
                 how, value = _guarded(machine, frame)
             if how == "return" and code.co_name == "__init__" and code.co_argcount:  # of a class
-                made = frame.variables[0]
-                value = machine.overlay.cell(made) if is_exactly(made, types.CellType) else made
+                value = machine.overlay.value_in(frame.variables[0])
             if frame.suspended is not None:
                 frame.suspended.state = "suspended" if how == "yield" else "done"
             else:

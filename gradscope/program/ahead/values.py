@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import torch
 
 from gradscope.code.bytecode import MISSING
-from gradscope.program.containers import derives, ids, is_a
+from gradscope.program.containers import derives, ids, is_a, is_exactly
 
 Given = tuple[Any, ...]
 Named = Mapping[str, Any]
@@ -463,6 +463,10 @@ class Overlay:
             return cell.cell_contents
         except ValueError:
             return NULL
+
+    def value_in(self, variable: Any) -> Any:
+        """Return the value in a frame's variable, where it may lie in a cell."""
+        return self.cell(variable) if is_exactly(variable, Cell, CellType) else variable
 
     def set_cell(self, cell: Any, value: Any) -> None:
         """Put a value into a cell."""

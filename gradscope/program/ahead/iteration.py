@@ -616,9 +616,7 @@ def resume(m: Machine, generator: v.Suspended, value: Any) -> Any:
 
 
 def next_awaitable(m: Machine, of: Any) -> Any:
-    """Return what ``anext`` gives: something to wait for."""
-    if not is_exactly(of, v.Suspended, types.AsyncGeneratorType):
-        return m.method(of, "__anext__")
+    """Return what ``anext`` gives of an asynchronous generator: something to wait for."""
     generator = resumed(m, of)
 
     def awaited() -> Generator[Any, None, Any]:

@@ -336,7 +336,7 @@ model(iter, aiter)(lambda m, f, given, named: iteration.iterator(m, given[0]))
 @model(anext)
 def _anext(m: Machine, function: Any, given: Given, named: Named) -> Any:
     has_default = len(given) > 1
-    return m.unknown("anext", *given) if has_default else iteration.next_awaitable(m, given[0])
+    return m.unknown("anext", *given) if has_default else m.method(given[0], "__anext__")
 
 
 @model(next)

@@ -430,11 +430,6 @@ def _on_get_awaitable(m: Machine, f: Frame, i: Instruction) -> None:
         f.stack[-1] = m.method(value, "__await__")
 
 
-def _on_get_aiter(m: Machine, f: Frame, i: Instruction) -> None:
-    value = f.stack.pop()
-    f.stack.append(value if type(value) is v.Suspended else m.method(value, "__aiter__"))
-
-
 def _on_end_async_for(m: Machine, f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
     if m.is_instance(value, StopAsyncIteration) is not True:
@@ -542,7 +537,8 @@ RULES.update(
         "LIST_TO_TUPLE": lambda m, f, i: f.stack.append(tuple(f.stack.pop())),
         "GET_ITER": lambda m, f, i: f.stack.append(iteration.iterator(m, f.stack.pop())),
         "GET_YIELD_FROM_ITER": lambda m, f, i: f.stack.append(iteration.iterator(m, f.stack.pop())),
-        "GET_ANEXT": lambda m, f, i: f.stack.append(iteration.next_awaitable(m, f.stack[-1])),
+        "GET_AITER": lambda m, f, i: f.stack.append(m.method(f.stack.pop(), "__aiter__")),
+        "GET_ANEXT": lambda m, f, i: f.stack.append(m.method(f.stack[-1], "__anext__")),
         "RETURN_VALUE": lambda m, f, i: ("return", f.stack.pop()),
         "RETURN_CONST": lambda m, f, i: ("return", i.constant),
         "YIELD_VALUE": lambda m, f, i: ("yield", f.stack.pop()),

@@ -48,7 +48,6 @@ SAME: Final = v.words(
     "pin_memory as_subclass rename refine_names retain_grad"
 )
 """Methods that give the tensor itself, or a copy that leads where it leads."""
-_ASKED: Final = v.words("grad_fn is_leaf _version _base output_nr retains_grad names _grad_fn")
 _FALSE: Final = v.words("is_cuda is_sparse is_quantized is_meta is_mps is_nested is_mkldnn is_xpu")
 _PARTS: Final = v.words("T mT H mH real imag")
 _QUIET: Final = v.words(
@@ -302,10 +301,10 @@ def attribute(m: Machine, tensor: Any, name: str) -> Any:
         return False
     if name == "requires_grad":
         return v.known(True if m.taints(tensor) else _requires_grad(tensor), "requires_grad")
-    if name in _ASKED:
-        return v.Unknown(why=name)
     if name == "__class__":
         return v.kind_of(tensor)
+    if type(on_class) is types.GetSetDescriptorType:
+        return v.Unknown(why=name)
     if on_class is MISSING:
         is_known = type(tensor) is not v.FutureTensor or is_a(tensor.twin(), Tensor, type(None))
         return MISSING if is_known else v.FutureTensor(tensor.taints)

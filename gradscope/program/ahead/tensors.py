@@ -339,7 +339,7 @@ def method(m: Machine, tensor: Any, name: str, given: v.Given, named: v.Named) -
     if name == "__getitem__":
         return operate(m, operator.getitem, (tensor, *given), {})
     if name == "__setitem__":
-        return in_place(m, tensor, given[1:], {}) and None
+        return m.kinds.iteration.set_item(m, tensor, *given)
     if name in _QUIET:
         return v.Unknown(why=name)
     if name in SAME:

@@ -288,8 +288,6 @@ def _made_by_torch(m: Machine, cls: type, given: Given, named: Named) -> Any:
         return v.Instance(cls, made_of=(given, tuple(named.values())))
     if module.startswith(_MADE_PLAINLY):
         return v.Instance(cls)
-    if cls is torch.inference_mode:
-        return v.Instance(cls, mode=given[0] if given else True)
     return MISSING
 
 

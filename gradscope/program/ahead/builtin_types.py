@@ -59,8 +59,8 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
     if v.is_plain(payload):
         given = (tuple(iteration.drain(m, given[0])),) if name == "join" else given
         return computed(m, getattr(payload, name), given, named)
-    if is_a(payload, tuple) and name in ("index", "count"):
-        return v.Unknown(why=name)
+    if is_a(payload, list, deque, dict, set, tuple):
+        return _of_container(m, of, payload, name, given, named)
     if is_a(of, type) and name == "fromkeys":
         value = given[1] if len(given) > 1 else None
         return v.OwnDict((v.key_of(key), value) for key in iteration.drain(m, given[0]))

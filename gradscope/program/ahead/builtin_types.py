@@ -54,8 +54,6 @@ def call_method(m: Machine, of: Any, name: str, given: Given, named: Named) -> A
     if name in _OF_ALL:
         return _OF_ALL[name](m, of, given)
     payload = m.overlay.view(of)
-    if is_a(payload, list, deque, dict, set):
-        return _of_container(m, of, payload, name, given, named)
     if v.is_plain(payload):
         given = (tuple(iteration.drain(m, given[0])),) if name == "join" else given
         return computed(m, getattr(payload, name), given, named)
@@ -274,7 +272,7 @@ def _made_by_torch(m: Machine, cls: type, given: Given, named: Named) -> Any:
         return v.Instance(cls, **named)
     if not (module + ".").startswith("torch."):
         return MISSING
-    if is_exactly(cls, type) and cls is torch.Size:
+    if cls is torch.Size:
         found = tuple(iteration.drain(m, given[0]))
         return torch.Size(found) if v.is_plain(found) else v.Unknown(why="a size")
     if derives(cls, torch.nn.Parameter):

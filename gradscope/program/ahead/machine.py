@@ -421,7 +421,7 @@ class Machine:
         if kind is MethodType:
             parts = {"__func__": of.__func__, "__self__": of.__self__}
             return parts[name] if name in parts else self.find(of.__func__, name)
-        if kind is v.Instance or not issubclass(kind, v.FutureValue) or id(kind) in v.OWN:
+        if kind is v.Instance or not issubclass(kind, v.FutureValue):
             return self._find_in_object(of, name)
         if name == "__class__":
             return v.kind_of(of)
@@ -519,8 +519,6 @@ class Machine:
         if kind is _GETS_FIELD:
             place = found.__reduce__()[1][0]
             return (owner.payload if type(owner) is v.Instance else owner)[place]
-        if is_a(found, v.FutureValue):
-            return found
         getter = self.lookup(kind, "__get__")
         if is_function(getter):
             return self.call(getter, (found, owner, v.kind_of(owner)), {})

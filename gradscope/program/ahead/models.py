@@ -579,7 +579,7 @@ def rebuilt(m: Machine, value: Any, taints: v.Taints | None, *, shaped: bool = T
     if is_exactly(value, list, tuple, v.OwnList):
         each = [rebuilt(m, e, taints, shaped=shaped) for e in iteration.elements_of(m, value)]
         return tuple(each) if type(value) is tuple else v.OwnList(each)
-    if is_a(value, dict) or type(value) is v.OwnDict:
+    if is_a(value, dict):
         pairs = m.overlay.view(value).items()
         return v.OwnDict((key, rebuilt(m, each, taints, shaped=shaped)) for key, each in pairs)
     if v.is_plain(value) or is_a(value, Module):

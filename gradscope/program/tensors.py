@@ -60,8 +60,6 @@ class TensorMap(Generic[T]):
 _LETTERS = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
 _KIND = re.compile(r"^(float|int|uint|complex|bfloat)(?=\d)")
 
-_Get = Callable[[Tensor], Any]
-
 
 def node_of(tensor: Tensor) -> Node | None:
     """Return ``tensor.grad_fn``; None for a view that torch refuses to use any more."""
@@ -134,11 +132,8 @@ def is_leaf(tensor: Tensor) -> bool:
 
 
 def requires_grad(tensor: Tensor) -> bool:
-    """Return ``tensor.requires_grad``; True for a view that torch refuses to use any more."""
-    try:
-        return bool(_read(tensor, read_requires_grad))
-    except RuntimeError:
-        return True
+    """Return ``tensor.requires_grad``, without any code of a subclass."""
+    return bool(_read(tensor, read_requires_grad))
 
 
 def version_of(tensor: Tensor) -> int:
@@ -158,7 +153,7 @@ def is_given(leaf: Tensor) -> bool:
     return grad_of(leaf) is not None or bool(_read(leaf, read_hooks_after))
 
 
-def _read(tensor: Tensor, get: _Get) -> Any:
+def _read(tensor: Tensor, get: Callable[[Tensor], Any]) -> Any:
     cls = type(tensor)
     if (cls is Tensor or cls is torch.nn.Parameter) and not function_modes():
         return get(tensor)

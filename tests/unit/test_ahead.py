@@ -415,9 +415,19 @@ def test_what_is_held_in_c_is_held() -> None:
 
 
 def test_an_operator_leads_where_its_arguments_lead() -> None:
-    h = torch.ones(3, requires_grad=True).exp()
+    h, blank = torch.ones(3, requires_grad=True).exp(), torch.zeros(3)
+
+    def written() -> torch.Tensor:
+        blank.__setitem__(0, h[0])
+        return blank
+
+    @torch.inference_mode()
+    def inferred() -> torch.Tensor:
+        return h * 2
+
     machine = machine_for(h)
     for function in (
+        written,
         lambda: h * 2,
         lambda: torch.nn.functional.relu(h).sum(),
         lambda: torch.stack([h, h])[0],
@@ -425,7 +435,9 @@ def test_an_operator_leads_where_its_arguments_lead() -> None:
         lambda: (torch.zeros(3).add_(h),)[0],
     ):
         assert machine.taints(machine.call(function, (), {}))
-    for function in (lambda: h.detach(), lambda: h > 1, lambda: h.argmax(), lambda: h.data):
+    for function in (
+        *(inferred, lambda: h.detach(), lambda: h > 1, lambda: h.argmax(), lambda: h.data),
+    ):
         assert not machine.taints(machine.call(function, (), {}))
     shape = machine.call(lambda: (h[None] @ torch.ones(3, 4)).shape, (), {})
     assert tuple(shape) == (1, 4)

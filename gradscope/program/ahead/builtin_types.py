@@ -123,7 +123,7 @@ def _of_generator(m: Machine, of: Any, name: str, given: Given) -> Any:
 _CHANGING: Final = v.words(
     "append appendleft insert extend extendleft pop popleft clear reverse remove sort "
     "rotate update add discard setdefault __delitem__ __iadd__ __ior__ "
-    "difference_update intersection_update symmetric_difference_update subtract"
+    "difference_update intersection_update symmetric_difference_update"
 )
 
 
@@ -248,8 +248,6 @@ def _empty(m: Machine, cls: type, given: Given, named: Named) -> v.Instance | No
     for base, own in v.KINDS:
         if derives(cls, base):
             return v.Instance(cls, own())
-    if any(derives(cls, base) for base in (int, float, str, tuple, bytes, type)):
-        return None
     return v.Instance(cls) if m.lookup(cls, "__new__") is object.__new__ else None
 
 

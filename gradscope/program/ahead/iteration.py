@@ -168,7 +168,7 @@ def set_item(m: Machine, of: Any, key: Any, value: Any) -> None:
         m.doubt_of(value, f"an element of {of.why}")
         return
     if v.is_tensor(of):
-        tensors.write(m, of, m.held(value) if m.grad else frozenset())
+        tensors.in_place(m, of, (value,), {})
         return
     found = m.method_of_user(of, "__setitem__")
     if found is not MISSING:

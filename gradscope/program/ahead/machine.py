@@ -230,7 +230,7 @@ class Machine:
         An error that is not caught ends the program, which makes no prediction wrong.
         """
         for frame in () if self.doubt else (*self.frames, *self.outer):
-            if not frame.of_user or frame.index >= len(frame.flow.instructions):
+            if not frame.of_user:
                 continue
             handler = frame.instruction.handler
             if handler >= 0:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial, reduce
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
+from itertools import islice
 from math import inf
 from types import FrameType, FunctionType
 from typing import Any, Final, TypeAlias
@@ -275,9 +276,7 @@ def _of_program(innermost: FrameType) -> list[FrameType]:
     """Return the frames from the innermost out to the outermost one of the user's code."""
     frames: list[FrameType] = []
     last = 0
-    for each in frames_from(innermost):
-        if len(frames) >= _MOST_FRAMES:
-            break
+    for each in islice(frames_from(innermost), _MOST_FRAMES):
         frames.append(each)
         if owner_of(each.f_code) == USER:
             last = len(frames)

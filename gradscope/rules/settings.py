@@ -50,12 +50,16 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FindingSettings:
-    """What was asked for about which findings count.
+class Settings:
+    """What was asked for: by options, the environment and pyproject.toml, each before the next.
 
-    ``ignored`` says of each code where that was asked for; ``per_file`` has patterns with their
-    codes, relative to ``folder``. With ``write_baseline``, all findings of today are written there,
-    and none counts.
+    First comes which findings count. ``ignored`` says of each code where that was asked for;
+    ``per_file`` has patterns with their codes, relative to ``folder``. With ``write_baseline``, all
+    findings of today are written there, and none counts.
+
+    ``budget`` is the share of the run's time that a watch may take, in percent; None for any. Then
+    come where the report goes, how a program is watched, and how fixes are searched for:
+    ``sandboxed`` runs end before they would change a file.
     """
 
     ignored: Mapping[str, str] = field(default_factory=dict)
@@ -64,27 +68,6 @@ class FindingSettings:
     write_baseline: Path | None = None
     folder: Path = Path()
     per_file: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def pattern_for(self, code: str, file: str) -> str | None:
-        """Return the first pattern under which a code is ignored in a file."""
-        try:
-            path = PurePath(os.path.relpath(file, self.folder)).as_posix()
-        except ValueError:  # on another drive
-            return None
-        names = path, PurePath(path).name
-        patterns = (pattern for pattern, codes in self.per_file.items() if code in codes)
-        return next((p for p in patterns if any(fnmatch(name, p) for name in names)), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings(FindingSettings):
-    """What was asked for: by options, the environment and pyproject.toml, each before the next.
-
-    ``budget`` is the share of the run's time that a watch may take, in percent; None for any. Then
-    come where the report goes, how a program is watched, and how fixes are searched for:
-    ``sandboxed`` runs end before they would change a file.
-    """
-
     budget: float | None = None
     format: Format = Format.TEXT
     verbose: bool = False
@@ -103,6 +86,16 @@ class Settings(FindingSettings):
     picks: tuple[int, ...] = ()
     verify: bool = False
     write: bool = False
+
+    def pattern_for(self, code: str, file: str) -> str | None:
+        """Return the first pattern under which a code is ignored in a file."""
+        try:
+            path = PurePath(os.path.relpath(file, self.folder)).as_posix()
+        except ValueError:  # on another drive
+            return None
+        names = path, PurePath(path).name
+        patterns = (pattern for pattern, codes in self.per_file.items() if code in codes)
+        return next((p for p in patterns if any(fnmatch(name, p) for name in names)), None)
 
     def overridden(self, ignore: Iterable[str] | None = None, **options: Any) -> Settings:
         """Return the settings with what options say, by the names of fields; those that are None

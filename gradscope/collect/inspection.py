@@ -16,6 +16,9 @@ from gradscope.collect.walk import Targets, targets_of
 from gradscope.program.sites import Place
 from gradscope.torch_private import NO_SEQUENCE_NR
 
+_NOTHING = EngineCall.of(())
+"""What is asked for where no call is about to run the graph."""
+
 
 class Inspection:
     """What the inspection of one backward call's graph found; it lives until the engine starts.
@@ -42,7 +45,7 @@ class Inspection:
         self.runs: list[bool] | None = None
         self.unhooked: list[tuple[int, int]] = []
         self.foreign = False
-        self.asked: EngineCall | None = None
+        self.asked = _NOTHING
         self.bare: list[int] = []
         self.constant: list[int] = []
         self.unused: list[int] = []
@@ -52,7 +55,7 @@ class Inspection:
         """Whether the engine may refuse to run the graph. What was compiled it refuses only if it
         is to keep it.
         """
-        keeps = self.asked is not None and (self.asked.keep_graph or self.asked.create_graph)
+        keeps = self.asked.keep_graph or self.asked.create_graph
         asked = self.bare or self.constant or self.unused or (keeps and self.compiled)
         return bool(self.freed or self.stale or asked)
 

@@ -134,7 +134,7 @@ def _failed_at(error: BaseException, way: Way, look: Inspection) -> list[int]:
             return [look.index[node]] if node in look.index else []
     order, freed = run_order(look), {*look.freed}
     rest = order[max((at + 1 for at, i in enumerate(order) if i in freed), default=0) :]
-    if look.asked is not None and not look.asked.keep_graph:
+    if not look.asked.keep_graph:
         kept = (at for at, i in enumerate(rest) if look.marks[i].has_buffers)
         rest = rest[: next(kept, len(rest)) + 1]
     if len(way) > 1:  # code of Python's ran: that of a hook

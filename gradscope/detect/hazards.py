@@ -144,7 +144,7 @@ def _freed_graph(evidence: Evidence, freed: list[int]) -> gs101.FreedGraph:
         freed_by=None if is_unseen else _record_of(by),
         freed_unseen=is_unseen,
         freed_same_statement=by.place is call.place and by.number > 0,
-        same_root=bool(by.roots) and by.roots == call.roots,
+        same_root=by.roots == call.roots,
         made_again=place is not None and place.last_sequence_nr >= by.sequence_nr,
         trains_anew=any(not look.targets[i] for i in anew),
         stepped_between=state.steps != by.steps,
@@ -241,7 +241,7 @@ def _not_given(evidence: Evidence, text: str) -> Finding | None:
     returned None. Newer versions of torch say which input it is.
     """
     look = evidence.look
-    if look.unused or look.asked is None:
+    if look.unused:
         return None
     said = re.search(r"at index (\d+)", text)
     which = range(len(look.asked.inputs)) if said is None else (int(said[1]),)
@@ -327,7 +327,7 @@ def way_of(error: BaseException) -> list[tuple[FrameType, Place]]:
 
 def _no_graph(evidence: Evidence) -> gs501.NoGraph:
     """Return what is known of the roots of a call that have no graph."""
-    asked, frames = _asked(evidence), user_frames(sys._getframe(1))
+    asked, frames = evidence.look.asked, user_frames(sys._getframe(1))
     roots = [asked.outputs[i] for i in evidence.look.bare]
     names = names_in(frames[0], roots) if frames else [None] * len(roots)
     site = evidence.call.record.site
@@ -348,7 +348,7 @@ def _bare(root: torch.Tensor, name: str | None, site: Site | None) -> gs501.Bare
 
 def _unused(evidence: Evidence, which: Sequence[int]) -> gs505.Unreached:
     """Return what is known of these inputs of a call."""
-    asked, frames = _asked(evidence), user_frames(sys._getframe(1))
+    asked, frames = evidence.look.asked, user_frames(sys._getframe(1))
     outputs = names_in(frames[0], asked.outputs) if frames else ()
     names, written = evidence.state.names, _written(frames[:1])
     names.learn_variables(frames)
@@ -385,7 +385,7 @@ class Materialized(Observer):
     ) -> Iterator[Finding]:
         """Note the zeros that a call will give, or look for those of earlier calls."""
         asked, place = look.asked, call.record.site
-        if asked is None or look.left:
+        if look.left:
             return
         if asked.accumulates:
             leaves = leaves_of(look.nodes) if self._zeros else []
@@ -414,12 +414,6 @@ def _materializes() -> bool:
     while frame is not None and frame.f_code is not _GRAD:
         frame = frame.f_back
     return frame is not None and bool(frame.f_locals.get("materialize_grads"))
-
-
-def _asked(evidence: Evidence) -> EngineCall:
-    asked = evidence.look.asked
-    assert asked is not None
-    return asked
 
 
 def _written(frames: Sequence[FrameType]) -> dict[int, str]:

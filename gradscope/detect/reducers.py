@@ -77,7 +77,7 @@ class _Reducer:
     @property
     def is_open(self) -> bool:
         """Whether a reduction has begun, and gradients are still to come."""
-        return bool(self.is_known and self.marked and self.missing and not self.is_dynamic)
+        return bool(self.is_known and self.marked and self.missing)
 
     @property
     def is_told(self) -> bool:
@@ -93,7 +93,7 @@ class _Reducer:
 
     def reached(self, look: Inspection) -> set[int]:
         """Return the parameters to which a call will add a gradient."""
-        if look.asked is None or not look.asked.accumulates:
+        if not look.asked.accumulates:
             return set()
         return self._among(node for i, node in enumerate(look.nodes) if look.will_run(i))
 

@@ -250,7 +250,7 @@ class _Optimizer(StepCount):
     def meet(self, optimizer: Any, refer: Callable[[Tensor], TensorRef]) -> bool:
         """Note what it holds as it steps; return whether it trains others than at the last step."""
         count = sum(len(group["params"]) for group in optimizer.param_groups)
-        if count == self.count and not (self.frozen and self._is_thawed()):
+        if count == self.count and not self._is_thawed():
             return False
         held = {id(p): p for p in _parameters(optimizer)}
         self.has_empty = any(not group["params"] for group in optimizer.param_groups)
@@ -433,7 +433,7 @@ class TrainingObserver(Observer):
     def before_call(self, call: Call, look: Inspection, frame: FrameType | None) -> None:
         """Note the leaves to which the call adds a gradient."""
         asked = look.asked
-        if asked is None or not asked.accumulates:
+        if not asked.accumulates:
             return
         if not look.nodes:  # the root is a leaf: all that it was computed from was cut off
             self._note_silenced(asked.outputs, call.record.site, frame)
@@ -636,8 +636,7 @@ class TrainingObserver(Observer):
         if not names:
             return
         step, calls = site_of(known.place), self.watch.calls
-        is_silenced = self._silenced is not None and not others
-        silenced, loss = self._silenced if self._silenced and is_silenced else (None, "loss")
+        silenced, loss = self._silenced if self._silenced and not others else (None, "loss")
         steps = known.steps + 1 - max(known.waiting[key] for key in never)
         of = names, others, steps, known.name, step, calls, self._script, silenced, loss
         yield gs502.finding(gs502.NotReached(*of))

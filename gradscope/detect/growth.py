@@ -32,7 +32,6 @@ from gradscope.detect.suspects import (
     Sightings,
     Spans,
     Suspect,
-    UnscannedTensors,
     follow,
 )
 from gradscope.formatting import gathered
@@ -149,7 +148,7 @@ class Growth(Observer):
     @property
     def told_of(self) -> set[Site | None]:
         """The lines of the calls whose growth was reported."""
-        return {loop.record.site for loop in self._loops.values() if loop.done and loop.record}
+        return {loop.record.site for loop in self._loops.values() if loop.done}
 
     # with backward calls
 
@@ -309,7 +308,7 @@ class Growth(Observer):
         """Return the severity of a holder that keeps graphs for some time: a warning if they take
         more memory than the graph of any one call.
         """
-        calls = (each.record.saved_bytes for each in self._loops.values() if each.record)
+        calls = (each.record.saved_bytes for each in self._loops.values())
         much = max(_MUCH, *calls, 0)
         held = _grown(self.watch, sightings, emptied=True).total
         return Severity.WARNING if held > much else Severity.ADVICE
@@ -332,7 +331,7 @@ class Growth(Observer):
             loop = self._loops[place]
             if any(map(loop.built, run)):
                 usual = max(loop.count, loop.usual)
-                self._loops[place] = CallLoop(loop.steps, waits=True, usual=usual)
+                self._loops[place] = CallLoop(loop.last, loop.steps, waits=True, usual=usual)
 
     def _loop(self, call: Guarded, *, waits: bool = False) -> CallLoop | None:
         if call.place is None or this_thread.number != self._thread:
@@ -343,14 +342,14 @@ class Growth(Observer):
         if begins:
             # What was counted before the first step was one iteration.
             before = () if loop is None else loop.ticks[-1:]
-            loop = self._loops[call.place] = CallLoop(steps, waits=waits, before=before)
+            loop = self._loops[call.place] = CallLoop(call, steps, waits=waits, before=before)
         return loop
 
     def _judge(self, loop: CallLoop, *, ended: bool) -> Iterator[Finding]:
         if loop.done or loop.count < (_ENOUGH_AT_END if ended else _ENOUGH)[bool(loop.steps)]:
             return
         grown = [each for each in self._untold(loop) if self._has_grown(loop, each[1], ended=ended)]
-        if ended and not loop.steps and loop.waits:  # nothing tells the holders of one graph apart
+        if not loop.steps and loop.waits:  # nothing tells the holders of one graph apart
             grown = sorted(grown, key=lambda each: -each[1].newest.nodes)[:1]
         grads = [g for g in grown if self._creates and g[1].newest.names[0].attribute == "grad"]
         if grads:
@@ -372,7 +371,7 @@ class Growth(Observer):
             # else it was told by the name that it has elsewhere
         self._attributes |= {each.sightings.newest.names[0].attribute for each in found}
         yield from self._tell(found)
-        if not loop.done and not loop.holders and loop.grows(ended=ended):
+        if not loop.holders and loop.grows(ended=ended):
             (first_seen, before, _), (last, now, _) = loop.alive[loop.sought], loop.alive[-1]
             loop.sought = len(loop.alive)
             if (cycle := _find_cycle(self.watch, creates=self._creates)) is not None:
@@ -399,7 +398,7 @@ class Growth(Observer):
         suspect = sightings.newest
         holds_all = ended and suspect.iterations >= sightings.count - 1
         if not (loop.steps or self._is_trained(loop, sightings)):
-            is_grad = loop.record is not None and loop.record.kind == "grad"
+            is_grad = loop.record.kind == "grad"
             return self._lasts(loop, sightings) if ended and is_grad else holds_all
         if holds_all:
             return True
@@ -456,7 +455,7 @@ class Growth(Observer):
             return
         started = time.thread_time()
         with TracePaused():
-            found = UnscannedTensors(Spans(self.watch, loop.ticks, room), known).find(frames)
+            found = Scan(frames, Spans(self.watch, loop.ticks, room)).unheld(known)
         self._seconds += time.thread_time() - started
         loop.unheld = None
         if found is not None and found.iterations > loop.count // 2:
@@ -486,8 +485,7 @@ class Growth(Observer):
         runs.
         """
         suspect, name = sightings.newest, sightings.newest.names[0]
-        may_be_over = name.origin.owner == "local" and name.attribute is None
-        is_there = sightings.count == loop.count or not may_be_over
+        is_there = sightings.count == loop.count or not name.is_local
         grew = len(sightings.seen) >= SIGHTINGS and sightings.seen[-1][0] == sightings.count
         is_most = 2 * suspect.iterations > sightings.count and (grew or loop.lasts())
         return is_most and (is_there or (loop.waits and suspect.in_graph))
@@ -715,17 +713,17 @@ def _facts(
     goes back over them, or of all else.
     """
     suspect = sightings.newest
-    record = None if loop is None else loop.record
     name = suspect.names[0]
     stored = store_of(suspect.names, suspect.files, container=suspect.is_container)[0]
     inner = Path.of(name.origin, name.root, (*name.steps, *name.beyond))
     if inner.attribute not in (None, name.attribute):  # the objects in it were given the tensors
         stored = store_of((inner,), suspect.files)[0] or stored
-    facts = record, name, stored, _grown(watch, sightings, emptied=emptied)
+    facts = name, stored, _grown(watch, sightings, emptied=emptied)
     if loop is not None and suspect.in_graph and not suspect.is_container:
-        return gs301.Carried(*facts, loop.writes_unseen, loop.waits)
+        return gs301.Carried(loop.record, *facts, loop.writes_unseen, loop.waits)
     kinds = suspect.is_container, suspect.is_scalar
-    return gs302.KeptAlive(*facts, *kinds, watch.calls, level, emptied)
+    call = None if loop is None else loop.record
+    return gs302.KeptAlive(call, *facts, *kinds, watch.calls, level, emptied)
 
 
 def _bound(suspect: Suspect, *, ended: bool) -> Bound:
@@ -781,4 +779,4 @@ def _closing(watch: State, *, creates: bool) -> Iterator[tuple[str, Any]]:
 def _made_by_ctx(path: Path, tensor: Tensor) -> bool:
     """True when the tensor is an output of the very Function on whose ctx it was stored."""
     name = type(held_node(tensor)).__name__.removesuffix("Backward")
-    return bool(name) and name in path.origin.function.split(".")
+    return name in path.origin.function.split(".")

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from operator import itemgetter
 from types import FrameType
 from typing import NamedTuple
 
@@ -222,8 +221,8 @@ class Spans:
         ``h = h + cell(x, h)`` has none: it is a recurrence, whose terms depend on the total.
         """
         terms = 0
-        node: Node | None = root
-        while node is not None:
+        node = root
+        while True:
             following = [n for n in self._following(node) if n._sequence_nr() != NO_SEQUENCE_NR]
             if len(following) != 2 or not type(node).__name__.startswith(("Add", "Sub")):
                 break
@@ -321,12 +320,12 @@ class Suspect(NamedTuple):
     versions: dict[int, int]
     in_graph: bool
     roots: frozenset[int]
+    device: str
+    held: Holding
     is_container: bool = False
     files: tuple[str, ...] = ()
     cut: bool = False
     built: Site | None = None
-    device: str = "cpu"
-    held: Holding | None = None
 
     @property
     def key(self) -> tuple[Origin, str]:
@@ -359,9 +358,9 @@ class Scan:
 
     frames: Sequence[FrameType]
     spans: Spans
-    numbers: frozenset[int]
-    between_calls: bool
-    last: bool
+    numbers: frozenset[int] = frozenset()
+    between_calls: bool = False
+    last: bool = False
     found: dict[int, tuple[Tensor, Node, list[Path]]] = field(default_factory=dict)
     """The tensors with a graph, by their ids."""
 
@@ -462,8 +461,43 @@ class Scan:
             suspects.append(self._suspect(names, extent, length, (number,)))
         return suspects
 
+    def unheld(self, met: Iterable[Suspect]) -> Suspect | None:
+        """Return what is kept of iterations between the first and the last, but by no variable that
+        a scan reached, and who holds it, as far as that is known.
+
+        It is sought among all tensors that the garbage collector tracks, except those of the
+        suspects that scans have ``met``.
+        """
+        spans, known = self.spans, frozenset[int]().union(*(suspect.roots for suspect in met))
+        numbers = dict[int, int]()
+        for tensor in tensors_with_graph():
+            if spans.is_full or (node := held_node(tensor)) is None:
+                continue
+            number = spans.number(node)
+            if number not in known and spans.is_between(node):
+                self.found[id(tensor)] = tensor, node, []
+                numbers[id(tensor)] = number
+        if not numbers:
+            return None
+        members = sorted(numbers, key=numbers.__getitem__)
+        nodes = [self.found[each][1] for each in members]
+        extent = spans.extent(nodes, (self.found[each][0] for each in members))
+        places = Counter(place for node in nodes if (place := spans.place(node)) is not None)
+        built = site_of(next(iter(places.most_common(1)), (None,))[0])
+        walk = Walk(LAST)
+        walk.enter_frames(self.frames)
+        walk.run()
+        newest = self.found[members[-1]]
+        names = paths_by_referrers(newest[0], walk, {id(self.found), id(newest)})
+        named = tuple(n.up_to(_before_items(n)) for n in names if n.origin.owner != "unnamed")
+        if names and not named:
+            return None  # only a cycle holds it, which the garbage collector will free
+        suspect = self._suspect(named, extent, self._iterations(members), members)
+        told = suspect._replace(is_container=True, built=built)
+        return told._replace(files=_files(self.frames), cut=spans.is_full)
+
     def _suspect(
-        self, names: tuple[Path, ...], extent: Extent, iterations: int, members: Iterable[int]
+        self, names: tuple[Path, ...], extent: Extent, iterations: int, members: Sequence[int]
     ) -> Suspect:
         """Return what holds these tensors."""
         tensors = [self.found[number][0] for number in members]
@@ -475,12 +509,11 @@ class Scan:
         held, each = (extent.nodes, extent.nbytes), extent.each
         if self.between_calls:  # without calls, no node can be assigned to an iteration
             each = extent.nodes / iterations, extent.nbytes / iterations
-        versions, outputs = extent.versions, extent.outputs
-        suspect = Suspect(names, iterations, *held, each, is_scalar, versions, in_graph, roots)
-        saved, nodes = extent.nbytes - outputs, extent.nodes * NODE_BYTES
+        saved, nodes = extent.nbytes - extent.outputs, extent.nodes * NODE_BYTES
         modules = dict(extent.modules.most_common(_MOST_MODULES))
-        holding = Holding(0, self.spans.now, saved, outputs, nodes, modules)
-        return suspect._replace(device=device, held=holding)
+        holding = Holding(0, self.spans.now, saved, extent.outputs, nodes, modules)
+        known = each, is_scalar, extent.versions, in_graph, roots, device, holding
+        return Suspect(names, iterations, *held, *known)
 
 
 def _files(frames: Iterable[FrameType]) -> tuple[str, ...]:
@@ -499,50 +532,6 @@ def _is_read(name: Path, stores: Iterable[Site | None]) -> bool:
 def _before_items(path: Path) -> int:
     inner = (n for n, step in enumerate(path.steps, 1) if step.kind not in ("item", "entry"))
     return max(inner, default=0)
-
-
-class UnscannedTensors:
-    """Finds tensors whose graphs live on, but which no variable that a scan reached holds.
-
-    It searches all tensors that the garbage collector tracks, except those of the suspects that a
-    scan has ``met``. It holds tensors and nodes, and must be brief.
-    """
-
-    def __init__(self, spans: Spans, met: Iterable[Suspect]) -> None:
-        self._spans = spans
-        self._met = frozenset[int]().union(*(suspect.roots for suspect in met))
-
-    def find(self, frames: Sequence[FrameType]) -> Suspect | None:
-        """Return what is kept of iterations between the first and the last, and who holds it, as
-        far as that is known.
-        """
-        spans, found = self._spans, list[tuple[int, Tensor, Node]]()
-        for tensor in tensors_with_graph():
-            if spans.is_full or (node := held_node(tensor)) is None:
-                continue
-            number = spans.number(node)
-            if number not in self._met and spans.is_between(node):
-                found.append((number, tensor, node))
-        if not found:
-            return None
-        found.sort(key=itemgetter(0))
-        extent = spans.extent([node for *_, node in found], (tensor for _, tensor, _ in found))
-        places = Counter(place for *_, node in found if (place := spans.place(node)) is not None)
-        built = site_of(next(iter(places.most_common(1)), (None,))[0])
-        walk = Walk(LAST)
-        walk.enter_frames(frames)
-        walk.run()
-        names = paths_by_referrers(found[-1][1], walk, {id(found), id(found[-1])})
-        named = tuple(n.up_to(_before_items(n)) for n in names if n.origin.owner != "unnamed")
-        if names and not named:
-            return None  # only a cycle holds it, which the garbage collector will free
-        with DisableTorchFunction():
-            is_scalar = all(tensor.dim() == 0 for _, tensor, _ in found)
-        iterations = len({spans.iteration(node) for *_, node in found})
-        roots = frozenset(number for number, *_ in found)
-        files = _files(frames)
-        told = extent.nodes, extent.nbytes, extent.each, is_scalar, extent.versions, False, roots
-        return Suspect(named, iterations, *told, True, files, spans.is_full, built)
 
 
 # Scans in which the same holder must have grown. Scans come at iterations 4, 6, 8, 12, 16 …, so a
@@ -586,8 +575,6 @@ class Sightings:
         self._note(count, suspect)
 
     def _note(self, count: int, suspect: Suspect) -> None:
-        if suspect.held is None:
-            return
         if not suspect.cut:
             self.looks = [*self.looks, replace(suspect.held, iterations=count)]
         elif self.looks and count > self.looks[-1].iterations > self.looks[0].iterations:
@@ -622,7 +609,7 @@ class CallLoop:
     """
 
     def __init__(
-        self, steps: int, *, waits: bool, usual: int = 0, before: Sequence[int] = ()
+        self, last: Guarded, steps: int, *, waits: bool, usual: int = 0, before: Sequence[int] = ()
     ) -> None:
         self.call = self.count = 0
         self.before = len(before)
@@ -643,7 +630,7 @@ class CallLoop:
         """At how many of these scans a reference cycle had been searched without success."""
         self.unheld: gs302.KeptAlive | None = None
         """What is known of graphs that live on, but that no scan has found a holder of."""
-        self._last: Guarded | None = None
+        self.last = last
         self.done = False
 
     def begin(self, call: int, steps: int) -> None:
@@ -662,21 +649,21 @@ class CallLoop:
         return self._next_due - self.count - 1
 
     @property
-    def record(self) -> BackwardCall | None:
+    def record(self) -> BackwardCall:
         """The record of the last call."""
-        return None if self._last is None else self._last.record
+        return self.last.record
 
     @property
     def writes_unseen(self) -> bool:
         """Whether the file with the calls modifies tensors through ``.data``, which no version
         shows.
         """
-        site = None if self.record is None else self.record.site
+        site = self.record.site
         return site is not None and any(line.writes for line in data_lines(site.file).values())
 
     def end(self, call: Guarded) -> None:
         """End the call."""
-        now, self._last = call.time, call
+        now, self.last = call.time, call
         if not self.starts:
             self.ticks.pop()
         self.ticks.append(now)

@@ -89,7 +89,7 @@ class Carried(NamedTuple):
     through the graph of an earlier one.
     """
 
-    call: BackwardCall | None
+    call: BackwardCall
     holder: Path
     stored: Site | None
     grown: Grown
@@ -107,14 +107,14 @@ def finding(facts: Carried) -> Finding:
         Related("held_by", facts.stored, f"{name} carries the graph on: {facts.grown}"),
         Related("linked_by", facts.stored, f"{name} is stored here"),
     ]
-    if facts.silent and facts.call is not None:
+    if facts.silent:
         unseen = "no version counter tells that the saved weights are stale"
         note = f"parameters are changed through .data, so {unseen}"
         related.append(Related("modified_by", None, note))
     return RULE.finding(
         message,
         facts.call,
-        site=head(facts.call, facts.stored) if facts.call is not None else None,
+        site=head(facts.call, facts.stored),
         label=f"goes back over {facts.grown.span}",
         related=related,
         bytes=facts.grown.total,

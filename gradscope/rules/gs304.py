@@ -97,12 +97,12 @@ RULE = rule(__doc__, "GS304", "reference-cycle-keeps-graph", Severity.WARNING, C
 
 
 def finding(
-    call: BackwardCall | None, kind: str, name: str, site: Site | None, iterations: int, each: float
+    call: BackwardCall, kind: str, name: str, site: Site | None, iterations: int, each: float
 ) -> Finding:
     """Return the finding for a cycle: ``kind`` is ``ctx``, ``hook`` or ``grad``, ``site`` the line
     that closed it. ``iterations`` were seen to add to it, ``each`` so many nodes.
     """
-    site = site or (call.site if call else None)
+    site = site or call.site
     how = {
         "ctx": f"`{name}` is an output stored on the ctx of its Function",
         "hook": f"the hook `{name}` keeps the tensor that it is registered on",

@@ -260,7 +260,7 @@ class Foresight(Observer):
         self._schedule.read(foretold)
         self.watch.unread.update(foretold.reasons)
         found = foretold.reads
-        if not found or foretold.conditions is not None:
+        if foretold.conditions is not None:
             self._later.expect(call.record, found)
         turn = self._turning.next_turn(call.place, call.number, foretold.compared)
         self.watch.alarms[call.place] = turn
@@ -343,7 +343,7 @@ def _is_root_of(record: BackwardCall, look: Inspection, held: Held, name: str) -
     All results of a function from torch.compile have one node: there the names tell them apart.
     """
     root = record.roots[0] if len(record.roots) == 1 else None
-    if root is None or held.own is None or held.own != root.node:
+    if root is None or held.own != root.node:
         return False
     is_compiled = held.own in look.compiled
     return not is_compiled or root.name in (None, name)
@@ -451,6 +451,6 @@ def _is_average(look: Inspection, record: BackwardCall, held: Held) -> bool:
     names = {look.nodes[i].name().removesuffix("Backward0") for i in held.freed}
     if held.own is None or not names <= _LINEAR:
         return False
-    roots = [root.node for root in record.roots if root.node is not None]
+    roots = [root.node for root in record.roots]
     kept = set(reachable(look.targets, roots, cut={held.own}))
     return not leaves_of(look.nodes[i] for i in reachable(look.targets, roots) if i not in kept)

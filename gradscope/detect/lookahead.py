@@ -316,8 +316,7 @@ def _adds_to(statement: ast.stmt | None, name: str) -> bool:
 def _text(site: Site) -> str:
     """Return what is written at a site, if that is a name or a path."""
     node = source.node_at(site, ast.expr)
-    is_path = isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
-    return ast.unparse(node) if is_path and node is not None else ""
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) else ""
 
 
 def name_of(held: Held, frame: FrameType, written: str) -> str:

@@ -285,7 +285,7 @@ class Losses:
             for key, known in self._known.items()
             if known.name
         }
-        if not (cells and told and self._records):
+        if not (cells and self._records):
             return None
         losses = [
             TrainingLoss((one.roots[0].name or "") if one.roots else "", one.site, self._calls[at])

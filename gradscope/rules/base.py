@@ -204,7 +204,7 @@ def patterns(names: Iterable[str], others: Collection[str] = ()) -> dict[str, li
     short: dict[str, list[str]] = {}
     for pattern, alike in gathered(found, _without_numbers).items():
         stem = pattern.removesuffix("*")
-        is_taken = any(each == pattern or each.startswith(stem) for each in taken)
+        is_taken = any(each.startswith(stem) for each in taken)
         for each in alike:
             own = each if len(alike) == 1 or is_taken else pattern
             short.setdefault(own, []).extend(found[each])

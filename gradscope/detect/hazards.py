@@ -39,7 +39,6 @@ from gradscope.program.tensors import (
     describe,
     is_zero,
     leaves_of,
-    memory_of,
     shape_of,
     storage_of,
     version_of,
@@ -276,7 +275,7 @@ def _stale_tensor(
         nbytes = tensor.nbytes if storage_of(tensor) else 0  # of a sparse or opaque one
         saved = SavedTensor(found.name, shape, dtype, str(tensor.device), nbytes)
     name = state.names.of_tensor(tensor)
-    saved = replace(saved, version=found.version, site=site_of(mark.place), source=name)
+    saved = replace(saved, version=found.version, source=name)
     names = _names_of(tensor, name)
     call = evidence.call.record
     modified = state.mutations.who_modified(found, mark, call, names)
@@ -404,8 +403,7 @@ def _is_zeros(leaf: torch.Tensor, facts: gs505.Unreached, others: Sequence[Tenso
     """Return whether a leaf is zeros for an input that nothing reaches, and none of the others."""
     is_alike = type(leaf) is torch.Tensor and describe(leaf) in {i.label for i in facts.inputs}
     is_new = is_alike and all(ref() is not leaf for ref in others)
-    memory = memory_of(leaf) if is_new else None
-    return memory is not None and is_zero(memory)
+    return is_new and bool(is_zero(leaf))
 
 
 def _materializes() -> bool:

@@ -506,14 +506,14 @@ class Scan:
             device = str(tensors[0].device)
         in_graph = 2 * len(extent.numbers & self.numbers) > extent.nodes
         roots = frozenset(self.spans.number(self.found[number][1]) for number in members)
-        held, each = (extent.nodes, extent.nbytes), extent.each
+        each = extent.each
         if self.between_calls:  # without calls, no node can be assigned to an iteration
             each = extent.nodes / iterations, extent.nbytes / iterations
         saved, nodes = extent.nbytes - extent.outputs, extent.nodes * NODE_BYTES
         modules = dict(extent.modules.most_common(_MOST_MODULES))
         holding = Holding(0, self.spans.now, saved, extent.outputs, nodes, modules)
         known = each, is_scalar, extent.versions, in_graph, roots, device, holding
-        return Suspect(names, iterations, *held, *known)
+        return Suspect(names, iterations, extent.nodes, extent.nbytes, *known)
 
 
 def _files(frames: Iterable[FrameType]) -> tuple[str, ...]:

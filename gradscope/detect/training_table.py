@@ -30,7 +30,6 @@ from gradscope.program.tensors import (
     grad_of,
     is_given,
     is_zero,
-    memory_of,
     requires_grad,
     shape_of,
     version_of,
@@ -125,8 +124,8 @@ class _Known:
         if grad is None or guarded or not is_there:
             return None if guarded else False
         # The version has moved on: clip_grad_norm_() scales a gradient, and zero_() empties it.
-        memory = memory_of(grad)
-        return unread if memory is None else not is_zero(memory) or None
+        is_emptied = is_zero(grad)
+        return unread if is_emptied is None else not is_emptied or None
 
     def lose(self) -> None:
         """Note that its gradient was reset before a step used it."""

@@ -92,8 +92,7 @@ class _Gradient(NamedTuple):
         """Return whether a call is about to add to it: nothing has reset or changed it since."""
         if now is None or now is not self.tensor() or version_of(now) != self.version:
             return False
-        memory = memory_of(now)
-        return memory is None or not is_zero(memory)
+        return not is_zero(now)
 
 
 class _Unheld:
@@ -210,8 +209,8 @@ class _Uses:
         at = next((each.f_lasti for each in frames_from(frame) if each.f_code is code), -1)
         before, reached = self.evaluated
         for leaf in leaves if -1 not in (at, before) and at != before else ():
-            memory = None if (grad := grad_of(leaf)) is None else memory_of(grad)
-            if id(leaf) in reached and memory is not None and not is_zero(memory):
+            grad = grad_of(leaf)
+            if id(leaf) in reached and grad is not None and is_zero(grad) is False:
                 self.added[id(leaf)] = site, site
         self.evaluated = at, {*map(id, leaves)}
 
@@ -593,8 +592,8 @@ class TrainingObserver(Observer):
             return None
         for each in self._unheld.values():
             each.compare()
-        known = {k: e for k, e in self._unheld.items() if e.is_read or not e.is_unchanged}
-        used = {key: not each.is_unchanged for key, each in known.items()}
+        known = ((key, e) for key, e in self._unheld.items() if e.is_read or not e.is_unchanged)
+        used = {key: not each.is_unchanged for key, each in known}
         stepped = (
             (TrainingOptimizer(e.name or "", e.kind, site_of(e.place), e.steps), e.held)
             for e in self._all
@@ -724,8 +723,7 @@ def _parameters(optimizer: Any) -> list[Tensor]:
 
 def _is_no_gradient(grad: Tensor | None) -> bool:
     """Return whether there is no gradient, or one that is known to be zero."""
-    memory = None if grad is None else memory_of(grad)
-    return grad is None or (memory is not None and is_zero(memory))
+    return grad is None or bool(is_zero(grad))
 
 
 def _choices(module: Module) -> list[set[int]]:

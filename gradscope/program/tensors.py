@@ -256,8 +256,13 @@ def any_nonzero(tensor: Tensor) -> bool:
             return True
 
 
-def is_zero(memory: Memory) -> bool:
-    """Return whether all of it is zero, or all samples of very much."""
+def is_zero(tensor: Tensor) -> bool | None:
+    """Return whether all of a tensor is zero, or all samples of a very large one; None where its
+    memory is not read.
+    """
+    memory = memory_of(tensor)
+    if memory is None:
+        return None
     return all(ctypes.string_at(at, n).count(0) == n for at, n in _pages(memory))
 
 

@@ -140,13 +140,13 @@ def _own(facts: StaleTensor) -> Iterator[Site | None]:
     modified = facts.modified
     if modified.first == modified.last != facts.call.site and not modified.by_step:
         yield modified.last
-    yield facts.saved.site or facts.node.site
+    yield facts.node.site
 
 
 def _related(facts: StaleTensor) -> Iterator[Related]:
     """Yield where it was saved, and where it was changed."""
     name = f"`{facts.saved.source or facts.saved.label}`"
-    made = facts.saved.site or facts.node.site
+    made = facts.node.site
     if made is not None:
         yield Related("created", made, f"{facts.node.name} saved {name} here")
     for site, message in _changes(facts.modified, name):
@@ -168,7 +168,7 @@ def _changes(modified: Modified, name: str) -> list[tuple[Site | None, str]]:
 def _fix(facts: StaleTensor) -> Fix:
     """Return what can be done in the first situation whose facts hold."""
     modified, here = facts.modified, facts.call.site
-    made = facts.saved.site or facts.node.site
+    made = facts.node.site
     situations = {
         Situation.CARRIED: facts.is_older,
         Situation.EARLY_STEP: modified.by_step,

@@ -230,8 +230,8 @@ def _related(facts: FreedGraph, freed_bytes: int) -> Iterator[Related]:
         where = f" in thread {by.thread!r}" if apart else ""
         how = "" if by.retain_graph else ", which ran without retain_graph=True"
         yield Related("freed_by", by.site, f"freed by {called(by)}{where}{again}{how}")
-    stops = facts.nodes[0] if facts.nodes else None
-    if stops is not None and stops.site is not None and stops.site not in facts.made:
+    stops = facts.nodes[0]
+    if stops.site is not None and stops.site not in facts.made:
         message = f"the engine would stop at {stops.name}, built here"
         yield Related("failing_node", stops.site, message)
 

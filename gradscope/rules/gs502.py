@@ -122,8 +122,8 @@ def finding(facts: NotReached) -> Finding:
 
 
 def _where(facts: NotReached) -> str:
-    short = short_names(facts.names, facts.others)
-    name = short[0].removesuffix(".*") if short and "*" not in short[0].removesuffix(".*") else ""
-    if not facts.script or not (name or facts.names):
+    if not facts.script:
         return "print requires_grad of what is computed from them: it says False behind a cut"
-    return f"to see why: gradscope why {short_path(facts.script)} {name or facts.names[0]}"
+    short = short_names(facts.names, facts.others)[0].removesuffix(".*")
+    name = facts.names[0] if "*" in short else short
+    return f"to see why: gradscope why {short_path(facts.script)} {name}"

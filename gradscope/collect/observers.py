@@ -85,11 +85,10 @@ class Observer:
     def outgrown(self) -> None:
         """More nodes are alive after a guarded call than after earlier ones of its kind."""
 
-    def changed(self, packs: list[Packed], place: Place) -> None:
-        """The code at ``place`` has changed these saved tensors in place."""
-
-    def changed_unseen(self, packs: list[Packed], place: Place) -> None:
-        """The same through ``.data``, which moves no version counter."""
+    def changed(self, packs: list[Packed], place: Place, hidden: bool) -> None:
+        """The code at ``place`` has changed these saved tensors in place; ``hidden``: through
+        ``.data``, which moves no version counter.
+        """
 
 
 _BETWEEN = (Observer.after_step, Observer.after_program, Observer.at_line, Observer.at_end)

@@ -182,20 +182,12 @@ class InPlace(Observer):
         self._schedule = Schedule()
         self._told: set[Site] = set()
 
-    def changed(self, packs: list[Packed], place: Place) -> None:
+    def changed(self, packs: list[Packed], place: Place, hidden: bool) -> None:
         """Begin to search for the graphs of saved tensors that a line has modified."""
         statement = changed_by(place.site)
-        mutations = self.watch.mutations
-        unknown = [packed for packed in packs if mutations.note(packed, statement.site)]
-        self._look_into(statement, unknown, place, hidden=False)
-
-    def changed_unseen(self, packs: list[Packed], place: Place) -> None:
-        """Begin to search for the graphs of tensors that a line modified through ``.data``."""
-        self._look_into(changed_by(place.site), packs, place, hidden=True)
-
-    def _look_into(
-        self, statement: Statement, packs: list[Packed], place: Place, *, hidden: bool
-    ) -> None:
+        if not hidden:
+            mutations = self.watch.mutations
+            packs = [packed for packed in packs if mutations.note(packed, statement.site)]
         if not packs or statement.site in self._told or len(self._changes) >= _MOST_WAITING:
             return
         if self._schedule.is_due(place):

@@ -26,7 +26,6 @@ from gradscope.collect.notes import raised_by_program
 from gradscope.collect.observers import MOST_UNTOLD, Observer
 from gradscope.collect.state import State
 from gradscope.hooks import Handle, erase, hide_trace, trace_thread
-from gradscope.model import Finding
 from gradscope.program.ahead.questions import values_of
 from gradscope.program.containers import is_exactly
 from gradscope.program.sites import (
@@ -273,25 +272,20 @@ class LineWatch(Observer):
             self._thread.handle.close()
             self._thread.handle = None
 
-    def before_call(
-        self, call: Call, look: Inspection, frame: FrameType | None
-    ) -> Iterable[Finding]:
+    def before_call(self, call: Call, look: Inspection, frame: FrameType | None) -> None:
         """Turn the trace off while the engine runs."""
         self._turn_off()
-        return ()
 
-    def after_call(self, call: Call, frame: FrameType | None) -> Iterable[Finding]:
+    def after_call(self, call: Call, frame: FrameType | None) -> None:
         """Trace on if the call left graphs alive, or if an observer waits for a line."""
         is_new = call.exact or call.record.exception is not None
         self._go_on(call, frame, self._known + 1 if not is_new else 0)
-        return ()
 
-    def guarded(self, calls: Sequence[Guarded], frame: FrameType | None) -> Iterable[Finding]:
+    def guarded(self, calls: Sequence[Guarded], frame: FrameType | None) -> None:
         """Do the same after guarded calls."""
         last = calls[-1]
         call = last if isinstance(last, Call) else last.call()
         self._go_on(call, frame, self._known + len(calls))
-        return ()
 
     def _go_on(self, call: Call, frame: FrameType | None, known: int) -> None:
         self._known = 0 if call.woken else known
@@ -310,10 +304,9 @@ class LineWatch(Observer):
         is_idle = self._is_spent() or not (self.watch.saving.detailed and self._looks_after)
         return MOST_UNTOLD if is_idle else 0
 
-    def at_end(self) -> Iterable[Finding]:
+    def at_end(self) -> None:
         """The watch ends."""
         self._turn_off()
-        return ()
 
     # what Python calls at each event
 
@@ -398,9 +391,9 @@ class LineWatch(Observer):
         if thread.code is None or not (changed or hidden):
             return
         place = place_at(thread.code, thread.offset)
-        for point, packs in ((Observer.changed, changed), (Observer.changed_unseen, hidden)):
+        for packs, is_hidden in ((changed, False), (hidden, True)):
             if packs:
-                self.watch.observers.tell(point, packs, place)
+                self.watch.observers.tell(Observer.changed, packs, place, is_hidden)
 
 
 _OURS = frozenset(

@@ -8,7 +8,7 @@ import ast
 import sys
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
@@ -299,11 +299,11 @@ class RetainWaste(Observer):
         if builds and self.watch.generations.is_own:
             self._begun[call.number] = self.watch.generations.own_next
 
-    def after_call(self, call: Call, frame: FrameType | None) -> Iterable[Finding]:
+    def after_call(self, call: Call, frame: FrameType | None) -> None:
         """Remember a call that retained its graph, or built one."""
         first, record = self._begun.pop(call.number, None), call.record
         if record.exception is not None or call.place is None:
-            return ()
+            return
         if first is not None and _is_written(record, "create_graph"):
             self._created.append(_Kept(record, first, self.watch.generations.own_next))
             del self._created[:-_MOST_KEPT]
@@ -311,7 +311,6 @@ class RetainWaste(Observer):
             self._kept[call.number] = _Kept(record)
             if len(self._kept) > _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
-        return ()
 
     def _creator(self, number: int) -> _Kept | None:
         """Return the call that has built the node with this number."""

@@ -242,6 +242,8 @@ class _Optimizer(StepCount):
         self._before: dict[int, tuple[int, int | None]] = {}
         """The values of those that waited as the step began."""
         self.held, self.count, self.has_empty = set[int](), 0, False
+        self.guarded_before = 0
+        """How many guarded calls there had been when it had stepped last."""
         self.uses = _Uses(self.optimizer)
         self.is_idle = True
         """Whether it has met no gradient yet that is not zero, or that cannot be read."""
@@ -333,7 +335,6 @@ class TrainingObserver(Observer):
         """Of those, the ones that the graph of each running call reaches."""
         self._names: dict[int, str] = {}
         self._silenced: tuple[Site, str] | None = None
-        self._guarded_before = watch.guarded
         self._script = ""
         self._unread: dict[gs506.NotRead, _Optimizer] = {}
         """What stood, at the steps of an optimizer, where autograd does not read it."""
@@ -360,7 +361,7 @@ class TrainingObserver(Observer):
         known.steps += 1
         is_new = known.meet(optimizer, self._refer)
         known.uses.evaluated, self._stepping = _NOWHERE, known
-        guarded = self.watch.guarded != self._guarded_before
+        guarded = self.watch.guarded != known.guarded_before
         known.uses.added |= self._losses.step(known.held, known.steps, guarded=guarded)
         if is_new or known.steps <= _NAMED:
             self._learn(known, optimizer)
@@ -379,7 +380,7 @@ class TrainingObserver(Observer):
         self._stepping = None
         known.wait()  # a closure, as LBFGS calls it, may have computed gradients within the step
         known.end_step()
-        guarded, self._guarded_before = self._guarded_before, self.watch.guarded
+        guarded, known.guarded_before = known.guarded_before, self.watch.guarded
         self._losses.step(known.held, known.steps, guarded=self.watch.guarded != guarded)
         if known.steps <= _LOOKED_AT:
             known.uses.take()

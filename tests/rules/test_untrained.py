@@ -162,6 +162,24 @@ def test_those_that_are_not_reset_are_named(tmp_path: Path) -> None:
     assert (told([found]), found.parameters) == (["warning GS504"], ("scale",))
 
 
+def test_an_optimizer_that_steps_behind_another_one_is_looked_at_as_often(tmp_path: Path) -> None:
+    program = """
+        net, last = Net(), nn.Linear(1, 1)
+        own, behind = (torch.optim.SGD(each.parameters(), lr=1e-4) for each in (net, last))
+        for i in range(60):
+            own.zero_grad()
+            F.mse_loss(last(net(x)), y).backward()
+            for opt in (own, behind):
+                opt.step()
+    """
+    (found,) = found_in(program, tmp_path)
+    assert (told([found]), found.parameters) == (
+        ["warning GS504"],
+        ("last.weight", "last.bias"),
+    )
+    assert found.message.startswith("in 31 of 32 steps")
+
+
 def test_few_steps_are_not_said(tmp_path: Path) -> None:
     program = """
         net = Net(); opt = torch.optim.SGD(net.parameters(), lr=0.01)

@@ -161,7 +161,8 @@ def check(
     session = current()
     with GCPaused():  # torch makes objects that live with the graph
         is_plain = session is None and not wanted and has_graph
-        if is_plain and are_whole(Walker(room(0), room).walk(nodes)):
+        edges: list[Following] = []
+        if is_plain and are_whole(Walker(room(0), room).walk(nodes, edges=edges), edges):
             return Hazards()
         inspector = Inspector(State()) if session is None else session.inspector
         return Hazards(hazards.foresee(inspector, asked, sys._getframe(1)))

@@ -613,6 +613,5 @@ def record_of(call: Call) -> BackwardCall:
     )
 
 
-BEFORE_WATCH = Call(0, None, keep=False)
+BEFORE_WATCH = Call(0, None, keep=False, open=False)
 """Stands for a backward call that ran before the watch began, or was not inspected."""
-BEFORE_WATCH.open = False

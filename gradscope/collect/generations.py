@@ -67,8 +67,8 @@ def name_of_thread() -> str | None:
 # half is forgotten: iterations of long ago are then told apart two by two, or four by four.
 _MOST = 100_000
 
-Boundary = tuple[int, Place | None]
-"""The number at which a backward call ended, and the call's place."""
+Boundary = tuple[int, Place | None, int]
+"""The number at which a backward call ended, the call's place, and its own number."""
 
 
 class _Thread:
@@ -272,13 +272,6 @@ class Generations:
             return len(self._places)
         return thread.start + bisect_right(thread.ended_at, number)
 
-    def first_after(self, number: int) -> tuple[int, Place | None] | None:
-        """Return number and line of the first backward call that ended after the watch's own thread
-        had built the node with this number.
-        """
-        ended = self._ended_by(self._own_thread, number)
-        return (self._calls[ended], self._places[ended]) if ended < len(self._places) else None
-
     def as_own(self, number: int, *, first: bool = False) -> int:
         """Return the number of a node that the watch's own thread built at about the same time as
         this one of any thread: the last number that it can be, or the ``first``.
@@ -388,10 +381,13 @@ class Generations:
         thread = self._threads.get(number - number % OTHER)
         if thread is None:
             return None, None
-        i, places = self._ended_by(thread, number), self._places
-        earlier = (thread.at(i - 1), places[i - 1]) if i > thread.start else None
-        later = (thread.at(i), places[i]) if i < len(places) else None
+        i = self._ended_by(thread, number)
+        earlier = self._boundary(thread, i - 1) if i > thread.start else None
+        later = self._boundary(thread, i) if i < len(self._places) else None
         return earlier, later
+
+    def _boundary(self, thread: _Thread, index: int) -> Boundary:
+        return thread.at(index), self._places[index], self._calls[index]
 
 
 # Guarded calls that are remembered, and nodes in them, to name the call that freed what another
@@ -538,12 +534,11 @@ class CallHistory:
         """Return the call that most likely freed a node of long ago: the first that ended after the
         node was built.
         """
-        after = self.generations.first_after(number)
+        _, after = self.generations.around(number)
         if after is None:
             return None
-        call = Call(*after, keep=False)
-        call.open, call.completed = False, True
-        return call
+        _, place, call = after
+        return Call(call, place, keep=False, open=False, completed=True)
 
     @property
     def shapes(self) -> set[Shape]:

@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 
@@ -46,22 +45,20 @@ MODIFIED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class Slot:
     """A saved tensor as torch 2.12 shows it: ``data`` is None once it was freed.
 
     Hooks of the program's that went through ``foreign`` are told; others cannot be before 2.12.
     """
 
-    data: Any
-    unpack_hook: Any = None
+    def __init__(self, data: Any, unpack_hook: Any = None) -> None:
+        self.data, self.unpack_hook = data, unpack_hook
 
     def unpack(self) -> Any:
         """Return ``data``: whether it was detached in place since is not told before 2.12."""
         return self.data
 
 
-_SLOT_INIT = Slot.__init__.__code__  # made by dataclass, so of no file
 _UNREAD = Slot(object(), lambda data: data)
 """Of hooks of the program's, put in before the watch began."""
 
@@ -143,7 +140,7 @@ def begin_watch(under_hooks: bool) -> Callable[[], None]:
     are in force already; return what ends that.
     """
     _watches.append(NO_SEQUENCE_NR if under_hooks else next_sequence_nr())
-    return lambda: _watches.clear()
+    return _watches.clear
 
 
 def _quiet() -> AbstractContextManager[Any]:
@@ -189,8 +186,7 @@ def is_guarded() -> bool:
 
 
 def _refuse(frame: FrameType, event: str, arg: object) -> None:
-    code = frame.f_code
-    if event == "call" and not (code.co_filename.startswith(OWN) or code is _SLOT_INIT):
+    if event == "call" and not frame.f_code.co_filename.startswith(OWN):
         raise OfTheProgramError
 
 

@@ -112,15 +112,9 @@ class Inspector:
                 look.stale += [(i, stale) for stale in stale_by_engine(node, kind_of(kind))]
             kinds.append(kind)
             places.append(mark.place)
-            following = node.next_functions
-            if len(following) == 1:
-                target = following[0][0]
+            for target, _ in reversed(node.next_functions):
                 if target is not None and target not in index:
                     stack.append(target)
-            else:
-                for target, _ in reversed(following):
-                    if target is not None and target not in index:
-                        stack.append(target)
         if self._generations.others:
             self._tell_threads(look, marked)
         if slices:

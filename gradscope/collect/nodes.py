@@ -143,8 +143,6 @@ def was_freed(node: Node, kind: Kind) -> bool:
         except RuntimeError as error:
             if slots.FREED_TEXT in str(error):
                 return True
-        except AttributeError:
-            continue
     return False
 
 

@@ -144,9 +144,7 @@ def _define() -> None:
             self.origins = getattr(source, "origins", ())
 
         def __array_ufunc__(self, function: Any, method: str, *given: Any, **named: Any) -> Any:
-            origins = _merged(each_in((*given, *named.values())))
-            named = {key: bare(value) for key, value in named.items()}
-            return marked(getattr(function, method)(*map(bare, given), **named), origins)
+            return self.__array_function__(getattr(function, method), (), given, named)
 
         def __array_function__(self, function: Any, types: Any, given: Any, named: Any) -> Any:
             origins = _merged(each_in((*given, *named.values())))

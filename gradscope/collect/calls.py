@@ -470,12 +470,25 @@ class Call:
 
     @property
     def record(self) -> BackwardCall:
-        """The call's row in the recording. For a guarded call it is made when it is asked for."""
+        """The call's row in the recording. For a guarded call it is made when it is asked for: the
+        row of a call like it, with its own times.
+        """
         if self._record is not None:
             return self._record
         if not self.guarded:
             return BackwardCall(self.number, "backward")
-        record = record_of(self)
+        like = self.shape.record
+        assert like is not None
+        record = replace(
+            like,
+            number=self.number,
+            last_number=self.number,
+            parent=self.parent.number if self.parent else None,
+            graph=None if self.of_new_shape else like.graph,
+            started=self.started,
+            ended=self.ended,
+            exception=None,
+        )
         if not self.open:
             self._record = record
         return record
@@ -595,22 +608,6 @@ def finished(call: Call, exception: str | None) -> BackwardCall:
     if not call.guarded:
         known |= {name: getattr(call, name) for name in _OF_A_CALL}
     return replace(record, last_number=call.number, exception=exception, **known)
-
-
-def record_of(call: Call) -> BackwardCall:
-    """Return the record of a guarded call: the record of a call like it, with its own times."""
-    like = call.shape.record
-    assert like is not None
-    return replace(
-        like,
-        number=call.number,
-        last_number=call.number,
-        parent=call.parent.number if call.parent else None,
-        graph=None if call.of_new_shape else like.graph,
-        started=call.started,
-        ended=call.ended,
-        exception=None,
-    )
 
 
 BEFORE_WATCH = Call(0, None, keep=False, open=False)

@@ -443,7 +443,7 @@ class Backward:
         if call.plain and not suspension.blocked:
             with GCPaused():  # a walk leaves no garbage, and may make enough to set it off
                 is_known = state.recognizer.look(
-                    call, asked, roots, suspension.since, guarded=suspension.theirs_entered
+                    call, asked, roots, guarded=suspension.theirs_entered
                 )
                 if is_known and len(call.numbers) >= MANY_NODES:
                     self.queue.counter.allowances.append(Allowance(2 * len(call.numbers)))

@@ -166,16 +166,14 @@ class Generations:
         if thread != self.own:
             number += thread * OTHER
             self._see_other(number, number, counts=True)
-        elif number > self._own_thread.next:
-            self.built += number - self._own_thread.next
-            self._own_thread.go_on(number, len(self._places))
+        else:
+            self._go_on(self._own_thread, number)
         return number
 
     def pass_to(self, number: int) -> None:
         """Take note that calls that were not inspected ran what was built before this number."""
         if number > self._own_thread.next:
-            self.built += number - self._own_thread.next
-            self._own_thread.go_on(number, len(self._places))
+            self._go_on(self._own_thread, number)
             self.end(self.latest, None)
 
     def see_built(self, number: int, *, counts: bool) -> None:
@@ -196,6 +194,10 @@ class Generations:
             thread = self._threads[bits] = _Thread(first, start, counts=counts)
             self.others.append(bits)
             self.first = 0
+        self._go_on(thread, following)
+
+    def _go_on(self, thread: _Thread, following: int) -> None:
+        """Take note that ``following`` is a thread's next number, unless it had gone on further."""
         if following > thread.next:
             self.built += thread.counts * (following - thread.next)
             thread.go_on(following, len(self._places))
@@ -426,6 +428,11 @@ class CallHistory:
         self._toggles.append(self.generations.own_next)
         self._toggled_at = calls
 
+    @property
+    def toggled(self) -> int:
+        """The sequence number at which the hooks were suspended or resumed last."""
+        return self._toggles[-1]
+
     def was_suspended(self, sequence_nr: int) -> bool:
         """Return whether the node with this number was built while the hooks were suspended."""
         if sequence_nr >= OTHER:  # another thread's: only what it saved tells that
@@ -444,7 +451,7 @@ class CallHistory:
         ``calls`` is the number of the newest call. Calls are searched from there back to the one
         that had ended when number ``oldest`` came, or to when the hooks were suspended.
         """
-        if min(numbers) < self._toggles[-1]:
+        if min(numbers) < self.toggled:
             return True
         nodes = set(numbers)
         meanwhile: Iterable[Guarded]

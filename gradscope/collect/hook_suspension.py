@@ -122,14 +122,12 @@ class Recognizer:
         self._known: dict[tuple[CallPattern, tuple[type, ...]], Shape] = {}
         self._reckoned: Sequence[int] = (0,) * len(COUNTS)  # of patterns that are forgotten
 
-    def look(
-        self, call: Call, asked: EngineCall, roots: Sequence[Node], suspended: int, *, guarded: bool
-    ) -> bool:
+    def look(self, call: Call, asked: EngineCall, roots: Sequence[Node], *, guarded: bool) -> bool:
         """Walk the graph of a call fast, and return whether nothing in it is new, freed or stale.
         If so, note in the call what the walk has found.
 
-        The hooks were suspended at sequence number ``suspended``. ``guarded``: the program has
-        saved tensor hooks of its own, which may have packed what the graph saved.
+        ``guarded``: the program has saved tensor hooks of its own, which may have packed what the
+        graph saved.
         """
         self.is_mixed = False
         pattern = call.pattern
@@ -141,7 +139,7 @@ class Recognizer:
         if asked.inputs and asked.constant:
             return False
         oldest = min(pattern.ended, self._generations.step_before)
-        read = self._read(roots, pattern, oldest, suspended, call.number - 1, guarded=guarded)
+        read = self._read(roots, pattern, oldest, call.number - 1, guarded=guarded)
         if read is None:
             return False
         seen, kinds, numbers, elsewhere, tensors, nbytes = read
@@ -158,9 +156,7 @@ class Recognizer:
         call.fresh = (
             self._count_fresh(numbers, elsewhere) if is_old else len(numbers) - numbers.count(0)
         )
-        shape = self._known.get((pattern, tuple(kinds)))
-        call.of_new_shape = shape is None or shape.record is None
-        call.shape = shape or known
+        call.shape, call.of_new_shape = self._like(known, pattern, kinds)
         call.size = pattern.scaled(tensors, nbytes)
         pattern.read(len(numbers), call.size)
         call.guarded, call.exact = True, False
@@ -171,15 +167,24 @@ class Recognizer:
         """Walk a graph of unknown shape, reading only kinds and numbers; None if a node is older
         than ``oldest``, or is of a kind that was not met before.
         """
-        read = self._read(roots, pattern, oldest, 0, 0, guarded=False, unread=True)
-        if read is None or pattern.shape is None or pattern.shape.record is None:
+        known = pattern.shape
+        read = self._read(roots, pattern, oldest, 0, guarded=False, unread=True)
+        if read is None or known is None or known.record is None:
             return None
         seen, kinds, numbers, *_ = read
         if min(filter(None, numbers), default=oldest) < oldest:
             return None
-        shape = self._known.get((pattern, tuple(kinds)))
-        is_new = shape is None or shape.record is None
-        return shape or pattern.shape, is_new, (numbers, seen)
+        return *self._like(known, pattern, kinds), (numbers, seen)
+
+    def _like(
+        self, known: Shape, pattern: CallPattern, kinds: Sequence[type]
+    ) -> tuple[Shape, bool]:
+        """Return the shape of a graph, or else a ``known`` one of its pattern; and whether its own
+        is new.
+        """
+        own = self._known.get((pattern, tuple(kinds)))
+        is_new = own is None or own.record is None
+        return known if own is None or is_new else own, is_new
 
     def _count_fresh(self, numbers: Sequence[int], elsewhere: Iterable[int]) -> int:
         """Count the nodes that were built since the last call."""
@@ -285,7 +290,6 @@ class Recognizer:
         roots: Sequence[Node],
         pattern: CallPattern,
         oldest: int,
-        suspended: int,
         calls: int,
         *,
         guarded: bool,
@@ -294,15 +298,15 @@ class Recognizer:
         """Walk a graph as the full inspection does, and read all that it saved, or nothing of that
         if ``unread``.
 
-        Return None if a node of this thread that saves something is older than ``oldest`` or
-        ``suspended``, if one that cannot be read may have been freed by one of so many ``calls``,
-        if a saved tensor cannot be read, or if a node is of a new kind. To read a
-        tensor that was saved without hooks runs torch's own check of its version, and no code of
-        the program. A tensor that hooks of the program have packed is not unpacked: the walk only
-        finds whether it is there. This runs at every call of a steady loop, so it has its own loop
-        with local names.
+        Return None if a node of this thread that saves something is older than ``oldest``, or was
+        built before the hooks were suspended, if one that cannot be read may have been freed by one
+        of so many ``calls``, if a saved tensor cannot be read, or if a node is of a new kind. To
+        read a tensor that was saved without hooks runs torch's own check of its version, and no
+        code of the program. A tensor that hooks of the program have packed is not unpacked: the
+        walk only finds whether it is there. This runs at every call of a steady loop, so it has its
+        own loop with local names.
         """
-        reads_of, youngest = pattern.reads.get, max(oldest, suspended)
+        reads_of, youngest = pattern.reads.get, max(oldest, self._history.toggled)
         kinds: list[type] = []
         numbers: list[int] = []
         seen: set[Node] = set()
@@ -473,10 +477,8 @@ class HookSuspension:
         """Observers that see something grow from call to call: only the hooks show what it is."""
         self.leaks = False
         """Whether a leak was reported: what it leaves at each call is then expected."""
-        self.since = 0
-        """The sequence number at which the hooks were suspended last."""
         self.theirs_entered = False
-        """Whether the program has entered hooks of its own since."""
+        """Whether the program has entered hooks of its own since they were suspended."""
         self.sites: dict[tuple[int, int], CallSite] = {}
         """Where calls are counted, by the identity of the code, and the instruction in it."""
         self.resting: dict[int, StepCount | None] = {}
@@ -484,8 +486,8 @@ class HookSuspension:
         # By kind of call: how many calls since, and the most graphs that were alive after one.
         self._alive: dict[CallPattern, tuple[int, int]] = {}
         self._counted = state.ledger.counts()
-        self.guarded = 0
-        """How many guarded calls there were since the hooks were suspended last."""
+        self._guarded_before = 0
+        """How many guarded calls there were when the hooks were suspended last."""
         self._alike = self._alike_nodes = 0
         self._awaited: tuple[CallPattern, int] | None = None
         self._wait_until = self._last_odd = 0
@@ -527,9 +529,8 @@ class HookSuspension:
         """Suspend the hooks, if nothing forbids it."""
         if not (self.on or self.blocked) and self._state.hooks.suspend():
             self.on = True
-            self.since = self._generations.own_next
             self.theirs_entered = False
-            self.guarded = 0
+            self._guarded_before = self._state.guarded
             self._alive.clear()
             self._history.toggle(self._state.calls)
 
@@ -561,7 +562,6 @@ class HookSuspension:
         """
         self._note_left(call)
         self._history.add(call)
-        self.guarded += 1
         ledger, extra = self._ledger, call.built - call.fresh
         if ledger.live_bytes + call.size[1] > ledger.highest_bytes:  # its graph was alive at least
             ledger.highest_bytes = ledger.live_bytes + call.size[1]
@@ -574,7 +574,7 @@ class HookSuspension:
             self._resume()
         elif extra > call.pattern.extra * _TOLERANCE:
             self._odd(call)
-        elif self.guarded >= _RENEWED * (1 + bool(self.pending)):
+        elif self._state.guarded - self._guarded_before >= _RENEWED * (1 + bool(self.pending)):
             self._resume()
             self._alike = max(0, _ALIKE_WITHOUT_STEPS - _WATCHED_AGAIN)
         return False

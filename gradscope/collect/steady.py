@@ -42,7 +42,7 @@ from gradscope.collect.walk import numbers_of, torch_number
 from gradscope.program.sites import ENGINE, Place, frames_from, owner_of, user_frame
 from gradscope.program.undisturbed import Allowance
 from gradscope.record.writer import WRITE_EVERY
-from gradscope.torch_private import ACCUMULATE_GRAD, DisableTorchFunction, next_sequence_nr
+from gradscope.torch_private import DisableTorchFunction, next_sequence_nr
 
 if TYPE_CHECKING:
     from gradscope.collect.backward import CallRecorder
@@ -121,8 +121,8 @@ class CallCounter:
         site.steps = call.steps - site.stepped if straddles else None
         site.stepped = call.steps
         may = call.plain and not (call.parent or call.within or call.woken or state.budget)
-        may = may and self.is_allowed and ACCUMULATE_GRAD is not None
-        site.left = min(most, READ_EACH - 1) if may and site.reads >= _READ_FIRST else 0
+        may = may and self.is_allowed and site.reads >= _READ_FIRST
+        site.left = min(most, READ_EACH - 1) if may else 0
         alarms = state.alarms.get(place, range(0))
         site.alarm = next((number for number in alarms if number > state.calls), sys.maxsize)
 
@@ -215,7 +215,6 @@ class CallCounter:
         suspension, pattern = state.suspension, opened[3]
         fresh, extra, began = opened[-3:]
         state.generations.newest = pattern.ended = ended = next_sequence_nr()
-        suspension.guarded += 1
         suspension.pending += extra + fresh + ended - began - self._freed
         if self._freed and opened[4].signature.asked & INPUTS:  # a part of its graph
             suspension.leaves = True

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.collect.calls import Call, CallPattern, EngineCall, Guarded, Shape, Shapes, finished
+from gradscope.collect.calls import Call, CallPattern, EngineCall, Guarded, Shape, Shapes
 from gradscope.collect.generations import name_of_thread
 from gradscope.collect.inspection import Inspection
 from gradscope.collect.inspector import Inspector
@@ -140,9 +140,12 @@ class CallRecorder:
 
     def call(self, call: Call, error: BaseException | None) -> BackwardCall:
         """Complete the record of a call that has ended, and write it."""
-        self._end(call)
+        call.ended = self._state.elapsed()
         exception = None if error is None else f"{type(error).__name__}: {error}"
-        call.record = record = finished(call, exception)
+        known = {} if call.guarded else self._figures(call)
+        call.record = record = replace(call.record, exception=exception, **known)
+        self.count_from_here()
+        self._peak()
         self._sample(call, alike=call.guarded)
         self._sink.call(record, call.shape.number)
         return record
@@ -168,11 +171,10 @@ class CallRecorder:
         self._peak()
         self._sample(calls[-1], alike=True)
 
-    def ends(self, call: Call) -> bool:
-        """Note what a guarded call has left; return whether it may wait to be written: it has a
-        row, and a file, which outlives the process, is not of a short run.
+    def may_wait(self, call: Call) -> bool:
+        """Return whether a guarded call may wait to be written: it has a row, and a file, which
+        outlives the process, is not of a short run.
         """
-        self._sized(call)
         return _key(call) in self._rows and (self._state.guarded > AT_ONCE or not self.has_file)
 
     def count_from_here(self) -> None:
@@ -184,24 +186,22 @@ class CallRecorder:
         """Begin a new row with the next call of each kind."""
         self._rows.clear()
 
-    def _end(self, call: Call) -> None:
-        """Note what there was when a call ended, and begin to count anew."""
-        state = self._state
-        call.ended = state.elapsed()
-        self._sized(call)
-        call.nodes_built = state.generations.built - self._built_before
-        call.nodes_destroyed = state.census.destroyed - self._destroyed_before
-        self.count_from_here()
-        self._peak()
-
-    def _sized(self, call: Call) -> Call:
-        """Note what a call has left, a guarded one as much as the one like it; return it."""
-        like = call.shape.record if call.guarded else self._state.ledger
-        assert like is not None
-        call.live_bytes, call.peak_bytes = like.live_bytes, like.peak_bytes
-        if call.guarded:
-            call.freed_bytes, call.returned_bytes = like.freed_bytes, like.returned_bytes
-        return call
+    def _figures(self, call: Call) -> dict[str, Any]:
+        """Return what a call that has ended freed and kept; a guarded one as much as one like it,
+        whose record it has.
+        """
+        state, ledger = self._state, self._state.ledger
+        return {
+            "ended": call.ended,
+            "freed_tensors": call.freed_tensors,
+            "freed_bytes": call.freed_bytes,
+            "returned_bytes": call.returned_bytes,
+            "retained_bytes": max(0, call.record.saved_bytes - call.freed_bytes),
+            "live_bytes": ledger.live_bytes,
+            "peak_bytes": ledger.peak_bytes,
+            "nodes_built": state.generations.built - self._built_before,
+            "nodes_destroyed": state.census.destroyed - self._destroyed_before,
+        }
 
     def _peak(self) -> None:
         """Take it that a new iteration begins."""
@@ -213,11 +213,12 @@ class CallRecorder:
     def _sample(self, call: Guarded, *, alike: bool) -> None:
         """Write two points of the memory curve, from time to time."""
         if call.ended - self._sampled > _SAMPLE_EVERY:
-            call = call if isinstance(call, Call) else self._sized(call.call())
-            self._sampled = call.ended
-            held = call.freed_bytes - call.returned_bytes
-            self._sink.sample(Sample(call.started, call.peak_bytes, 0, call.number - 1, alike))
-            self._sink.sample(Sample(call.ended, call.live_bytes, held, call.number, alike))
+            record, self._sampled = call.record, call.ended
+            held = record.freed_bytes - record.returned_bytes
+            before = Sample(record.started, record.peak_bytes, 0, call.number - 1, alike)
+            after = Sample(record.ended, record.live_bytes, held, call.number, alike)
+            self._sink.sample(before)
+            self._sink.sample(after)
 
 
 def _key(call: Guarded) -> Shape | CallPattern:

@@ -430,10 +430,6 @@ class Call:
     findings: Sequence[Finding] = ()
     started: float = 0.0
     ended: float = 0.0
-    live_bytes: int = 0
-    peak_bytes: int = 0
-    nodes_built: int = 0
-    nodes_destroyed: int = 0
     word: str = "backward"
     _record: BackwardCall | None = None
 
@@ -582,9 +578,7 @@ class Counted(NamedTuple):
         """Return this call with everything that other guarded calls have."""
         known = {name: getattr(self, name) for name in _OF_COUNTED}
         call = Call(open=False, completed=True, exact=False, plain=True, **known)
-        call.built, call.builds = self.fresh + self.extra, self.sequence_nr != self.start
-        call.started, call.guarded = self.ended, True
-        call.word = "backward" if self.shape.signature.asked & ACCUMULATES else "grad"
+        call.built, call.started, call.guarded = self.fresh + self.extra, self.ended, True
         return call
 
 
@@ -595,19 +589,6 @@ _OF_COUNTED = (
 
 Guarded: TypeAlias = Call | Counted
 """A guarded call that has ended."""
-
-
-_OF_A_CALL = ("freed_tensors", "freed_bytes", "returned_bytes", "nodes_built", "nodes_destroyed")
-
-
-def finished(call: Call, exception: str | None) -> BackwardCall:
-    """Return the record of a call that has ended, with what it freed and how it ended."""
-    record = call.record
-    known: dict[str, Any] = {"retained_bytes": max(0, record.saved_bytes - call.freed_bytes)}
-    known |= {name: getattr(call, name) for name in ("ended", "live_bytes", "peak_bytes")}
-    if not call.guarded:
-        known |= {name: getattr(call, name) for name in _OF_A_CALL}
-    return replace(record, last_number=call.number, exception=exception, **known)
 
 
 BEFORE_WATCH = Call(0, None, keep=False, open=False)

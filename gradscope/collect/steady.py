@@ -293,7 +293,7 @@ class GuardedQueue:
         self._calls.append(call)
         left = self._patience(call.place)
         self._left[call.place] = left - 1
-        may_wait = self._recorder.ends(call)
+        may_wait = self._recorder.may_wait(call)
         waits = may_wait and left > 0 and len(self._calls) < MOST_UNTOLD
         is_alone = call.parent is None and not call.within
         if not (waits and is_alone and suspension.on and call.ended - self._booked < WRITE_EVERY):

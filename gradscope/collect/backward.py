@@ -248,7 +248,7 @@ class Backward:
     def run(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Stand in for torch's ``_engine_run_backward``; leave no frame in a traceback."""
         state, counter = self._state, self.queue.counter
-        call, budget, is_passed = None, state.budget, False
+        call, budget, passing = None, state.budget, None
         try:
             try:
                 is_counted = budget is None and bool(counter.sites) and counter.begin(args, kwargs)
@@ -260,11 +260,12 @@ class Backward:
                 is_counted = False
             if not is_counted:
                 if budget is not None and state.active:
-                    is_passed = bool(budget.within or budget.before_clock or self._rests(budget))
-                if not state.active or (not is_passed and is_compiling()):
+                    is_passed = budget.within or budget.before_clock or self._rests(budget)
+                    passing = budget if is_passed else None
+                if not state.active or (passing is None and is_compiling()):
                     return original(*args, **kwargs)
-                if budget is not None and is_passed:
-                    budget.within += 1
+                if passing is not None:
+                    passing.within += 1
                 else:
                     call = unprofiled(self._prepare)(args, kwargs)
             try:
@@ -276,9 +277,9 @@ class Backward:
                     call = counter.cancel() or unprofiled(self._look_late)(
                         error, state.generations.newest, _COUNTED, args, kwargs
                     )
-                elif budget is not None and is_passed:
-                    budget.end(is_own=state.generations.is_own)
-                    call = unprofiled(self._look_late)(error, budget.ended, _PASSED, args, kwargs)
+                elif passing is not None:
+                    passing.end(is_own=state.generations.is_own)
+                    call = unprofiled(self._look_late)(error, passing.ended, _PASSED, args, kwargs)
                 if call is not None:
                     unprofiled(self._conclude)(call, error, args)
                 self._sweep()
@@ -289,8 +290,8 @@ class Backward:
                 call = counter.end()
             if call is not None:
                 unprofiled(self._conclude)(call, None, args)
-            elif budget is not None and is_passed:
-                budget.end(is_own=state.generations.is_own)
+            elif passing is not None:
+                passing.end(is_own=state.generations.is_own)
             if not state.active:
                 self._sweep()
             if postponed:

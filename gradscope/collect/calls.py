@@ -206,8 +206,7 @@ class CallPattern:
         # Of watched calls, and of those whose saved tensors the hooks did not see.
         self._watched, self.unseen = Accounts(), Accounts()
         self._read = (0, 0, 0)  # nodes, saved tensors and bytes of the graphs that were read
-        self._measured = self._measured_tensors = 0
-        self._returned = (0, 0)  # bytes whose memory came back, and bytes freed
+        self._measured, self._returned = Account(), 0  # what was freed, and bytes that came back
 
     def begin_anew(self) -> None:
         """Forget how the fast walk recognizes such a call; keep all that was counted."""
@@ -264,19 +263,19 @@ class CallPattern:
 
     def returned_by(self, shape: Shape, freed: int) -> int:
         """Return how much memory comes back when a graph of this shape is freed, in bytes."""
-        back, of = self._returned
-        return min(freed * back // (of or 1) if shape.returned is None else shape.returned, freed)
+        like = freed * self._returned // (self._measured.nbytes or 1)
+        return min(like if shape.returned is None else shape.returned, freed)
 
     @property
     def is_measured(self) -> bool:
         """Whether enough calls were measured to know what share of the memory comes back."""
-        return self._measured >= _MEASURED or self._measured_tensors >= _MUCH_MEASURED
+        measured = self._measured
+        return measured.calls >= _MEASURED or measured.tensors >= _MUCH_MEASURED
 
     def measure(self, returned: int, freed: int, tensors: int) -> None:
         """Note how many of the ``freed`` bytes, of that many ``tensors``, came back."""
-        self._measured += 1
-        self._measured_tensors += tensors
-        self._returned = (self._returned[0] + returned, self._returned[1] + freed)
+        self._measured.add((tensors, freed))
+        self._returned += returned
 
 
 # Bits of ``EngineCall.kind``: the call runs only what leads to some inputs; it adds to ``.grad``.

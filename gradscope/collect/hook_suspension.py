@@ -134,16 +134,14 @@ class Recognizer:
         known = pattern.shape
         if known is None or known.record is None or not roots:
             return False
-        if len(roots) < len(asked.outputs) and asked.bare:  # some are leaves, or have no graph
-            return False
-        if asked.inputs and asked.constant:
+        if asked.bare or asked.constant:
             return False
         oldest = min(pattern.ended, self._generations.step_before)
         read = self._read(roots, pattern, oldest, call.number - 1, guarded=guarded)
         if read is None:
             return False
         seen, kinds, numbers, elsewhere, tensors, nbytes = read
-        if asked.inputs and asked.unused(seen):
+        if asked.unused(seen):
             return False
         for i, bits in elsewhere.items():
             numbers[i] += bits

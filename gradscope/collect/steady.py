@@ -276,7 +276,6 @@ class GuardedQueue:
         self._recorder = recorder
         self._calls: list[Guarded] = []
         self._left: dict[Place | None, int] = {}  # how many more calls may wait, by line
-        self._booked = 0.0  # when the last one had ended
         self._recording = _thread.allocate_lock()
         self.counter = CallCounter(state)
 
@@ -296,7 +295,8 @@ class GuardedQueue:
         may_wait = self._recorder.may_wait(call)
         waits = may_wait and left > 0 and len(self._calls) < MOST_UNTOLD
         is_alone = call.parent is None and not call.within
-        if not (waits and is_alone and suspension.on and call.ended - self._booked < WRITE_EVERY):
+        is_early = state.started + call.ended < self.counter.until
+        if not (waits and is_alone and suspension.on and is_early):
             self.settle(at_end=True)
         most = min(self._patience(call.place), MOST_UNTOLD - 1 - len(self._calls))
         self.counter.allow(call, most if may_wait else 0)
@@ -328,8 +328,7 @@ class GuardedQueue:
         try:
             calls = self._calls[:]
             del self._calls[: len(calls)]
-            self._booked = calls[-1].ended
-            self.counter.until = state.started + self._booked + WRITE_EVERY
+            self.counter.until = state.started + calls[-1].ended + WRITE_EVERY
             self._recorder.guarded(calls)
             frame = user_frame(sys._getframe()) if at_end else None
             state.observers.tell(Observer.guarded, calls, frame)

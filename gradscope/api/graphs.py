@@ -161,8 +161,7 @@ def check(
     session = current()
     with GCPaused():  # torch makes objects that live with the graph
         is_plain = session is None and not wanted and has_graph
-        edges: list[Following] = []
-        if is_plain and are_whole(Walker(room(0), room).walk(nodes, edges=edges), edges):
+        if is_plain and are_whole(Walker(room(0), room).walk(nodes)):
             return Hazards()
         inspector = Inspector(State()) if session is None else session.inspector
         return Hazards(hazards.foresee(inspector, asked, sys._getframe(1)))

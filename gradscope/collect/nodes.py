@@ -325,24 +325,35 @@ def _stale_alone(saved: Any, *, is_input: bool = False) -> Iterator[Stale]:
             yield Stale(saved.data, version_of(saved.data))
 
 
-def are_whole(nodes: Iterable[Node], edges: Iterable[Following]) -> bool:
-    """Return whether all nodes with these edges are surely whole: torch takes all that they saved,
-    and no hook would run to unpack it.
+def are_whole(nodes: Iterable[Node]) -> bool:
+    """Return whether all these nodes are surely whole: torch takes all that they saved, and no hook
+    would run to unpack it.
     """
     if not SAVED_TENSORS_ARE_READABLE or dispatch_modes():
         return False
-    with DisableTorchDispatch(), DisableTorchFunction():
-        return all(
-            held_if_whole(node, kind_of(type(node)), following) is not None
-            for node, following in zip(nodes, edges, strict=True)
-        )
+    try:
+        with DisableTorchDispatch(), DisableTorchFunction():
+            for node in nodes:
+                kind = known_kinds.get(type(node)) or kind_of(type(node))
+                if kind.is_hidden:
+                    return False
+                for name, attribute, raw, _ in kind.reads:
+                    saved = getattr(node, raw)
+                    if saved.unpack_hook is not None:
+                        return False
+                    if name in _ARGUMENTS:
+                        unpack_saved(saved)  # for no node: so torch also sees what was detached
+                    elif not _is_taken(node, attribute, saved):
+                        return False
+    except (AttributeError, RuntimeError):  # a list; freed or stale
+        return False
+    return True
 
 
 def held_if_whole(node: Node, kind: Kind, following: Following) -> list[tuple[str, Any]] | None:
     """Return what the node with these edges holds, as ``held`` does, if it is surely whole.
 
-    What needed no gradient nobody can detach; of the rest, torch sees that it was if it is
-    unpacked for no node.
+    What needed no gradient nobody can detach.
     """
     if kind.is_hidden:
         return None
@@ -365,7 +376,7 @@ def held_if_whole(node: Node, kind: Kind, following: Following) -> list[tuple[st
                 if type(data) not in PLAIN:
                     return None
                 found.append((name, data))
-    except (AttributeError, RuntimeError):  # a list; freed or stale
+    except (AttributeError, RuntimeError):
         return None
     return found
 

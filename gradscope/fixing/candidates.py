@@ -115,7 +115,7 @@ class Search(WhatIf):
         """Return the fixes that use a number, ``loss.item()``, for a tensor of one element."""
         fixes = []
         for each in (n for n in self._harmless if self._record.kinds.get(n) == _NUMBER):
-            if self.effect(each).mends and not self._record.places[each].is_added:
+            if self.effect(each).mends:
                 edits, where = self._edits_at(sorted(self.value(each)), "item")
                 message = f"use the value of {where}, with item()"
                 fixes.append(self._fix(FixKind.ITEM, message, edits, self._cut([each])))

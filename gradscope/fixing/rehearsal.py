@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from gradscope.code.statements import makes_leaves
 from gradscope.fixing.instrumentation import Span
@@ -27,8 +27,8 @@ Kind: TypeAlias = "str | tuple[str, frozenset[Kind]]"
 or what a tuple, a list or a dict contains.
 """
 
-Flow: TypeAlias = tuple[object, ...]
-"""A path by which a call trains a leaf: in full, or only from which line to which leaf."""
+Flow: TypeAlias = tuple[Spot, int]
+"""A line whose calls train a leaf, and the leaf."""
 
 Cut: TypeAlias = Callable[[int, int], bool]
 """Whether the edge from one node to another is cut."""
@@ -169,15 +169,6 @@ class Trace(Rehearsed):
         return {self.leaf[node] for node in nodes if node in self.leaf}
 
     @cached_property
-    def before_leaves(self) -> dict[int, list[int]]:
-        """The nodes that lead to each one that accumulates into a leaf."""
-        before: dict[int, list[int]] = {node: [] for node in self.leaf}
-        for node, following in enumerate(self.after):
-            for each in before.keys() & following:
-                before[each].append(node)
-        return before
-
-    @cached_property
     def given(self) -> dict[int, list[int]]:
         """The nodes that stand for each place."""
         return gathered(self.identities, self.identities.__getitem__)
@@ -242,14 +233,15 @@ class Simulation:
     """Replays the events of a rehearsal as they would be with a change.
 
     ``hazards`` are the calls, by their events, that would fail because they run through freed or
-    stale nodes. ``fruitless`` calls would have nothing left to reach. ``flows`` are the paths whose
-    gradients steps used. ``needed`` are those of them that a fix must not take away: all except
-    paths through nodes that were freed before an earlier step of the same optimizer. Such a path is
-    a state carried from iteration to iteration, and each iteration has flows of its own without it.
+    stale nodes. ``fruitless`` calls would have nothing left to reach. ``flows`` are those whose
+    gradients some step used, ``needed`` those for which that was the next step of the leaf's
+    optimizer: a fix must not take them away.
 
-    ``ran`` are the nodes of each call, ``fresh`` those of them that were not freed in that way, and
-    ``spent`` those that have lost what they saved. ``rebound`` are targets of calls for which a
-    variable stands no more. ``used`` are the calls whose gradients a step uses, for each leaf.
+    ``ran`` are the nodes of each call. ``fresh`` are those of them that were not freed before an
+    earlier step of the same optimizer: the others are a state carried from iteration to iteration,
+    and each iteration has paths of its own without it. ``spent`` are those that have lost what they
+    saved. ``rebound`` are targets of calls for which a variable stands no more. ``used`` are the
+    calls whose gradients a step uses, for each leaf.
     """
 
     def __init__(self, record: Trace, change: Option = _UNCHANGED) -> None:
@@ -274,7 +266,7 @@ class Simulation:
         self._windows: dict[int, int] = defaultdict(int)
         self._lost: dict[int, set[tuple[int, int]]] = defaultdict(set)
         self._ends: dict[int, set[int]] = defaultdict(set)
-        self._since: dict[int, set[tuple[tuple[Spot, int, int], int, bool]]] = defaultdict(set)
+        self._since: dict[int, set[tuple[Spot, int, int, int]]] = defaultdict(set)
         self._asked: dict[int, set[int]] = defaultdict(set)
         read = self.record.read_at(self.change.cuts | self.change.names)
         self.cut_at = read.union(*self._carried.values())
@@ -368,20 +360,15 @@ class Simulation:
         for leaf in event.cleared:
             self._since[leaf].clear()
         if event.targets is not None and not event.accumulate:
-            asked = {(event.spot, index, "asked", t) for t in targets & self.ran[index]}
-            self.flows |= asked
-            self.needed |= asked
-            self._ends[index] |= targets
-            for target in targets & self.ran[index] & record.leaf.keys():
+            self._ends[index] |= targets & self.ran[index]
+            for target in self._ends[index] & record.leaf.keys():
                 self._asked[record.leaf[target]].add(index)
             return
         spot = event.spot
         for last in here & record.leaf.keys():
             leaf = record.leaf[last]
             own = record.stepped_by(leaf)
-            window, before = self._windows[own], self._old[own]
-            nodes = here.intersection(record.before_leaves[last])
-            self._since[leaf] |= {((spot, index, n), window, n not in before) for n in nodes}
+            self._since[leaf].add((spot, index, last, self._windows[own]))
 
     def _is_newer(self, node: int, by: int, turn: int) -> bool:
         """Return whether a node is built once more after the event that modified what it saved."""
@@ -404,22 +391,16 @@ class Simulation:
     def _step(self, index: int, leaves: Iterable[int]) -> None:
         self.used[index] = {}
         for leaf in leaves:
-            calls = {flow[1] for flow, _, _ in self._since[leaf]}
+            calls = {call for _, call, _, _ in self._since[leaf]}
             self.used[index][leaf] = calls or self._asked.pop(leaf, set())
-            for flow, window, is_fresh in self._since[leaf]:
-                rough = (flow[0], leaf)
-                self.flows |= {flow, rough}
+            for spot, call, last, window in self._since[leaf]:
+                self.flows.add((spot, leaf))
                 if window == self._windows[self.record.stepped_by(leaf)]:
-                    self._ends[flow[1]].add(flow[2])
-                    self.needed |= {flow, rough} if is_fresh else {rough}
+                    self._ends[call].add(last)
+                    self.needed.add((spot, leaf))
         for by in {-1, *map(self.record.stepped_by, leaves)}:
             self._windows[by] += 1
             self._old[by] |= self._freed
-
-    @property
-    def trained_lines(self) -> set[tuple[Any, Any]]:
-        """The flows, reduced to which line trains which leaf."""
-        return {(flow[0], flow[1]) for flow in self.flows if len(flow) == 2}
 
     def are_only_read(self, calls: Collection[int]) -> bool:
         """Return whether no step uses the gradients of some calls, nor anything computed from them:
@@ -433,12 +414,18 @@ class Simulation:
     @cached_property
     def needed_nodes(self) -> dict[int, set[int]]:
         """The nodes by which each call computes the gradients that are needed from it."""
-        return {n: self.record.leading(self.fresh[n], ends) for n, ends in self._ends.items()}
+        return self._leading(self.fresh)
 
     @cached_property
     def used_nodes(self) -> dict[int, set[int]]:
         """The nodes by which each call computes the gradients that a step uses, needed or not."""
-        return {n: self.record.leading(self.ran[n], ends) for n, ends in self._ends.items()}
+        return self._leading(self.ran)
+
+    def _leading(self, nodes: dict[int, set[int]]) -> dict[int, set[int]]:
+        """Return those of the nodes of each call by which it computes gradients that are used."""
+        record, leaf = self.record, self.record.leaf.keys()
+        ends = self._ends.items()
+        return {call: record.leading(nodes[call] | to, to) - leaf for call, to in ends}
 
     def lost(self, changed: Simulation, but: Container[object] = ()) -> int:
         """Return how much a changed program would lose: the number of needed nodes that it would

@@ -237,15 +237,12 @@ class WhatIf:
 
     def _harm(self, changed: Simulation) -> bool:
         """Return whether a gradient that is needed changes, or a call has none to make."""
-        base, first = self._base, self._first
-        needed = {flow for flow in base.needed if len(flow) == 2 or flow[1] not in first}
-        is_kept = self._is_fruitful(changed) and needed <= changed.flows
-        return not is_kept or base.lost(changed, but=first) > 0
+        lost = self._base.lost(changed, but=self._first)
+        return not self._is_bearable(changed) or lost > 0
 
     def _is_bearable(self, changed: Simulation) -> bool:
         """Return whether each line goes on training all leaves that it has to."""
-        needed = self._base.trained_lines & self._base.needed
-        return self._is_fruitful(changed) and needed <= changed.trained_lines
+        return self._is_fruitful(changed) and self._base.needed <= changed.flows
 
     def _is_fruitful(self, changed: Simulation) -> bool:
         """Return whether each call has as much to make as it has now."""
@@ -268,7 +265,7 @@ class WhatIf:
 
     def _effects(self, changed: Simulation) -> tuple[str, ...]:
         """Return what the training loses, in words."""
-        lost = self._base.trained_lines - changed.trained_lines
+        lost = self._base.flows - changed.flows
         names = self._record.leaves
         told = [f"{names[n]} would get no gradient from line {at[1]}" for at, n in lost if names[n]]
         kept = SPOILT if changed.cut_in(self._base.used_nodes) else UNSPOILT

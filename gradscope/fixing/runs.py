@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import signal
@@ -44,7 +45,7 @@ REFUSED = 125
 LEAST_SECONDS = 2.0
 _MOST_OUTPUT = 64 << 10  # bytes of the output that are kept, the last: enough for a traceback
 LINES_OF_OUTPUT = 15  # of a failed run that are shown, the last: most tracebacks are no longer
-_POLL = 0.01  # seconds between two looks whether a fork has ended: a tenth of the shortest try
+_POLL = 0.01  # seconds between two looks whether a run has ended: a tenth of the shortest try
 _GRACE = 5  # seconds for a run that was asked to end, to write its recording
 # Backward calls of a program that is first run for its findings: most hazards show in the first
 # calls, and leaks within 512.
@@ -52,7 +53,7 @@ _MOST_CALLS = 10_000
 
 
 class ForkedProcess:
-    """A forked process, to be waited for as one of ``subprocess``."""
+    """A forked process, to be asked as one of ``subprocess``."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -65,15 +66,6 @@ class ForkedProcess:
             if pid:
                 self._status = os.waitstatus_to_exitcode(status)
         return self._status
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return the exit status; raise TimeoutExpired if there is none after so many seconds."""
-        end = None if timeout is None else time.monotonic() + timeout
-        while (status := self.poll()) is None:
-            if end is not None and time.monotonic() > end:
-                raise subprocess.TimeoutExpired("fork", timeout or 0)
-            time.sleep(_POLL)
-        return status
 
     def send_signal(self, sig: int) -> None:
         """Send a signal."""
@@ -303,23 +295,30 @@ def _only_rank(header: Header) -> dict[str, str]:
     return ranks | sizes | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
+def _waited(process: ChildProcess, seconds: float) -> int | None:
+    """Return the exit status of a process; None if it has not ended after so many seconds."""
+    end = time.monotonic() + seconds
+    while (status := process.poll()) is None and time.monotonic() <= end:
+        time.sleep(_POLL)
+    return status
+
+
 def _ended(process: ChildProcess, seconds: float) -> int | None:
+    """Return the same, and end a process that has not ended."""
     try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return None
+        return _waited(process, seconds)
     finally:
         if process.poll() is None:
-            with suppress(subprocess.TimeoutExpired, OSError, ValueError):
+            with suppress(OSError, ValueError):
                 process.send_signal(signal.SIGINT)  # so that it can write its recording to the end
-                process.wait(_GRACE)
+                _waited(process, _GRACE)
         if process.poll() is None:
             with suppress(ProcessLookupError):
                 if hasattr(os, "killpg"):
                     os.killpg(process.pid, signal.SIGKILL)
                 else:  # on Windows, where this ends it at once
                     process.send_signal(signal.SIGTERM)
-            process.wait()
+            _waited(process, math.inf)
 
 
 def read_notes(file: Path) -> dict[Line, list[float]]:

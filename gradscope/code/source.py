@@ -220,6 +220,18 @@ def tree(file: str) -> ast.Module:
     return parsed(file).tree
 
 
+def imported(file: str) -> dict[str, str]:
+    """Return what a file imports at its top, by the names that it has for it: ``nn`` may be
+    ``torch.nn``.
+    """
+    found: dict[str, str] = {}
+    for each in tree(file).body:
+        if isinstance(each, ast.Import | ast.ImportFrom):
+            module = f"{each.module or ''}." if isinstance(each, ast.ImportFrom) else ""
+            found |= {own.asname or own.name: f"{module}{own.name}" for own in each.names}
+    return found
+
+
 def line_of(file: str, line: int) -> str:
     """Return one line of a file, without its end."""
     return linecache.getline(file, line).rstrip("\r\n")

@@ -162,7 +162,7 @@ def uncached(file: str) -> Iterator[tuple[ast.FunctionDef | ast.expr, TextEdits]
     """Yield what a file wraps in a cache, each with the edit that takes the cache off: a decorator,
     or a call that is handed the function.
     """
-    tree = source.tree(file)
+    tree, known = source.tree(file), source.imported(file)
     attributes = [each for each in ast.walk(tree) if isinstance(each, ast.Attribute)]
     asked = ("cache_clear", "cache_info", "__wrapped__")
     kept = [ast.unparse(each.value).rpartition(".")[2] for each in attributes if each.attr in asked]
@@ -174,13 +174,13 @@ def uncached(file: str) -> Iterator[tuple[ast.FunctionDef | ast.expr, TextEdits]
             end = function.lineno, function.col_offset + len("def __missing__")
             yield function, (TextEdit(file, start_of(function), end, "def __getitem__"),)
         for each in function.decorator_list:
-            if (cache := _cache_of(each, tree)) == "cached_property":
+            if (cache := _cache_of(each, known)) == "cached_property":
                 yield function, (instead_of(each, file, "property"),)
             elif cache:
                 yield function, (TextEdit(file, (each.lineno, 0), (each.lineno + 1, 0), ""),)
     is_asked = any(each.attr in asked for each in attributes)
     for call in () if is_asked else source.calls_in(tree):
-        if len(call.args) == 1 and _cache_of(call.func, tree) in _CACHES[:2]:
+        if len(call.args) == 1 and _cache_of(call.func, known) in _CACHES[:2]:
             given, text = call.args[0], text_of(call.args[0], file)
             name = ast.unparse(given).rpartition(".")[2]
             if isinstance(given, ast.Lambda):
@@ -246,13 +246,13 @@ def _as_property(
     return nodes, together(*(removed(each, file) for each in nodes), (put,))
 
 
-def _cache_of(wrapper: ast.expr, tree: ast.Module) -> str:
-    """Return the name of the cache that a decorator, or what is called, makes; empty if none."""
+def _cache_of(wrapper: ast.expr, known: dict[str, str]) -> str:
+    """Return the name of the cache that a decorator, or what is called, makes; empty if none.
+    ``known`` is what the file imports.
+    """
     called = wrapper.func if isinstance(wrapper, ast.Call) else wrapper
     name = ast.unparse(called).rpartition(".")[2]
-    imports = (each for each in tree.body if isinstance(each, ast.ImportFrom))
-    known = {own.asname: own.name for each in imports for own in each.names}
-    name = known.get(name, name)
+    name = known.get(name, name).rpartition(".")[2]
     return name if name in _CACHES else ""
 
 

@@ -202,13 +202,11 @@ def _replacing(file: str, text: str) -> str:
     """Return the start of a call of ``dataclasses.replace``, by the name that a file has for it;
     empty if it has none.
     """
-    for each in source.tree(file).body:
-        for own in each.names if isinstance(each, ast.Import | ast.ImportFrom) else ():
-            name = own.asname or own.name
-            if own.name == "dataclasses" and isinstance(each, ast.Import):
-                return f"{name}.replace({text}, "
-            if own.name == "replace" and getattr(each, "module", "") == "dataclasses":
-                return f"{name}({text}, "
+    for name, what in source.imported(file).items():
+        if what == "dataclasses":
+            return f"{name}.replace({text}, "
+        if what == "dataclasses.replace":
+            return f"{name}({text}, "
     return ""
 
 
@@ -233,11 +231,10 @@ def out_of_place(place: Span) -> TextEdits:
             new = f"{name} = {name}.{method[:-1]}{whole[whole.index('(') :]}"
         case _:
             return ()
-    around = functions_around(file, node)
-    region = around[-1] if around else source.tree(file)
+    region = source.scope_at(file, node.lineno)
     given_names = _loop_variables(region)
     returned = (each for each in ast.walk(region) if isinstance(each, ast.Return))
-    if around and not any(_reads(each, {name}) for each in returned):
+    if isinstance(region, FUNCTIONS) and not any(_reads(each, {name}) for each in returned):
         given_names |= _arguments(region)  # who has given it looks at what became of it
     if isinstance(target, ast.Name) and not _is_read_on(file, node, name, region):
         return ()  # what it stands for is to be changed
@@ -752,5 +749,4 @@ def without_graph(file: str, line: int) -> TextEdits:
 
 
 def _has_torch(file: str) -> bool:
-    imports = (node for node in source.tree(file).body if isinstance(node, ast.Import))
-    return any(a.name == "torch" and not a.asname for each in imports for a in each.names)
+    return source.imported(file).get("torch") == "torch"

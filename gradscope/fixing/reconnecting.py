@@ -389,10 +389,8 @@ def _made_in(route: Sequence[Site], name: str) -> Iterator[tuple[str, ast.Assign
 
 def _as_modules(file: str, value: ast.expr) -> TextEdit:
     """Have a list or dict of modules be one that ``parameters()`` looks into."""
-    imports = (e for e in source.tree(file).body if isinstance(e, ast.Import | ast.ImportFrom))
-    names = {alias.asname or alias.name for each in imports for alias in each.names}
     kind = "ModuleList" if isinstance(value, _LISTS) else "ModuleDict"
-    where = "nn" if "nn" in names else "torch.nn"
+    where = "nn" if "nn" in source.imported(file) else "torch.nn"
     return instead_of(value, file, f"{where}.{kind}({text_of(value, file)})")
 
 

@@ -221,8 +221,11 @@ def made_once(file: str, node: ast.stmt) -> tuple[list[ast.stmt], TextEdits]:
 def _as_property(
     file: str, node: ast.stmt, init: ast.FunctionDef, me: str
 ) -> tuple[list[ast.stmt], TextEdits]:
-    block = block_with(file, node)
-    nodes = with_followers(block, [node])
+    block, wanted = block_with(file, node), [node]
+    for each in reversed(block[: block.index(node)]):  # what it is computed from comes along
+        if any(stored_names(each) & read_names(one) for one in wanted):
+            wanted.append(each)
+    nodes = with_followers(block, wanted)
     match nodes:
         case [*steps, ast.Assign([ast.Attribute(ast.Name(owner), name) as kept], value)] if (
             owner == me and all(isinstance(each, ast.Assign) for each in steps)

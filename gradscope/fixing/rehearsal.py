@@ -238,8 +238,9 @@ class Simulation:
     optimizer: a fix must not take them away.
 
     ``ran`` are the nodes of each call. ``fresh`` are those of them that were not freed before an
-    earlier step of the same optimizer: the others are a state carried from iteration to iteration,
-    and each iteration has paths of its own without it. ``spent`` are those that have lost what they
+    earlier step of the same optimizer, nor built before one that has changed what the call needs:
+    the others are a state carried from iteration to iteration, and each iteration has paths of its
+    own without it. ``spent`` are those that have lost what they
     saved. ``rebound`` are targets of calls for which a variable stands no more. ``used`` are the
     calls whose gradients a step uses, for each leaf.
     """
@@ -343,6 +344,9 @@ class Simulation:
         if event.targets is not None:
             here = record.leading(here, targets | {node for _, node in rebound})
         self.ran[index] = here.union(*(read for read, _ in rebound))
+        for step in (record.events[at] for at in {at for _, at, _ in event.stale if at >= 0}):
+            if step.kind == "step":
+                self._old[step.optimizer] |= {node for node in here if node < step.nodes}
         by = {record.stepped_by(leaf) for leaf in record.leaves_of(here)} or self._old.keys()
         old = [self._old[each] for each in by]
         self.fresh[index] = here - here.intersection(*old) if old else {*here}

@@ -22,6 +22,7 @@ CHANGES = Applicability.MAYBE_INCORRECT
 CONSTANT = "it is a constant then: each loss trains what it does now, by its other ways alone"
 TARGET = "it enters the loss as its target"
 SPOILT = "what an earlier call has freed is trained through it no more"
+OUTDATED = "what an earlier step has changed is trained through it no more"
 UNSPOILT = "every gradient that a step needs stays as it is"
 OTHER = "it is computed from what has been changed by then or is drawn anew: it may be another"
 STALE = "it stays what it was at first, though steps change what it is computed from"
@@ -268,7 +269,8 @@ class WhatIf:
         lost = self._base.flows - changed.flows
         names = self._record.leaves
         told = [f"{names[n]} would get no gradient from line {at[1]}" for at, n in lost if names[n]]
-        kept = SPOILT if changed.cut_in(self._base.used_nodes) else UNSPOILT
+        spoilt = SPOILT if self._freed else OUTDATED
+        kept = spoilt if changed.cut_in(self._base.used_nodes) else UNSPOILT
         return (*sorted(told)[:MOST], kept)
 
 

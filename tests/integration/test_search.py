@@ -222,6 +222,20 @@ def test_all_that_carries_a_graph_is_cut_where_it_may_be_none(program: str, tmp_
     assert not options[FixKind.RECOMPUTE]  # another run of it would move its state
 
 
+RETAINED = loop(
+    f"net, h = torch.nn.GRU(3, 4), None\n{SGD}",
+    "y, h = net(torch.ones(5, 2, 3), h)\nloss = y.square().mean()\n"
+    + STEP.replace("()\nopt.step", "(retain_graph=True)\nopt.step"),
+)
+
+
+def test_what_is_carried_past_a_step_that_changes_what_it_needs_is_cut(tmp_path: Path) -> None:
+    """Some of its ways lead through nothing that was changed; no call has ever trained by them."""
+    cut = offered(RETAINED, tmp_path, "backward")[FixKind.DETACH]
+    assert {effect for fix in cut for effect in fix.effects} == {what_if.OUTDATED}
+    assert "None if h is None else h.detach()" in fixed(RETAINED, tmp_path)
+
+
 EPOCHS = loop(
     f"""
 class Weight(torch.nn.Module):
@@ -536,6 +550,22 @@ net = Model()
 {SGD}""",
     f"loss = net(torch.rand(3, 4)).mean()\n{STEP}",
 )
+FED = loop(
+    f"""class Prompt(torch.nn.Module):
+    def __init__(self, words):
+        super().__init__()
+        self.context = torch.nn.Parameter(torch.rand(4))
+        self.words = words
+        mixed = self.context + self.words
+        self.text = torch.nn.functional.normalize(mixed)
+
+    def forward(self, x):
+        return x @ self.text.T
+
+net = Prompt(torch.rand(3, 4))
+{SGD}""",
+    f"loss = net(torch.rand(2, 4)).square().mean()\n{STEP}",
+)
 BOUND = loop(
     f"""class Bound(torch.nn.Module):
     def __init__(self):
@@ -562,12 +592,18 @@ PROPERTY = """
         scale = self.log.exp()
         return torch.distributions.Normal(self.mean, scale)
 """
+TEXT = """
+    @property
+    def text(self):
+        mixed = self.context + self.words
+        return torch.nn.functional.normalize(mixed)
+"""
 
 
 @pytest.mark.parametrize(
     ("program", "lines"),
-    [(PRIOR, PROPERTY), (BOUND, "def forward(self, x):\n        self.bind()\n")],
-    ids=["a property", "by its method"],
+    [(PRIOR, PROPERTY), (FED, TEXT), (BOUND, "def forward(self, x):\n        self.bind()\n")],
+    ids=["a property", "with what it is computed from", "by its method"],
 )
 def test_what_an_object_computes_once_is_computed_each_time(
     program: str, lines: str, tmp_path: Path

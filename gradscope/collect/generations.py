@@ -451,7 +451,7 @@ class CallHistory:
         ``calls`` is the number of the newest call. Calls are searched from there back to the one
         that had ended when number ``oldest`` came, or to when the hooks were suspended.
         """
-        if min(numbers) < self.toggled:
+        if min(numbers) < self._toggles[-1]:
             return True
         nodes = set(numbers)
         meanwhile: Iterable[Guarded]

@@ -65,7 +65,7 @@ USED_WRONGLY = 2
 
 _OPTIONS = (
     "--format --quiet --verbose --output --save --html --draw --metrics --stop-after"
-    " --guard --no-hooks --budget --no-rehearsal --fail-on --ignore --baseline"
+    " --guard --no-hooks --budget --no-rehearsal --fail-on --ignore --baseline --write-baseline"
 )
 """What a user may have meant for gradscope where a program refuses it."""
 

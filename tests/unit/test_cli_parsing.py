@@ -146,3 +146,9 @@ def test_the_other_commands() -> None:
 def test_what_is_used_wrongly(line: list[str]) -> None:
     with pytest.raises(UsageError):
         get_command(app).main(line, prog_name="gradscope", standalone_mode=False)
+
+
+def test_each_option_of_a_run_is_told_from_one_of_the_programs() -> None:
+    command = get_command(app).commands["run"]  # type: ignore[attr-defined]
+    options = {option for each in command.params for option in each.opts}
+    assert {*commands._OPTIONS.split()} == {each for each in options if each.startswith("--")}

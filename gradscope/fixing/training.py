@@ -174,23 +174,21 @@ class _Trained:
         return frozenset(self.record.made[n] for n in reached if self.made(n) not in passed)
 
     @cached_property
-    def freed(self) -> set[int]:
-        """The nodes at which a call would fail because calls before an earlier step have freed
-        them.
-        """
+    def outdated(self) -> set[int]:
+        """The nodes of a state, carried past a step, for which a call would fail."""
         seen = self.seen
         return set[int]().union(*(seen.ran[call] - seen.fresh[call] for call in seen.hazards))
 
-    def _ways(self, index: int, *, without_freed: bool) -> dict[Key, int]:
+    def _ways(self, index: int, *, without_outdated: bool) -> dict[Key, int]:
         """Return for each leaf how many nodes the calls differentiate for the gradient that a step
         uses.
 
-        Nodes that were freed before an earlier step do not count, nor, if ``without_freed``, nodes
-        at which some call would fail. Nor do nodes that saved nothing: a view has no derivative to
-        compute.
+        Nodes of a state carried past a step (not ``Simulation.fresh``) do not count, nor, if
+        ``without_outdated``, nodes of one for which some other call would fail. Nor do nodes that
+        saved nothing: a view has no derivative to compute.
         """
         record, used = self.record, self.seen.used[index]
-        without = self.freed if without_freed else ()
+        without = self.outdated if without_outdated else ()
         bits = {key: 1 << i for i, key in enumerate({self.key(leaf): None for leaf in used})}
         leads: dict[int, int] = defaultdict(int)
         for call in set[int]().union(*used.values()):
@@ -470,8 +468,8 @@ class Comparison:
         losses = step.losses.get(key)
         if not losses or losses != other.losses.get(key) or key[0] < 0 or self._fails < 0:
             return False
-        before = self._base.ways(step.index, without_freed=self._failing in losses)
-        return self._after.ways(other.index, without_freed=False).get(key, 0) < before[key]
+        before = self._base.ways(step.index, without_outdated=self._failing in losses)
+        return self._after.ways(other.index, without_outdated=False).get(key, 0) < before[key]
 
     def _is_of_others(self, key: Key, line: Line) -> bool:
         """Return whether a loss that failed at first belongs to other optimizers than a

@@ -187,9 +187,7 @@ class CallRecorder:
         self._rows.clear()
 
     def _figures(self, call: Call) -> dict[str, Any]:
-        """Return what a call that has ended freed and kept; a guarded one as much as one like it,
-        whose record it has.
-        """
+        """Return what a watched call that has ended freed and kept."""
         state, ledger = self._state, self._state.ledger
         return {
             "ended": call.ended,

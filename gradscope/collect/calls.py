@@ -574,7 +574,7 @@ class Counted(NamedTuple):
         return self.call().record
 
     def call(self) -> Call:
-        """Return this call with everything that other guarded calls have."""
+        """Return this call as a ``Call``, as those are that were read."""
         known = {name: getattr(self, name) for name in _OF_COUNTED}
         call = Call(open=False, completed=True, exact=False, plain=True, **known)
         call.built, call.started, call.guarded = self.fresh + self.extra, self.ended, True

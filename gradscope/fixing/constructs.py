@@ -221,11 +221,12 @@ def made_once(file: str, node: ast.stmt) -> tuple[list[ast.stmt], TextEdits]:
 def _as_property(
     file: str, node: ast.stmt, init: ast.FunctionDef, me: str
 ) -> tuple[list[ast.stmt], TextEdits]:
-    block, wanted = block_with(file, node), [node]
+    block, first, wanted = block_with(file, node), [node], read_names(node)
     for each in reversed(block[: block.index(node)]):  # what it is computed from comes along
-        if any(stored_names(each) & read_names(one) for one in wanted):
-            wanted.append(each)
-    nodes = with_followers(block, wanted)
+        if stored_names(each) & wanted:
+            first.append(each)
+            wanted |= read_names(each)
+    nodes = with_followers(block, first)
     match nodes:
         case [*steps, ast.Assign([ast.Attribute(ast.Name(owner), name) as kept], value)] if (
             owner == me and all(isinstance(each, ast.Assign) for each in steps)

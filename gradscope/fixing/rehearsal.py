@@ -240,9 +240,9 @@ class Simulation:
     ``ran`` are the nodes of each call. ``fresh`` are those of them that were not freed before an
     earlier step of the same optimizer, nor built before one that has changed what the call needs:
     the others are a state carried from iteration to iteration, and each iteration has paths of its
-    own without it. ``spent`` are those that have lost what they
-    saved. ``rebound`` are targets of calls for which a variable stands no more. ``used`` are the
-    calls whose gradients a step uses, for each leaf.
+    own without it. ``spent`` are those that have lost what they saved. ``rebound`` are targets of
+    calls for which a variable stands no more. ``used`` are the calls whose gradients a step uses,
+    for each leaf.
     """
 
     def __init__(self, record: Trace, change: Option = _UNCHANGED) -> None:

@@ -213,10 +213,8 @@ class CallRecorder:
         if call.ended - self._sampled > _SAMPLE_EVERY:
             record, self._sampled = call.record, call.ended
             held = record.freed_bytes - record.returned_bytes
-            before = Sample(record.started, record.peak_bytes, 0, call.number - 1, alike)
-            after = Sample(record.ended, record.live_bytes, held, call.number, alike)
-            self._sink.sample(before)
-            self._sink.sample(after)
+            self._sink.sample(Sample(record.started, record.peak_bytes, 0, call.number - 1, alike))
+            self._sink.sample(Sample(record.ended, record.live_bytes, held, call.number, alike))
 
 
 def _key(call: Guarded) -> Shape | CallPattern:

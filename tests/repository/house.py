@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-CODE = 34_696
+CODE = 34_695
 FILES = 175
 """The budget: lines of code, without blanks, comments and docstrings, and files."""
 
